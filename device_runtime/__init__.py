@@ -1,4 +1,4 @@
-"""What runs on a person's device, and a host that runs many such devices in one process."""
+"""The programs of a person's device, and a host that runs many devices in one process."""
 
 from device_runtime.host.program import Config, Running, charter_memory, log_guard, run, start
 from device_runtime.host.provision import provision

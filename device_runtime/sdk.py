@@ -111,7 +111,7 @@ class Shown:
 class Device:
     """The device of the person at this machine, and at most one service on it. A context manager.
 
-    Nothing is asked of any network but by ``train``.
+    Only ``train`` makes network calls.
 
     Args:
       state: folder of the device's store, keys and records.
@@ -120,8 +120,8 @@ class Device:
       conditions: when the device may train; by default as for limits.
       retention: how long rows are kept; by default as for limits. What is past it goes when the device is opened, and
         every hour while it trains.
-      say: told, in lines that an app may see, what is not enforced; what private handlers did wrong is on the
-        person's page alone.
+      say: a callback for lines that an app may see, about restrictions that are not enforced; failures of private
+        handlers are on the person's page alone.
       isolation: how the service's code is held.
       environment: which store it is, how it is opened, and what the machine says of itself.
 
@@ -186,7 +186,7 @@ class Device:
             store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
 
     def tell(self, type: str, data: Mapping[str, Any]) -> None:
-        """Has ``on_event`` say what to keep of something that happened.
+        """Passes an event to ``on_event``, which returns the rows to keep.
 
         The handler sees private data, so neither what it keeps nor that it fails is told; how long it takes is.
 
@@ -250,9 +250,9 @@ class Device:
     # What the person sees
 
     def show(self, shown: Shown | None = None, *, port: int = 0) -> str:
-        """The address of a result, or of the person's own page, in a local view that is started on first use.
+        """The address of a result, or of the person's own page, in a local view that starts on first use.
 
-        Whoever knows the address sees the page: open it in the person's browser, and tell it nobody else.
+        Everybody with the address sees the page: open it in the person's browser, and keep it secret.
         """
         if self._view is None:
             results = _NoResults() if self._own is None else self._own.results
@@ -270,13 +270,13 @@ class Device:
         return self._view.url if shown is None else f"{self._view.url}results/{shown.id}"
 
     def privacy(self) -> dict[str, Any]:
-        """What was read, sent and charged, as ``odp device privacy --json`` has it, without the counts of rows."""
+        """Data that were read, sent and charged, as ``odp device privacy --json`` prints it, without counts of rows."""
         with self._open() as store:
             found = overview(store, self._gate, now=self._clock())
         return {name: value for name, value in found.items() if name not in _COUNTS}
 
     def explain(self) -> tuple[Reading, ...]:
-        """Whether the device would train now: every reason that could keep it from it."""
+        """Whether the device would train now, with every reason that could stop it."""
         with self._open() as store:
             return explain(store, self._gate)
 
@@ -387,7 +387,7 @@ class _Own:
         return asks_for(model.definition, service=self._device.service, type=EXAMPLE)
 
     def make(self, path: Path, model: Model) -> Sequence[Example]:
-        """Has the service make examples. Raises HandlerFailed, StateError, after the person's page was told."""
+        """Makes examples by the service. Raises HandlerFailed, StateError, after a line on the person's page."""
         with self._device._notes.kept(), self._device._open_at(path) as store:
             return self.examples(store, population=model.terms.population, task=model.terms.name)
 

@@ -1,4 +1,4 @@
-"""The distributor: gives devices the rows of a model that they need, without its host learning which.
+"""The distributor: devices get the rows of a model that they need, and its host does not learn which.
 
 The names below are loaded when first used: the enclave's process imports this package too, and has no use for gRPC.
 """

@@ -1,7 +1,7 @@
-"""DistributorControlService: what servers publish, and what they have forgotten.
+"""DistributorControlService: servers publish models and delete tasks.
 
-Every caller showed a certificate that names it a server. What it publishes is signed by a developer; a distributor that
-is told which developers it serves takes nothing of others.
+Every caller showed a certificate that names it a server. What it publishes is signed by a developer; a distributor with
+a list of developers accepts nothing from others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = "odp.v1.DistributorControlService"
 
 
 class ServedDevelopers:
-    """Lets a distributor receive models of some developers alone; else as ``then`` (``servicer.Replication``)."""
+    """Restricts a distributor to models of some developers; otherwise as ``then`` (``servicer.Replication``)."""
 
     def __init__(self, keys: Collection[bytes], then: Replication) -> None:
         self._keys = keys

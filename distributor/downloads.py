@@ -1,7 +1,7 @@
 """Whole tables, what is left of them, and the blocks of them that changed: read from the host's disk, piece by piece.
 
-Tables are public to whoever is told their model's id. A request that says where it goes on, or which blocks it lacks,
-tells which version of the table its device holds, and nothing else about it.
+Tables are public to everybody who knows their model's id. A request that resumes a download, or lists missing blocks,
+reveals which version of the table its device has, and nothing else about it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _NUMBER = np.dtype("<u4")
 
 
 def pieces(store: ModelStore, request: distributor_pb2.DownloadRequest, index: int, size: int) -> Iterator[bytes]:
-    """What ``request`` asks for of table ``index`` of ``size`` bytes, in pieces of at most 1 MiB; opened at once.
+    """The bytes that ``request`` asks for, of table ``index`` with ``size`` bytes, in pieces of at most 1 MiB; opened
+    at once.
 
     Raises:
       ConfigurationError: ``first_chunk`` or ``blocks`` is not within the table, or both are given.
@@ -58,7 +59,7 @@ class BlockLists:
         self._lists: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
 
     def of(self, model: bytes, index: int) -> bytes:
-        """The list of a table. Raises FileNotFoundError where the model is not stored."""
+        """The list of a table. Raises FileNotFoundError if the model is not stored."""
         with self._lock:  # whoever asks for the same list waits for it
             found = self._lists.get((model, index))
             if found is None:

@@ -36,7 +36,7 @@ CAPACITY_BYTES = 8 * 2**30
 #: Of one developer's key: its part of that memory, and models of all its tasks and tables.
 DEVELOPER_SHARE = 0.5
 DEVELOPER_MODELS = 256
-#: Requests that one pass over a table serves, where so many wait.
+#: Maximum number of waiting requests that one pass over a table serves.
 BATCH = 8
 
 _REPLY_KEY_BYTES = 32
@@ -101,7 +101,7 @@ class DistributorCore:
         signed_manifest: common_pb2.SignedManifest,
         tables: Mapping[str, bytes | bytearray],
     ) -> tuple[bytes, ...]:
-        """Verifies a model and makes it selectable; answers the ids of the models that it replaced.
+        """Verifies a model and makes it selectable; returns the ids of the models that it replaced.
 
         ``tables`` holds each declared table's bytes. Idempotent.
 
@@ -114,10 +114,10 @@ class DistributorCore:
         with self._lock:
             if header.model_sha256 in self._models:
                 return ()
-        self.check_room(header)
+        self.check_capacity(header)
         model = _verified(header, tables)
         with self._lock:
-            self._check_room(header)
+            self._check_capacity(header)
             self._models[header.model_sha256] = model
             replaced = self._outdated(header.task_sha256)
             for model_id in replaced:
@@ -125,8 +125,8 @@ class DistributorCore:
         return replaced
 
     def begin(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> Upload:
-        """A model that comes in pieces. Raises as ``install`` for its header and for want of room."""
-        self.check_room(open_header(signed_task, signed_manifest))
+        """Starts a model that comes in pieces. Raises as ``install`` for its header and for lack of memory."""
+        self.check_capacity(open_header(signed_task, signed_manifest))
         return Upload(self, signed_task, signed_manifest)
 
     def install_chunks(
@@ -142,7 +142,7 @@ class DistributorCore:
         return upload.finish()
 
     def holds(self, model: bytes) -> bool:
-        """Whether the model of this id can be selected from."""
+        """Whether the model of this id is available for selections."""
         with self._lock:
             return model in self._models
 
@@ -151,14 +151,14 @@ class DistributorCore:
         with self._lock:
             return tuple(self._models)
 
-    def check_room(self, header: ModelHeader) -> None:
-        """Raises, before any table is sent, what ``install`` would raise for want of room: see there."""
+    def check_capacity(self, header: ModelHeader) -> None:
+        """Raises, before any table is sent, the errors of ``install`` for lack of memory: see there."""
         with self._lock:
-            self._check_room(header)
+            self._check_capacity(header)
 
-    def require_room(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
-        """As ``check_room``, of a header that was not opened yet. Raises as ``open_header`` too."""
-        self.check_room(open_header(signed_task, signed_manifest))
+    def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
+        """As ``check_capacity`` for an unopened header. Raises as ``open_header`` too."""
+        self.check_capacity(open_header(signed_task, signed_manifest))
 
     def forget(self, model_sha256: bytes) -> None:
         """Drops a model. Unknown ids are ignored, so that a host can repeat it after a crash."""
@@ -178,7 +178,7 @@ class DistributorCore:
         return answer
 
     def select_many(self, requests: Sequence[tuple[bytes, bytes]]) -> list[bytes | OdpError]:
-        """``select`` of each (model, sealed keys): the answer, or the error that it would raise.
+        """``select`` of each (model, sealed keys): the answer, or the error that ``select`` would raise.
 
         The requests of one model share passes over its table; one that is refused changes nothing for the others.
         """
@@ -203,7 +203,7 @@ class DistributorCore:
         ]
 
     def _opened(self, model: _Model, sealed_keys: bytes) -> _Question | ConfigurationError:
-        """Every refusal is the same, and says nothing of the step at which a request failed."""
+        """The opened request. Every refusal is the same, and does not reveal the step at which a request failed."""
         refused = ConfigurationError(_MALFORMED)
         if len(sealed_keys) != model.sealed_bytes:
             return refused
@@ -226,7 +226,7 @@ class DistributorCore:
     def _rows(self, model: _Model, keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
         return model.scanned.take(keys) if self._oblivious and model.scanned is not None else model.rows[keys]
 
-    def _check_room(self, header: ModelHeader) -> None:
+    def _check_capacity(self, header: ModelHeader) -> None:
         if header.model_sha256 in self._models:
             return
         version = header.manifest.version
@@ -262,8 +262,8 @@ class DistributorCore:
         held = sum(one.total_bytes for one in own)
         if len(own) >= DEVELOPER_MODELS or held + header.total_bytes > most:
             raise ConfigurationError(
-                f"the developer {key.hex()[:16]}.. has {len(own)} models of {held} bytes here, of at most "
-                f"{DEVELOPER_MODELS} models and {most} bytes; end tasks that are no longer needed"
+                f"the developer {key.hex()[:16]}.. has {len(own)} models of {held} bytes here, of at "
+                f"most {DEVELOPER_MODELS} models and {most} bytes; end tasks that you no longer need"
             )
 
     def _outdated(self, task: bytes) -> tuple[bytes, ...]:
@@ -279,7 +279,7 @@ class DistributorCore:
 
 
 class Upload:
-    """A model on its way into the enclave. Not thread-safe."""
+    """A model in transfer to the enclave. Not thread-safe."""
 
     def __init__(
         self, core: DistributorCore, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest
@@ -293,7 +293,7 @@ class Upload:
         self._tables: dict[str, bytearray] = {name: bytearray() for name in names}
 
     def add(self, chunk: bytes) -> None:
-        """The next bytes. Raises ConfigurationError where the manifest declares fewer."""
+        """Adds the next bytes. Raises ConfigurationError if the manifest declares fewer."""
         self._left -= len(chunk)
         if self._left < 0:
             raise ConfigurationError("the tables hold more bytes than their manifest declares")
@@ -308,7 +308,7 @@ class Upload:
                 del self._wanted[0]
 
     def finish(self) -> tuple[bytes, ...]:
-        """As ``DistributorCore.install`` of what was added."""
+        """As ``DistributorCore.install`` for the added bytes."""
         return self._core.install(*self._signed, self._tables)
 
 

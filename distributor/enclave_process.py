@@ -1,4 +1,4 @@
-"""The distributor's enclave as a process: gets its keys back, then every model, then answers.
+"""The distributor's enclave as a process: it restores its keys, then every model, then answers.
 
 The platform measures this module with everything that it imports, and starts it without network and without files: the
 socket is all it has. ``warm_up`` runs before the doors close.
@@ -22,7 +22,7 @@ from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 
 
 def warm_up() -> None:
-    """Does once what the enclave will do, so that nothing is left to load."""
+    """Runs every step once, so that all lazy imports are loaded."""
     rehearse()
 
 
@@ -40,7 +40,8 @@ def run(channel: socket.socket, guest: Guest) -> None:
 
 
 def routes(core: DistributorCore, identity: EnclaveIdentity) -> Mapping[str, Route | BatchRoute]:
-    """The calls of the host. Checking a model may take long, so selections and small questions have own threads.
+    """The routes for calls of the host. Checking a model may take long, so selections and short queries have own
+    threads.
 
     Selections that wait are answered together, since one pass over a table serves them all. Pieces of a model are taken
     by the thread that reads: they come in order, and copying them is all there is to do.
@@ -59,7 +60,7 @@ def routes(core: DistributorCore, identity: EnclaveIdentity) -> Mapping[str, Rou
 
 
 class _Calls:
-    """From messages to the core and back; the core checks what is inside of them."""
+    """Converts messages to calls of the core and back; the core checks their content."""
 
     def __init__(self, core: DistributorCore, identity: EnclaveIdentity) -> None:
         self._core = core
@@ -83,7 +84,7 @@ class _Calls:
         return EnclaveReply(models=enclave_pb2.ModelIds(model_sha256=self._core.models()))
 
     def check_room(self, request: EnclaveRequest) -> EnclaveReply:
-        self._core.require_room(request.check_room.task, request.check_room.model)
+        self._core.require_capacity(request.check_room.task, request.check_room.model)
         return EnclaveReply(done=enclave_pb2.Done())
 
     def forget(self, request: EnclaveRequest) -> EnclaveReply:

@@ -18,7 +18,7 @@ from odp.wire.tables import entry_bytes, entry_row_bytes
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """A manifest whose signatures and sizes were checked; its tables' contents were not.
+    """A manifest with checked signatures and sizes; the content of its tables is unchecked.
 
     ``table_bytes`` are the lengths of the tables in the manifest's order.
     """
@@ -36,7 +36,7 @@ class ModelHeader:
 
     @property
     def slices(self) -> int:
-        """Rows of one request."""
+        """Rows per request."""
         task = self.task
         return int(task.table.rows_per_request if is_table(task) else algorithm_for(task).rows_per_request or 0)
 

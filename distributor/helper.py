@@ -1,4 +1,4 @@
-"""The helper: the second of two parties that answer requests for rows, run by somebody else than the leader.
+"""The helper: the second of two parties that answer requests for rows; the leader's operator must not run it.
 
 It holds the models that the leader hands on, each verified by its developer's signature and hashes, and opens the half
 of a query that is sealed to it. Neither half says anything of the rows that a device asked for; both together say all,
@@ -31,7 +31,7 @@ _MALFORMED = "malformed helper query"
 
 
 class OwnTasks:
-    """Lets a helper receive models of tasks that name its key alone (``servicer.Replication``)."""
+    """Restricts a helper to models of tasks that name its key (``servicer.Replication``)."""
 
     def __init__(self, public_key: bytes) -> None:
         self._public_key = public_key
@@ -39,15 +39,15 @@ class OwnTasks:
     def check(self, header: ModelHeader) -> None:
         """Raises ConfigurationError for a task of another method or another helper."""
         if method_of(header.task) != PIR:
-            raise ConfigurationError(f"task {header.task.name!r} asks no helper")
+            raise ConfigurationError(f"task {header.task.name!r} uses no helper")
         if header.task.broadcast.helper_key != self._public_key:
             raise ConfigurationError(
                 f"task {header.task.name!r} names the helper {header.task.broadcast.helper_key[:6].hex()}.., and this "
-                f"one is {self._public_key[:6].hex()}..; take the key that `odp distributor helper key` prints"
+                f"one is {self._public_key[:6].hex()}..; use the key that `odp distributor helper key` prints"
             )
 
     def ensure(self, header: ModelHeader) -> None:
-        """A helper hands nothing on."""
+        """Does nothing: a helper passes no model on."""
 
 
 class HelperService:
@@ -65,7 +65,7 @@ class HelperService:
     def replicate(
         self, requests: Iterator[retrieval_pb2.ReplicateRequest], context: grpc.ServicerContext
     ) -> retrieval_pb2.ReplicateResponse:
-        """As ``DistributorService.publish``; the model is ready for queries then."""
+        """As ``DistributorService.publish``; the model is then ready for queries."""
         # Both streams have the same parts under the same names.
         reply = self._models.publish(requests, context)  # type: ignore[arg-type]
         # A large table takes long to prepare: not while a device waits.

@@ -34,7 +34,7 @@ PUBLIC_FILE = "helper.pub"
 
 @dataclass(frozen=True)
 class HelperConfig:
-    """How a helper runs; fields as ``distributor.Config``.
+    """Settings of a helper; fields as in ``distributor.Config``.
 
     Its one listener is a control listener: it answers distributors alone, whose certificates descend from
     ``callers_ca``, by default the CA of the helper's own.
@@ -101,7 +101,7 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
 
 
 def helper_key(state: Path) -> str:
-    """The public key (64 hex digits) of the helper of a state folder, made where there is none yet.
+    """The public key (64 hex digits) of the helper of a state folder; created on first use.
 
     Raises StateError where the folder cannot be used.
     """

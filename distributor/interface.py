@@ -1,4 +1,4 @@
-"""What the distributor's host asks of its enclave, whichever side of a socket that is on."""
+"""The interface of the distributor's enclave for its host, on either side of the socket."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from odp.v1 import common_pb2
 
 
 class UnknownModel(NotHeld):
-    """No model of this id is held: it was never published here, or newer versions replaced it."""
+    """No model with this id is available: it was never published here, or newer versions replaced it."""
 
     def __init__(self, model: bytes) -> None:
         super().__init__(f"model {model[:6].hex()} is not held here; check in again for a newer version")
 
 
 class Distributor(Protocol):
-    """The enclave; ``distributor.enclave.DistributorCore`` says what each call guarantees and raises."""
+    """The enclave; ``distributor.enclave.DistributorCore`` has the guarantees and errors of each call."""
 
     def install_chunks(
         self,
@@ -25,15 +25,15 @@ class Distributor(Protocol):
         signed_manifest: common_pb2.SignedManifest,
         chunks: Iterable[bytes],
     ) -> tuple[bytes, ...]:
-        """Verifies a model and makes it selectable; answers the ids of the models that it replaced."""
+        """Verifies a model and makes it selectable; returns the ids of the models that it replaced."""
         ...
 
     def holds(self, model: bytes) -> bool:
-        """Whether the model of this id can be selected from."""
+        """Whether the model of this id is available for selections."""
         ...
 
-    def require_room(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
-        """Raises, before any table is sent, what installing would raise for want of room."""
+    def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
+        """Raises, before any table is sent, the errors of an installation for lack of memory."""
         ...
 
     def forget(self, model_sha256: bytes) -> None:

@@ -35,7 +35,7 @@ _LONGEST_NAME = 64
 
 
 class HelperClient:
-    """The helper at ``address``, whose certificate descends from ``ca``, asked as ``identity``; closed once.
+    """The helper at ``address``, whose certificate descends from ``ca``; calls it as ``identity``; closed once.
 
     Thread-safe.
     """
@@ -59,12 +59,12 @@ class HelperClient:
         return reply.answer
 
     def replicate(self, requests: Iterator[retrieval_pb2.ReplicateRequest]) -> None:
-        """Hands a model on; at once where the helper holds it. Raises as ``answer``."""
+        """Sends a model to the helper; returns at once if the helper has it. Raises as ``answer``."""
         call(
             self._stub.Replicate,
             requests,
             timeout=LONG_DEADLINE,
-            what="hand the model on to the helper",
+            what="send the model to the helper",
             address=self.address,
         )
 
@@ -74,7 +74,7 @@ class HelperClient:
 
 
 class Replicator:
-    """Hands models on to the helper (``servicer.Replication``); without one, refuses tasks that need it."""
+    """Sends models to the helper (``servicer.Replication``); without a helper, refuses tasks that need one."""
 
     def __init__(self, store: ModelStore, shares: Shares, helper: HelperClient | None, log: Log) -> None:
         self._store = store
@@ -83,14 +83,14 @@ class Replicator:
         self._log = log
 
     def check(self, header: ModelHeader) -> None:
-        """Raises ConfigurationError where the task needs a helper and there is none."""
+        """Raises ConfigurationError if the task needs a helper and there is none."""
         if method_of(header.task) == PIR and self._helper is None:
             raise ConfigurationError(
-                f"task {header.task.name!r} asks a helper, and this distributor has none; start it with --helper"
+                f"task {header.task.name!r} needs a helper, and this distributor has none; start it with --helper"
             )
 
     def ensure(self, header: ModelHeader) -> None:
-        """Returns when the helper holds the model, which lies in the store, and both are ready for queries.
+        """Returns when the helper has the stored model, and both are ready for queries.
 
         Raises ConfigurationError where the helper refuses it, ServiceUnavailable and ServiceError where it fails.
         """
@@ -148,7 +148,7 @@ class Leader:
         )
 
     def shape(self, request: retrieval_pb2.GetShapeRequest) -> retrieval_pb2.GetShapeResponse:
-        """What devices have to know of the keyed table. Raises NotFound and ConfigurationError as ``select``."""
+        """The public shape of the keyed table. Raises NotFound and ConfigurationError as ``select``."""
         ready, _ = self._ready(request.model_sha256, request.table)
         return retrieval_pb2.GetShapeResponse(model_sha256=request.model_sha256, shape=ready.database.shape.to_bytes())
 

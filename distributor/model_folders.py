@@ -1,4 +1,4 @@
-"""The host's models as folders: an immutable one for each, complete or absent.
+"""The host's store of models as immutable folders, each complete or absent.
 
 ::
 

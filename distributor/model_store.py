@@ -1,4 +1,4 @@
-"""What the distributor's host keeps: published models, each of them complete or absent.
+"""The storage of the distributor's host: published models, each of them complete or absent.
 
 ``ModelStore`` says what every store guarantees. ``tests/distributor/test_model_store.py`` is its conformance suite, and
 ``model_folders`` the implementation. The bytes are not trusted: the enclave verifies a reloaded model as it does a
@@ -26,7 +26,7 @@ class StoredModel:
 
 
 class IncomingModel(Protocol):
-    """A model that is being received. Leaving the context without ``commit`` deletes every byte of it."""
+    """A model in transfer. Leaving the context without ``commit`` deletes every byte of it."""
 
     def write_table(self, pieces: Iterable[bytes | memoryview]) -> None:
         """Writes the manifest's next table, durably.
@@ -36,7 +36,7 @@ class IncomingModel(Protocol):
         ...
 
     def commit(self) -> None:
-        """Makes the model one of the store, durably. One of that id has the same content: it stays."""
+        """Adds the model to the store, durably. An existing one with the same id stays: its content is the same."""
         ...
 
     def __enter__(self) -> IncomingModel: ...
@@ -67,7 +67,7 @@ class ModelStore(Protocol):
     def receive(
         self, model: bytes, task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest, total_bytes: int
     ) -> IncomingModel:
-        """Begins a model of ``total_bytes``; use as a context manager. Raises DiskFull where it does not fit."""
+        """Starts a model of ``total_bytes``; a context manager. Raises DiskFull if it does not fit."""
         ...
 
     def remove(self, model: bytes) -> None:
@@ -75,14 +75,14 @@ class ModelStore(Protocol):
         ...
 
     def used(self, model: bytes) -> float:
-        """When a model was published or asked for, as ``note_use`` wrote it; seconds since 1970.
+        """The last time a model was published or used, from ``note_use``; seconds since 1970.
 
         Raises StateError where the model is not stored or the disk fails.
         """
         ...
 
     def note_use(self, model: bytes, now: float) -> None:
-        """Remembers that somebody asked for a model; what cannot be written is forgotten: nothing else follows."""
+        """Records a use of a model; a failed write is ignored, since nothing else depends on it."""
         ...
 
     def contents(self, stored: StoredModel, size: int) -> Iterator[bytes]:

@@ -46,7 +46,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Config:
-    """How a distributor runs.
+    """Settings of a distributor.
 
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in

@@ -1,4 +1,4 @@
-"""One tiny model, installed and selected from, in memory alone: what Python loads on first use is loaded.
+"""Rehearsal: one tiny model is installed and selected from, in memory, which loads all lazy imports.
 
 An enclave cannot open files once it serves; see ``trusted_aggregator/enclave/rehearsal.py``.
 """
@@ -18,7 +18,7 @@ from odp.wire.tables import manifest_for, padded_keys, table_bytes
 
 
 def rehearse() -> None:
-    """Runs it for each algorithm; nothing of it is kept."""
+    """Runs it for each algorithm; keeps nothing of it."""
     guest = RehearsalGuest(EnclavePolicy(role="distributor"))
     _, sealed = EnclaveIdentity.restore_or_create(guest=guest, sealed=None)
     identity, _ = EnclaveIdentity.restore_or_create(guest=guest, sealed=sealed)

@@ -42,7 +42,7 @@ class RemoteDistributor:
         found = self._client.call(EnclaveRequest(models=enclave_pb2.AskModels()))
         return tuple(found.models.model_sha256)
 
-    def require_room(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
+    def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
         """See ``Distributor``."""
         header = distributor_pb2.PublishHeader(task=signed_task, model=signed_manifest)
         self._client.call(EnclaveRequest(check_room=header))

@@ -1,4 +1,4 @@
-"""Which models a distributor forgets by age: those that no open round can need, and that nobody asks for any more.
+"""Which models a distributor deletes by age: those that no open round can need and no device uses any more.
 
 A round trains on the newest version of its task, so that one stays until the version behind the last round is there:
 then no round is open. Of a public table, which has no last version, the newest one stays. Everything else of them goes
@@ -37,7 +37,7 @@ def check_keep_days(keep_days: float) -> None:
 
 
 def forgettable(held: Iterable[Held], *, now: float, seconds: float) -> tuple[bytes, ...]:
-    """The ids of the models that nobody asked for in ``seconds`` before ``now`` and no open round can need."""
+    """The ids of the models without use in the ``seconds`` before ``now`` that no open round can need."""
     models = tuple(held)
     newest: dict[bytes, int] = {}
     for one in models:

@@ -1,4 +1,4 @@
-"""Rows of a table by secret numbers, at addresses that do not depend on the numbers.
+"""Selects rows of a table by secret numbers, at memory addresses that do not depend on the numbers.
 
 Whoever controls a machine can watch which pages or cache lines its enclave touches; a gather touches the rows that a
 device asked for. Here every pass reads the whole table, in order, and the sequence of operations and the addresses of
@@ -16,7 +16,7 @@ values below the smallest normal one (which a processor may round to 0 or handle
 16-bit halves, integers, at three times the cost. Which of the two
 depends on the table, which is public.
 
-What still shows: keys per request, requests per pass, rows, width.
+An observer still learns the keys per request, the requests per pass, rows, and width.
 
 Source: the linear scan as the simplest oblivious RAM, Goldreich and Ostrovsky 1996; masks in memory before their use,
 since a compiler may turn a mask that it sees into a branch.
@@ -30,7 +30,7 @@ import numpy.typing as npt
 Float32Array = npt.NDArray[np.float32]
 UInt32Array = npt.NDArray[np.uint32]
 
-#: Keys of one pass; the one-hot rows of so many take 4 MiB.
+#: Keys of one pass; their one-hot rows take 4 MiB.
 MOST_KEYS = 512
 
 _LOW_BITS = 11
@@ -58,7 +58,7 @@ class ScannedTable:
         self._exact = [_products_are_exact(self._wide[start : start + _BLOCK]) for start in range(0, whole, _BLOCK)]
 
     def take(self, keys: UInt32Array) -> Float32Array:
-        """The rows float32 [k, w] of ``keys`` uint32 [k], each below m: ``in_range`` tells."""
+        """The rows float32 [k, w] of ``keys`` uint32 [k], each below m: check that with ``in_range``."""
         taken = np.empty((len(keys), self._width), dtype=np.float32)
         for start in range(0, len(keys), MOST_KEYS):
             taken[start : start + MOST_KEYS] = self._pass(keys[start : start + MOST_KEYS])
@@ -101,7 +101,7 @@ def _mask(chosen: npt.NDArray[np.bool_]) -> UInt32Array:
 
 
 def in_range(keys: UInt32Array, rows: int) -> bool:
-    """Whether every key is below ``rows``; which one is not, no address tells."""
+    """Whether every key is below ``rows``; the memory addresses do not reveal which one is not."""
     return bool(np.all(keys < np.uint32(rows)))
 
 

@@ -1,4 +1,4 @@
-"""The distributor's host: receives models, keeps them on disk, and carries sealed requests to the enclave.
+"""The distributor's host: it receives models, stores them, and passes sealed requests to the enclave.
 
 The host reads models and sizes, never keys or rows. Its log says which model was asked for and how many bytes went
 where; what a device asks for stays ciphertext here.
@@ -27,12 +27,12 @@ from odp.crypto.signing import SignatureError, verify
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.public_tables.table import is_table
 from odp.signed.task import HASH_BYTES, check_length, parse_known
+from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, answers
 from odp.transport.sweeping import DAY, SweepClock
-from odp.transport.turns import Turns
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
 from odp.wire.tables import entry_bytes
 
@@ -51,19 +51,19 @@ _USE_SECONDS = 3600.0
 
 
 class Replication(Protocol):
-    """Hands models on to somebody who must hold them too."""
+    """Sends models to another party that must have them too."""
 
     def check(self, header: ModelHeader) -> None:
-        """Raises ConfigurationError, before any table is received, where the model could not be handed on."""
+        """Raises ConfigurationError, before any table is received, if the model could not be sent on."""
         ...
 
     def ensure(self, header: ModelHeader) -> None:
-        """Returns when the other party holds the stored model, if it has to. Raises ServiceError."""
+        """Returns when the other party has the stored model, if it needs it. Raises ServiceError."""
         ...
 
 
 class DistributorService:
-    """Serves ``core`` and keeps ``store`` equal to what it holds; thread-safe.
+    """Serves ``core``, and keeps ``store`` equal to its content; thread-safe.
 
     ``replication`` hands on models that somebody else must hold too, before their Publish is answered. ``keep_seconds``
     is how long a model that no open round can need is kept after it was asked for last, by ``clock``, seconds since
@@ -92,9 +92,9 @@ class DistributorService:
         self._noted: dict[bytes, float] = {}
         # Held while disk and enclave change together, never while a stream is read.
         self._changing = threading.Lock()
-        self._publishes = Turns(at_once=MAX_PUBLISHES, waiting=0, service=ROLE, what="publishes")
-        self._downloads = Turns(at_once=MAX_DOWNLOADS, waiting=WAITING_DOWNLOADS, service=ROLE, what="downloads")
-        self._selects = Turns(at_once=MAX_SELECTS, waiting=WAITING_SELECTS, service=ROLE, what="selections")
+        self._publishes = Backpressure(at_once=MAX_PUBLISHES, waiting=0, service=ROLE, what="publishes")
+        self._downloads = Backpressure(at_once=MAX_DOWNLOADS, waiting=WAITING_DOWNLOADS, service=ROLE, what="downloads")
+        self._selects = Backpressure(at_once=MAX_SELECTS, waiting=WAITING_SELECTS, service=ROLE, what="selections")
 
     def restore(self) -> None:
         """Installs every stored model again; the enclave verifies each. Call once, before serving.
@@ -117,7 +117,7 @@ class DistributorService:
     def publish(
         self, requests: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
     ) -> distributor_pb2.PublishResponse:
-        """Receives one model: held by disk and enclave when this returns, by neither when it raises.
+        """Receives one model. Disk and enclave have it when this returns; neither has it when it raises.
 
         But for one case: where only the handing on failed, disk and enclave keep the model, and the same Publish again
         hands it on.
@@ -126,7 +126,7 @@ class DistributorService:
         if first is None or first.WhichOneof("part") != "header":
             raise ConfigurationError("the first message of a publish stream must be its header")
         header = open_header(first.header.task, first.header.model)
-        with self._publishes.turn(progress(context)):
+        with self._publishes.admitted(progress(context)):
             if self._replication is not None:
                 self._replication.check(header)
             reply = distributor_pb2.PublishResponse(model_sha256=header.model_sha256)
@@ -136,7 +136,7 @@ class DistributorService:
                 self._replicate(header)
                 self._log.event("publish_known", **fields)
                 return reply
-            self._core.require_room(first.header.task, first.header.model)
+            self._core.require_capacity(first.header.task, first.header.model)
             self._log.event("publishing", version=header.manifest.version, bytes=header.total_bytes, **fields)
             try:
                 with self._store.receive(
@@ -150,7 +150,7 @@ class DistributorService:
                         self._install_or_remove(header.model_sha256)
             except (grpc.RpcError, OdpError) as error:
                 # A cut stream may also look like one that ended early: both leave nothing.
-                reason = str(error) if isinstance(error, OdpError) else "the stream was cut"
+                reason = str(error) if isinstance(error, OdpError) else "the stream was interrupted"
                 self._log.warning("publish_failed", reason=reason, **fields)
                 raise
             self._replicate(header)
@@ -158,7 +158,7 @@ class DistributorService:
             return reply
 
     def select(self, request: distributor_pb2.SelectRequest) -> distributor_pb2.SelectResponse:
-        """Carries sealed keys to the enclave and sealed rows back."""
+        """Passes sealed keys to the enclave and sealed rows back."""
         model = _checked_id(request.model_sha256)
         try:
             with self.selection():
@@ -172,10 +172,10 @@ class DistributorService:
     def download(
         self, request: distributor_pb2.DownloadRequest, context: grpc.ServicerContext
     ) -> Iterator[distributor_pb2.DownloadResponse]:
-        """Checks the request at once; the iterator reads what it asks for, in chunks of at most 1 MiB."""
+        """Checks the request at once; the iterator reads the requested bytes, in chunks of at most 1 MiB."""
         index, size = self._table(request.model_sha256, request.table)
         permit = contextlib.ExitStack()
-        permit.enter_context(self._downloads.turn(progress(context)))
+        permit.enter_context(self._downloads.admitted(progress(context)))
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
             permit.close()
@@ -189,18 +189,18 @@ class DistributorService:
     def list_blocks(self, request: distributor_pb2.ListBlocksRequest) -> distributor_pb2.ListBlocksResponse:
         """The hashes of a table's blocks."""
         index, _ = self._table(request.model_sha256, request.table)
-        with self._downloads.turn():
+        with self._downloads.admitted():
             try:
                 return distributor_pb2.ListBlocksResponse(sha256=self._lists.of(request.model_sha256, index))
             except FileNotFoundError:
                 raise NotFound(str(UnknownModel(request.model_sha256))) from None
 
     def selection(self) -> contextlib.AbstractContextManager[None]:
-        """The turn of one selection, whatever its method. Raises Busy."""
-        return self._selects.turn()
+        """Admission of one selection by any method. Raises Busy."""
+        return self._selects.admitted()
 
     def sweep(self) -> tuple[bytes, ...]:
-        """Forgets the models that ``distributor.retention`` lets go; answers their ids. Raises StateError."""
+        """Deletes the models that ``distributor.retention`` releases; returns their ids. Raises StateError."""
         with self._changing:
             now, models = self._sweeps.now(), map(self._held, self._store.models())
             doomed = forgettable(models, now=now, seconds=self._keep_seconds)
@@ -209,7 +209,7 @@ class DistributorService:
         return doomed
 
     def forget_task(self, request: distributor_pb2.ForgetTaskRequest) -> None:
-        """Forgets all models of a task whose developer ended it. Idempotent.
+        """Deletes all models of a task whose developer ended it. Idempotent.
 
         Raises SignatureError, ConfigurationError where the order is not that developer's.
         """
@@ -222,25 +222,25 @@ class DistributorService:
                     self._forget(model)
 
     def _forget(self, model: bytes) -> None:
-        """Forgets a model; the disk comes first: a program that is killed in between comes back without it."""
+        """Deletes a model, on disk first: after a kill in between, the program restarts without it."""
         self._store.remove(model)
         self._core.forget(model)
         self._noted.pop(model, None)
         self._log.event("model_forgotten", model=short(model))
 
     def require(self, model: bytes) -> None:
-        """Somebody asks for a model. Raises NotFound where disk and core do not hold it."""
+        """Records a use of a model. Raises NotFound unless disk and core have it."""
         if not self._core.holds(model):
             raise NotFound(str(UnknownModel(model)))
         self._note_use(model)
 
     def header(self, model: bytes) -> ModelHeader:
-        """The checked header of a stored model. Raises ConfigurationError where its folder is incomplete."""
+        """The checked header of a stored model. Raises ConfigurationError if its folder is incomplete."""
         stored = self._store.load(model)
         return open_header(stored.task, stored.manifest)
 
     def _table(self, model: bytes, name: str) -> tuple[int, int]:
-        """Place and bytes of a table of a model that is held."""
+        """Index and size of a table of an available model."""
         self.require(_checked_id(model))
         if len(name) > _LONGEST_NAME:
             raise ConfigurationError(f"Expected table={name[:16]!r}.. to have at most {_LONGEST_NAME} characters")
@@ -285,7 +285,7 @@ class DistributorService:
         stored = self._store.load(model)
         header = open_header(stored.task, stored.manifest)
         if header.model_sha256 != model or len(stored.tables) != len(header.table_bytes):
-            raise ConfigurationError(f"the folder of model {short(model)} does not hold that model")
+            raise ConfigurationError(f"the folder of model {short(model)} has another model in it")
         return self._core.install_chunks(stored.task, stored.manifest, self._store.contents(stored, CHUNK_BYTES))
 
 

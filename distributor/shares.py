@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from distributor.header import open_header
 from distributor.interface import UnknownModel
 from distributor.model_store import ModelStore
-from distributor.together import Together
+from distributor.query_batches import QueryBatches
 from odp.broadcast.terms import PIR, method_of
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError
@@ -41,14 +41,14 @@ class Shares:
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._ready: OrderedDict[bytes, Ready] = OrderedDict()
-        self._together = Together()
+        self._batches = QueryBatches()
 
     def answer(self, ready: Ready, query: bytes, *, pad_seed: bytes | None) -> bytes:
-        """A share; queries that wait may have one pass. Raises as ``two_server.answer``."""
-        return self._together.answer(ready.database, query, pad_seed)
+        """A share; waiting queries may share one pass. Raises as ``two_server.answer``."""
+        return self._batches.answer(ready.database, query, pad_seed)
 
     def of(self, model: bytes) -> Ready:
-        """The model of this id, its tables checked against their hashes when they are read.
+        """The model of this id; its tables are checked against their hashes when read.
 
         Raises:
           UnknownModel: it is not on the disk any more.
@@ -81,7 +81,7 @@ class Shares:
             stored = self._store.load(model)
             header = open_header(stored.task, stored.manifest)
             if method_of(header.task) != PIR:
-                raise ConfigurationError(f"model {model[:6].hex()} is not asked by private information retrieval")
+                raise ConfigurationError(f"model {model[:6].hex()} does not use private information retrieval")
             data = [
                 b"".join(self._store.chunks(model, index, _READ_BYTES)) for index in range(len(header.manifest.tables))
             ]

@@ -30,8 +30,8 @@ from odp.signed.release import noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.task import Task
 from odp.transport import channel
+from odp.transport.backpressure import Patience
 from odp.transport.tls import CA_FILE, read_ca
-from odp.transport.turns import Patience
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,

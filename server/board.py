@@ -1,4 +1,4 @@
-"""What devices are told when they check in or ask for a model, ready to be sent.
+"""The answers to devices that check in or ask for a model, ready to be sent.
 
 Either is one dictionary look-up: 10^4 check-ins arrive per round, and all that a device names is its population. The
 answers are messages built once per change of a round, when the driver or an operator calls ``refresh``.
@@ -38,7 +38,7 @@ class Board:
         token_key: TokenKeyOf | None = None,
         issuer_address: str = "",
     ) -> None:
-        """``distributor_address`` and ``aggregator_address`` (host:port) are what devices will connect to.
+        """Devices will connect to ``distributor_address`` and ``aggregator_address`` (host:port).
 
         ``charter`` gives the charter in force of a population, and ``proof`` the log's proofs of a task, a model and a
         charter; ``token_key`` the key of a round's tokens, which devices get at ``issuer_address``. Each gives None
@@ -59,7 +59,7 @@ class Board:
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads open rounds and published models again; to be called after every change of one."""
+        """Reads open rounds and published models again; call it after every change of one."""
         # The lock keeps a slow reader from putting its older answers over newer ones.
         with self._lock:
             answers: dict[str, list[server_pb2.CheckInResponse]] = {}
@@ -79,7 +79,7 @@ class Board:
         return population in self._answers
 
     def answer(self, population: str) -> server_pb2.CheckInResponse:
-        """An open round of ``population``, in turn where several tasks have one, or when to come back."""
+        """An open round of ``population``, alternating between tasks; or a retry window."""
         answers = self._answers.get(population)
         if answers is None:
             return self._later

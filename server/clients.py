@@ -1,4 +1,4 @@
-"""The server's view of distributor, aggregator and issuer of tokens: one method per call, each with a deadline.
+"""The server's clients of distributor, aggregator and issuer of tokens: one method per call, each with a deadline.
 
 Errors are those of ``odp.transport.channel``: ServiceUnavailable when nobody answers in time, ServiceError with the
 other party's one line, its ``code`` a grpc.StatusCode.
@@ -39,7 +39,7 @@ _CHECK_DEADLINE = 20.0
 
 
 class Distributor(Protocol):
-    """Where models are published."""
+    """The destination of published models."""
 
     def publish(
         self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest, tables: bytes | Iterator[bytes]
@@ -53,7 +53,7 @@ class Distributor(Protocol):
 
 
 class Aggregator(Protocol):
-    """Where rounds are ordered. ``order`` and ``signature`` are those of ``odp.signed.task.sign_order``."""
+    """The destination of orders for rounds. ``order`` and ``signature`` are those of ``odp.signed.task.sign_order``."""
 
     def set_charter(self, charter: population_pb2.SignedCharter) -> None:
         """Puts a charter in force. Idempotent."""
@@ -64,7 +64,7 @@ class Aggregator(Protocol):
         ...
 
     def abandon(self, task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature) -> None:
-        """Ends a task; returns once that is in force. Idempotent."""
+        """Ends a task; returns once the end is in force. Idempotent."""
         ...
 
     def check_task(self, task: common_pb2.SignedTask) -> None:
@@ -82,11 +82,11 @@ class Aggregator(Protocol):
         ...
 
     def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
-        """How many contributions a round has."""
+        """The number of contributions of a round."""
         ...
 
     def close_round(self, order: bytes, signature: bytes) -> common_pb2.SignedRelease:
-        """Closes the ordered round; the same bytes for ever."""
+        """Closes the ordered round; returns the same bytes at every call."""
         ...
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
@@ -103,10 +103,10 @@ class Aggregator(Protocol):
 
 
 class Issuer(Protocol):
-    """Where token keys come from."""
+    """The source of token keys."""
 
     def token_key(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> enrolment_pb2.SignedTokenKey:
-        """The key of the ordered round, the same each time. Raises EnrolmentError where the issuer refuses."""
+        """The key of the ordered round, the same at every call. Raises EnrolmentError if the issuer refuses."""
         ...
 
 
@@ -138,7 +138,7 @@ class DistributorClient:
             self._stub.ForgetTask,
             distributor_pb2.ForgetTaskRequest(order=order, signature=signature),
             timeout=SHORT_DEADLINE,
-            what="have the distributor forget a task",
+            what="delete a task at the distributor",
             address=self._address,
         )
 
@@ -172,7 +172,7 @@ class AggregatorClient:
             self._stub.GetCharters,
             aggregator_pb2.GetChartersRequest(population=population, first=first),
             timeout=SHORT_DEADLINE,
-            what="ask the aggregator whose a population is",
+            what="read the charters of a population at the aggregator",
             address=self._control_address,
         )
         return list(reply.charters)
@@ -220,7 +220,7 @@ class AggregatorClient:
             self._stub.GetRound,
             aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round),
             timeout=SHORT_DEADLINE,
-            what="ask the aggregator about a round",
+            what="read the state of a round at the aggregator",
             address=self._control_address,
         )
         return reply
@@ -298,7 +298,7 @@ class IssuerClient:
 
 
 class WitnessClient:
-    """A witness over gRPC: one that is away must not hold up the rounds, so it is asked briefly."""
+    """A witness over gRPC, with a short deadline: an unavailable witness must not delay the rounds."""
 
     def __init__(self, channel: grpc.Channel, address: str) -> None:
         self._stub = log_pb2_grpc.WitnessServiceStub(channel)

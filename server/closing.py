@@ -1,10 +1,10 @@
-"""When an open round has waited long enough for its goal: a rule of public facts, for tasks whose minimum has come.
+"""When an open round that has its minimum closes below its goal: a rule of public facts.
 
 A round closes at the first of these, and never below the minimum, whose last word has the aggregator's enclave:
 
 1. the goal has come;
 2. as many as in the task's round before have come, and nobody for a while: who declined then declines again;
-3. nobody has come for longer: whoever is eligible now has been here;
+3. nobody has come for longer: all eligible devices have been here;
 4. ``round_seconds`` are over.
 
 How long is a share of ``round_seconds``, so that a task whose devices come at night waits for hours, with a least time
@@ -26,7 +26,7 @@ _PAUSES = 3.0
 
 @dataclass
 class Arrivals:
-    """When contributions to one round came, as one who asks now and then sees it; seconds that only grow.
+    """The times of contributions to one round, as polling sees them; seconds of a clock that only grows.
 
     Attributes:
       round: its number.
@@ -40,8 +40,8 @@ class Arrivals:
     last: float
     longest: float = 0.0
 
-    def seen(self, contributions: int, *, now: float) -> None:
-        """Notes how many there are now."""
+    def record(self, contributions: int, *, now: float) -> None:
+        """Records the present number of contributions."""
         if contributions <= self.contributions:
             return
         if self.contributions:
@@ -49,7 +49,7 @@ class Arrivals:
         self.contributions, self.last = contributions, now
 
     def quiet_at(self, *, before: int | None, round_seconds: float) -> float:
-        """When nobody has come for long enough, if nobody comes; ``before`` came to the round before."""
+        """When the round counts as quiet without new contributions; ``before`` came to the round before."""
         settled = before is not None and self.contributions >= before
         least = (
             max(SETTLED_SECONDS, round_seconds * _SETTLED_SHARE)

@@ -339,7 +339,7 @@ class Driver:
         arrivals = self._arrivals.get(task.sha256)
         if arrivals is None or arrivals.round != current.round:
             arrivals = self._arrivals[task.sha256] = Arrivals(current.round, contributions, now)
-        arrivals.seen(contributions, now=now)
+        arrivals.record(contributions, now=now)
         what = f"round {current.round} of {task.planned_rounds}: "
         if contributions < cohort.minimum:
             ended = "" if self._tokens is None else self._tokens.ended(task.signed, current.round)
@@ -481,7 +481,7 @@ class Driver:
     def _try_later(
         self, task: TaskRecord, error: OdpError | None, *, unforeseen: bool = False, limited: bool = True
     ) -> bool:
-        error = OdpError("internal error; the server's log says where") if error is None else error
+        error = OdpError("internal error; see the server's log") if error is None else error
         least = error.low_seconds if isinstance(error, Busy) else 0.0
         failures = self._waits.failed(task.sha256, str(error), unforeseen=unforeseen, least=least)
         hopeless = "" if not limited or isinstance(error, _StaysOpen) else given_up(failures)

@@ -1,4 +1,4 @@
-"""LogService: the log as everyone may read it. Nothing here decides anything; readers verify what they get."""
+"""LogService: the log for everybody. It decides nothing; readers verify every answer."""
 
 from __future__ import annotations
 

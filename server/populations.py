@@ -1,4 +1,4 @@
-"""Whose each population is, as the aggregator's enclave has it: founded here where nobody did, and kept up to date.
+"""The owners of each population, as the aggregator's enclave states them; this server founds new ones.
 
 The enclave decides. What this server keeps is the chain of charters, for its log and for devices; a charter is in force
 at the enclave before it is kept, and kept before it is logged. Each step can be repeated, so a server may die between
@@ -53,18 +53,19 @@ class Populations:
         self._newest: dict[str, Charter] = {}
 
     def newest(self, population: str) -> SignedCharter | None:
-        """The newest charter that this server knows to be in force; None where it knows none. Waits for nobody."""
+        """The newest charter that this server knows to be in force; None if it knows none. Returns at once."""
         charter = self._known(population)
         return None if charter is None else charter.signed
 
     def refreshed(self, population: str) -> SignedCharter | None:
-        """As ``newest``, after the aggregator was asked. Raises ServiceError where it does not answer."""
+        """``newest`` after a query to the aggregator. Raises ServiceError if it does not answer."""
         with self._lock:
             charter = self._refreshed(population)
             return None if charter is None else charter.signed
 
     def require_owned(self, population: str) -> bool:
-        """Returns once the population's charter is in force, kept and logged, and names this server's key as an owner.
+        """Returns once the population's charter is in force, stored and logged, and names this server's key as an
+        owner.
 
         Founds the population where nobody did. True where a charter came that was not known before.
 
@@ -104,8 +105,8 @@ class Populations:
                 before is not None and charter.previous_sha256 != before.sha256
             ):
                 raise ConfigurationError(
-                    f"charter {charter.sequence} of population {charter.population!r} does not follow the one in "
-                    "force; write it anew"
+                    f"charter {charter.sequence} of population {charter.population!r} does not follow "
+                    "the one in force; write a new charter"
                 )
             if before is None or self._key.public in before.owners:
                 signed = approve(signed, self._key)
@@ -128,7 +129,7 @@ class Populations:
         return self._newest[population]
 
     def _refreshed(self, population: str) -> Charter | None:
-        """The newest charter in force, with all before it kept."""
+        """The newest charter in force; all charters before it are stored."""
         known = self._known(population)
         while True:
             later = self._aggregator.charters(population, 0 if known is None else known.sequence + 1)

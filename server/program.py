@@ -56,7 +56,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Config:
-    """How to run the server.
+    """Settings of the server.
 
     Attributes:
       state: Folder of everything that it must not lose; made on first start with mode 0700.
@@ -120,7 +120,7 @@ class Config:
 
 
 class RunningServer(Running):
-    """A server at ``address``; operators find their token in ``token_path``, ``developer_key`` signs its tasks.
+    """A server at ``address``; the operator's token is in ``token_path``, ``developer_key`` signs its tasks.
 
     ``log_folder`` holds its transparency log, ``log_key`` is the verifier key that readers of the log pin.
     """
@@ -132,7 +132,7 @@ class RunningServer(Running):
 
 
 def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> RunningServer:
-    """Starts the server; active tasks go on where they were.
+    """Starts the server; active tasks continue.
 
     Raises ConfigurationError (port, certificates, reference values) and StateError (folder in use, full or damaged).
     """
@@ -258,7 +258,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
 
 
 def developer_key(state: Path) -> str:
-    """The public key (64 hex digits) that signs the tasks of the server in the folder ``state``; made on first use.
+    """The public key (64 hex digits) that signs the tasks of the server in the folder ``state``; created on first use.
 
     Raises StateError where the folder cannot be used.
     """

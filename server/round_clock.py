@@ -1,4 +1,4 @@
-"""How long rounds have been open, by a clock that nobody sets.
+"""The age of open rounds, by a clock that nobody can set.
 
 The time of day may be set back, and then a round that closes by it stays open for the difference; set ahead, it closes
 early. So a round's age is measured on the monotonic clock. That one begins anew with each boot: of a round that an
@@ -21,7 +21,7 @@ class RoundClock:
         self._began: dict[_Key, float] = {}
 
     def opened(self, task_sha256: bytes, round: int) -> None:
-        """A round is open from now on."""
+        """Marks a round as open from now on."""
         self._began[task_sha256, round] = self._monotonic()
 
     def age(self, task_sha256: bytes, round: int, *, opened: float, most: float) -> float:
@@ -34,5 +34,5 @@ class RoundClock:
         return now - self._began[task_sha256, round]
 
     def closed(self, task_sha256: bytes, round: int) -> None:
-        """Forgets a round."""
+        """Removes a round."""
         self._began.pop((task_sha256, round), None)

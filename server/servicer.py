@@ -106,7 +106,7 @@ def servicer(
         )
 
     def require_accepted(task: TaskRecord) -> None:
-        """Raises PrivacyError for what the aggregator refuses; where it does not answer, the driver asks it later."""
+        """Raises PrivacyError if the aggregator refuses the task; if it does not answer, the driver asks it later."""
         try:
             check_task(task.signed)
         except ServiceError as error:
@@ -115,7 +115,7 @@ def servicer(
             log.warning("task_not_checked", task=short(task.sha256), name=task.name, reason=str(error))
 
     def epsilon_spent(task: bytes, rounds: list[RoundRecord]) -> float:
-        """What the newest release says of itself and all before it; 0 before the first."""
+        """The total epsilon in the newest release; 0 before the first."""
         newest = next((entry.round for entry in reversed(rounds) if entry.release_bytes), None)
         if newest is None:
             return 0.0
@@ -128,7 +128,7 @@ def servicer(
         check_length("task_sha256", sha256, HASH_BYTES)
         task = storage.task(sha256)
         if task is None:
-            raise NotFound(f"task {short(sha256)} is not known to this server; ListTasks names those that are")
+            raise NotFound(f"task {short(sha256)} is not known to this server; ListTasks lists the known ones")
         return task
 
     class Servicer(server_pb2_grpc.ServerServiceServicer):
@@ -219,7 +219,7 @@ def servicer(
 
 
 def whole_request(requests: Iterator[server_pb2.SubmitTaskRequest]) -> server_pb2.SubmitTaskRequest:
-    """The messages of a submission as one. Raises ConfigurationError where a later one has more than item features."""
+    """The messages of a submission as one. Raises ConfigurationError if a later one has more than item features."""
     whole = next(requests, None) or server_pb2.SubmitTaskRequest()
     features = bytearray(whole.item_features)
     for request in requests:

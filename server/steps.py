@@ -1,4 +1,4 @@
-"""Threads for the steps of tasks, one task in each: what one task waits for holds up no other."""
+"""Threads for the steps of tasks, one task in each: a task that waits does not delay the others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-#: Tasks wait for each other only where so many wait for an answer at once.
+#: Tasks wait for each other only if this number of them waits for an answer at once.
 MOST_THREADS = 32
 
 
 class StepThreads:
-    """Runs steps; of one task, one at a time. The threads are daemons: a program may end while one waits."""
+    """Runs steps, one at a time per task. The threads are daemons: a program may end while one waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -21,7 +21,7 @@ class StepThreads:
         self._stopped = False
 
     def run(self, task: bytes, step: Callable[[], object]) -> bool:
-        """Starts ``step``, which must not raise; False where one of ``task`` is under way, or after ``stop``."""
+        """Starts ``step``, which must not raise; False if a step of ``task`` is running, or after ``stop``."""
         with self._changed:
             if self._stopped or task in self._running:
                 return False
@@ -33,7 +33,7 @@ class StepThreads:
         return True
 
     def stop(self, timeout: float) -> None:
-        """Starts nothing any more; returns when all steps have ended, or after ``timeout`` seconds. Idempotent."""
+        """Starts no more steps; returns when all steps have ended, or after ``timeout`` seconds. Idempotent."""
         with self._changed:
             if not self._stopped:
                 self._stopped = True

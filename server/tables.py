@@ -1,7 +1,7 @@
-"""TableService: the developer's server signs public tables and tells devices of them.
+"""TableService: the developer's server signs public tables and announces them to devices.
 
 The bytes of a table pass through to the distributor; the server keeps signatures alone. A version is signed first,
-published, and announced last, so that devices are never told of one that the distributor does not have.
+published, and announced last, so that devices never learn of one that the distributor does not have.
 
 ::
 
@@ -23,6 +23,7 @@ from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
 from odp.public_tables.table import OpenedTable, check_shape, open_version, sign_table, sign_version
 from odp.signed.task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
+from odp.transport.backpressure import Backpressure, Progress
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.durability import Health
@@ -30,7 +31,6 @@ from odp.transport.logs import Log, short
 from odp.transport.private_files import make_folders
 from odp.transport.service import NotFound, Unauthenticated, answers
 from odp.transport.state_folder import state_errors, write_atomically
-from odp.transport.turns import Progress, Turns
 from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
 from odp.wire.encoding import encoding_of
 from server.clients import Distributor
@@ -48,7 +48,7 @@ class TableBook:
     """The signed versions of every table of a server, on its disk; thread-safe."""
 
     def __init__(self, folder: Path, key: SigningKey, *, health: Health | None = None) -> None:
-        """Makes ``folder`` where it is missing. Raises StateError."""
+        """Creates ``folder`` if it is missing. Raises StateError."""
         self._folder = folder
         self._key = key
         self._health = Health() if health is None else health
@@ -57,7 +57,7 @@ class TableBook:
             make_folders(folder)
 
     def sign(self, request: table_pb2.TableHeader) -> table_pb2.TableRecord:
-        """Signs the next version; content that was signed last gets its version again.
+        """Signs the next version; the content that was signed last gets its version again.
 
         Raises:
           ConfigurationError: a field is out of its range, or the name is taken by a table of other requests.
@@ -98,7 +98,7 @@ class TableBook:
             return record
 
     def announce(self, name: str, model: bytes) -> OpenedTable:
-        """Lets devices know of the version that was signed last. Idempotent.
+        """Announces the version that was signed last to devices. Idempotent.
 
         Raises:
           NotFound: no table of this name was signed.
@@ -123,7 +123,7 @@ class TableBook:
             return opened
 
     def newest(self, name: str) -> table_pb2.TableRecord:
-        """The record of a table that was announced. Raises NotFound, ConfigurationError, StateError."""
+        """The record of an announced table. Raises NotFound, ConfigurationError, StateError."""
         _validate.identifier(name=name)
         with self._lock:
             record = self._read(name)
@@ -160,7 +160,7 @@ class TableBook:
 
 
 class TablePublisher:
-    """Publishes tables: signed by ``book``, whole at the distributor, and announced last."""
+    """Publishes tables: ``book`` signs them, the distributor stores them, and the announcement comes last."""
 
     def __init__(self, book: TableBook, distributor: Distributor, *, distributor_address: str, log: Log) -> None:
         self._book = book
@@ -168,7 +168,7 @@ class TablePublisher:
         self._distributor_address = distributor_address
         self._log = log
         # A table can have a GiB: what passes through this program is a few chunks of it.
-        self._turns = Turns(at_once=_AT_ONCE, waiting=_WAITING, service="server", what="tables")
+        self._backpressure = Backpressure(at_once=_AT_ONCE, waiting=_WAITING, service="server", what="tables")
 
     def publish(
         self, requests: Iterator[table_pb2.PublishTableRequest], *, progress: Progress | None = None
@@ -184,7 +184,7 @@ class TablePublisher:
         first = next(requests, None)
         if first is None or first.WhichOneof("part") != "header":
             raise ConfigurationError("the first message of a table's stream must be its header")
-        with self._turns.turn(progress):
+        with self._backpressure.admitted(progress):
             record = self._book.sign(first.header)
             self._distributor.publish(record.definition, record.signed, _chunks(requests))
             opened = self._book.announce(first.header.name, model_sha256(record.signed))

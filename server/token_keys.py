@@ -1,7 +1,7 @@
-"""The token key of each round, which the server gets from the issuer before the round opens.
+"""The token key of each round; the server gets it from the issuer before the round opens.
 
 The charter of the population decides whether a round needs one, and whose. The issuer gives the same key for the same
-round each time. The key is kept before the aggregator hears of it, so that devices get the one that the round has.
+round each time. The key is stored before the aggregator gets it, so that devices get the same one.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class TokenKeys:
         self._clock = clock
 
     def kept(self, task: common_pb2.SignedTask, round: int) -> enrolment_pb2.SignedTokenKey | None:
-        """The key that a round was opened with; None where it has none. Waits for nobody."""
+        """The key that a round was opened with; None if it has none. Returns at once."""
         return self._storage.token_key(task_sha256(task), round)
 
     def ended(self, task: common_pb2.SignedTask, round: int) -> str:
-        """When the key that a round was opened with ended, as the end of a sentence; empty where it gives tokens."""
+        """When the key of an open round ended, as the end of a sentence; empty while it gives tokens."""
         kept = self.kept(task, round)
         ends = None if kept is None else enrolment_pb2.TokenKey.FromString(kept.token_key).not_after
         if ends is None or self._clock() <= ends:
@@ -67,12 +67,12 @@ class TokenKeys:
     def ordered(
         self, task: common_pb2.SignedTask, order: aggregator_pb2.RoundOrder, *, population: str
     ) -> enrolment_pb2.SignedTokenKey | None:
-        """The key to open a round with; None where the population's charter names no issuer.
+        """The key to open a round with; None if the population's charter names no issuer.
 
         Raises:
             EnrolmentError: it names one that this server does not know, or another one, or that refuses: the operator
                 of one of them has to mend that. Or the round's key has ended.
-            ServiceError: the aggregator does not tell the charter, or the issuer does not answer.
+            ServiceError: the aggregator does not return the charter, or the issuer does not answer.
         """
         signed = self._populations.refreshed(population)
         issuer_key = b"" if signed is None else open_charter(signed).issuer_key

@@ -1,4 +1,4 @@
-"""What the server puts into the transparency log, when, and the proofs that devices get from it.
+"""The server's entries in the transparency log, their order, and the proofs for devices.
 
 =================================  ==============================================================================
 before its population's tasks      each charter, once it is in force
@@ -11,7 +11,7 @@ before a release is applied        the aggregator's evidence, the release, and w
 
 Every step is done again after a crash: an entry that is in the log is not appended again, and what is not the same
 bytes twice (evidence, ledgers) is recognised by what it is about. Devices get proofs for the newest checkpoint, which
-is signed again every minute: it tells them, and the witnesses, that it still is the newest.
+is signed again every minute: the signature's time shows them, and the witnesses, that it is still the newest.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from server.clients import Aggregator
 FRESH_SECONDS = 60.0
 #: How often a witness that did not cosign is asked again.
 _ASK_AGAIN_SECONDS = 5.0
-# For whoever asks the witnesses now; one of them that hangs holds up nobody for longer.
+# For the thread that asks the witnesses; a hanging witness delays the others for at most this time.
 _PATIENCE_SECONDS = 1.0
 _MOST_ENDORSEMENTS = 16
 _NONCE_BYTES = 32
 
 
 class WitnessCaller(Protocol):
-    """How a witness is asked: ``server.clients.WitnessClient``."""
+    """The interface of a witness: ``server.clients.WitnessClient``."""
 
     def add_checkpoint(self, note: bytes, *, old_size: int, hashes: bytes) -> log_pb2.AddCheckpointResponse:
         """Shows a checkpoint and its proof from ``old_size``."""
@@ -72,7 +72,7 @@ class WitnessCaller(Protocol):
 
 @dataclass
 class KnownWitness:
-    """A witness, and what the keeper remembers of it: the size to prove from, what it cosigned, when it failed."""
+    """A witness, and the keeper's state about it: the proven size, its newest cosignature, and its last failure."""
 
     key: VerifierKey
     caller: WitnessCaller
@@ -82,7 +82,7 @@ class KnownWitness:
 
 
 class LogKeeper:
-    """Appends, signs, has cosigned, and proves. Thread-safe."""
+    """Appends, signs, collects cosignatures, and proves. Thread-safe."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class LogKeeper:
         reread: Callable[[], EndorsementFile | None] = lambda: None,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """Logs the endorsements, so that a withdrawal takes effect with the start that brings it. Raises StateError.
+        """Logs the endorsements, so that a new withdrawal takes effect at start. Raises StateError.
 
         ``reread`` gives the endorsements again where they changed since; these are logged as well.
         """
@@ -130,7 +130,7 @@ class LogKeeper:
             self._events.event("task_logged", size=self._log.size)
 
     def require_tasks(self, tasks: Iterable[common_pb2.SignedTask]) -> None:
-        """Raises StateError where the log lacks one of ``tasks``, which were logged: its files are older, or gone."""
+        """Raises StateError if the log lacks one of ``tasks``, which were logged: its files are outdated or gone."""
         for task in tasks:
             if self._log.index_of(TaskEntry.of(task).leaf) is None:
                 raise StateError(
@@ -151,7 +151,7 @@ class LogKeeper:
         population: str,
         aggregator: Aggregator,
     ) -> bool:
-        """Logs a release with the evidence of who signed it and what charged it; False where that is done.
+        """Logs a release with the evidence of its signer and its charges; False if that is done already.
 
         Raises:
             ServiceError, ServiceUnavailable: the aggregator did not give evidence or ledger.
@@ -177,7 +177,7 @@ class LogKeeper:
             return True
 
     def _history(self, aggregator: Aggregator) -> tuple[list[bytes], set[bytes]]:
-        """The hand-overs that led to the aggregator's enclave, each after evidence of who signed it; whose is new."""
+        """The hand-overs that led to the aggregator's enclave, each after evidence of its signer; only new ones."""
         entries, new = [], set[bytes]()
         for given in aggregator.hand_overs():
             signer = _key_of(given.evidence)
@@ -188,7 +188,7 @@ class LogKeeper:
         return entries, new
 
     def take_endorsements(self, endorsements: EndorsementFile) -> None:
-        """Logs what the endorser added to its file, and warns of enclaves whose endorsements end within 30 days.
+        """Logs new entries of the endorser's file, and warns of enclaves whose endorsements end within 30 days.
 
         Raises StateError.
         """
@@ -209,7 +209,7 @@ class LogKeeper:
                 self._events.warning("endorsement_expires", role=role, image=image[:19], at=utc(end), days=days)
 
     def keep_fresh(self) -> bool:
-        """Signs the newest checkpoint again, and asks witnesses again, where it is time to. True where it changed."""
+        """Signs the newest checkpoint again and asks witnesses again, if it is due. True if it changed."""
         self._take_up_endorsements()
         now = self._clock()
         with self._asker() as mine:
@@ -235,7 +235,7 @@ class LogKeeper:
         model: common_pb2.SignedManifest,
         charter: population_pb2.SignedCharter | None,
     ) -> log_pb2.LogProof | None:
-        """What a device needs to find a task, a model, a charter and the endorsed enclaves in the log.
+        """The proof that a task, a model, a charter and the endorsed enclaves are in the log.
 
         None where one of them is not there.
         """
@@ -286,7 +286,7 @@ class LogKeeper:
 
     @contextlib.contextmanager
     def _asker(self) -> Iterator[bool]:
-        """Whether this thread may ask the witnesses; one that asks holds others up for ``_PATIENCE_SECONDS`` at most.
+        """Whether this thread may ask the witnesses; it delays others for at most ``_PATIENCE_SECONDS``.
 
         Without it, what is missing is left to the next ``keep_fresh``.
         """
@@ -298,7 +298,7 @@ class LogKeeper:
                 self._asking.release()
 
     def _cosign(self, *, again: bool) -> bool:
-        """Asks the witnesses for what is missing (``again``: all of them); one that failed is asked again later."""
+        """Asks the witnesses for missing cosignatures (``again``: for all); a failed one is asked again later."""
         changed = False
         for witness in self._witnesses:
             with self._lock:
@@ -316,7 +316,7 @@ class LogKeeper:
         return changed
 
     def _ask(self, witness: KnownWitness, note: bytes, newest: Checkpoint) -> bool:
-        # The witness says where it stands where that is not what was remembered: one more try.
+        # The witness returns its size if it differs from the remembered one: one more attempt.
         for _ in range(2):
             proof = self._log.consistency_proof(min(witness.size, newest.size), newest.size)
             reply = witness.caller.add_checkpoint(note, old_size=min(witness.size, newest.size), hashes=packed(proof))
@@ -337,7 +337,7 @@ class LogKeeper:
         return self._log.add_cosignatures(newest.body, [line])
 
     def _recall(self) -> None:
-        """Which evidence and ledgers the log holds."""
+        """Reads from the log which evidence and ledgers it has."""
         for index in range(self._log.size):
             kind = type_of(self._log.head(index, HEAD_BYTES))
             if kind is EvidenceEntry or kind is LedgerEntry:

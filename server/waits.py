@@ -1,9 +1,9 @@
-"""What each task waits for and until when; and when a step that failed is tried again, which is not for ever.
+"""What each task waits for and until when; and the retries of a failed step, which are limited.
 
 - A step that another party refused, and would refuse again, ends the task at once: it does not come here.
-- Where a party is away, or the operator has something to mend, the step is tried again after a time that doubles up to
-  ``LONGEST_SECONDS``, and given up after ``MOST_SECONDS`` of failures in a row.
-- An error that nobody foresaw is mostly the same the next time: it is given up after ``MOST_UNFORESEEN`` in a row.
+- If a party is unavailable, or the operator has to repair something, the step is retried after a time that doubles up
+  to ``LONGEST_SECONDS``. The task fails after ``MOST_SECONDS`` of failures in a row.
+- An unforeseen error mostly repeats: the task fails after ``MOST_UNFORESEEN`` of them in a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_UNFORESEEN = 10
 
 @dataclass(frozen=True)
 class Wait:
-    """Why a task stands still, one line; ``until`` is in seconds since the epoch, or None where nobody knows."""
+    """Why a task waits, in one line; ``until`` is in seconds since the epoch, or None if it is unknown."""
 
     reason: str
     until: float | None = None
@@ -28,7 +28,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Failures:
-    """In a row: how many, of which ``unforeseen``, since when and until when, by a clock that only grows."""
+    """Failures in a row: number, of which ``unforeseen``, since when and until when, by a clock that only grows."""
 
     count: int
     unforeseen: int
@@ -37,13 +37,13 @@ class Failures:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next try, but for what another party asked for."""
+        """Seconds until the next attempt, unless another party asked for more."""
         # Bounded before the power is taken: a service may be away for days.
         return min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(self.count - 1, 16))
 
 
 class Waits:
-    """Of all tasks of a driver. Thread-safe.
+    """The waits of all tasks of a driver. Thread-safe.
 
     Args:
         clock: seconds since the epoch, for people.
@@ -58,7 +58,7 @@ class Waits:
         self._waits: dict[bytes, Wait] = {}
 
     def of(self, task: bytes) -> Wait | None:
-        """What ``task`` waits for; None where it is at work, or over."""
+        """The wait of ``task``; None if it is running, or over."""
         with self._lock:
             return self._waits.get(task)
 
@@ -69,13 +69,13 @@ class Waits:
             return failures is None or self._monotonic() >= failures.due
 
     def keep(self, tasks: Collection[bytes]) -> None:
-        """Forgets all others."""
+        """Drops all other tasks."""
         with self._lock:
             self._failures = {task: found for task, found in self._failures.items() if task in tasks}
             self._waits = {task: found for task, found in self._waits.items() if task in tasks}
 
     def set(self, task: bytes, wait: Wait | None) -> bool:
-        """Notes that the last step of ``task`` went well, and what it waits for now. True where that is another thing.
+        """Records the success of the last step of ``task``, and its next wait. True if the wait changed.
 
         A later ``until`` of the same reason is no other thing.
         """
@@ -84,7 +84,7 @@ class Waits:
             return self._note(task, wait)
 
     def failed(self, task: bytes, reason: str, *, unforeseen: bool = False, least: float = 0.0) -> Failures:
-        """Notes that a step of ``task`` failed: it is due again after a pause, of ``least`` seconds or more."""
+        """Records a failed step of ``task``: it is due again after a pause of at least ``least`` seconds."""
         with self._lock:
             now = self._monotonic()
             before = self._failures.get(task, Failures(0, 0, now, now))
@@ -102,7 +102,7 @@ class Waits:
 
 
 def given_up(failures: Failures) -> str:
-    """Why a step that failed so is not tried again, as the end of a sentence; empty where it is."""
+    """Why a failed step is not retried, as the end of a sentence; empty if it is."""
     if failures.unforeseen >= MOST_UNFORESEEN:
         return f"the same {failures.unforeseen} times"
     if failures.due - failures.since >= MOST_SECONDS:

@@ -1,4 +1,4 @@
-"""What a device host did per round, in numbers that tell nothing about any one device; written for people to watch."""
+"""Statistics of a device host per round, in numbers that say nothing about any one device."""
 
 from __future__ import annotations
 
@@ -64,27 +64,27 @@ class HostCounts:
             self._changed = True
 
     def recovered(self, key: tuple[bytes, int], devices_in: int, refused: int) -> None:
-        """Sets the counts of a round to what the device stores say: they outlive a kill, the file may lag behind."""
+        """Sets the counts of a round from the device stores: they survive a kill, and the file may lag behind."""
         with self._lock:
             entry = self._entry(key)
             entry.devices_in, entry.refused = devices_in, refused
             self._changed = True
 
     def waited(self, traffic: Traffic) -> None:
-        """Adds a check-in that gave no work."""
+        """Counts a check-in that gave no work."""
         with self._lock:
             self._waiting.up += traffic.up
             self._waiting.down += traffic.down
             self._changed = True
 
     def outage(self) -> None:
-        """Counts one time in which a service could not be used."""
+        """Counts one outage of a service."""
         with self._lock:
             self._outages += 1
             self._changed = True
 
     def finish(self) -> None:
-        """Says that the host stopped because there is no more work."""
+        """Marks the host as finished: no work is left."""
         with self._lock:
             self._finished = True
             self._changed = True
@@ -126,4 +126,4 @@ class HostCounts:
             self._waiting = Traffic(content["waiting"]["bytes_up"], content["waiting"]["bytes_down"])
             self._outages = int(content["outages"])
         except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{FILE} of the state folder is damaged; remove it, nothing depends on it") from error
+            raise StateError(f"{FILE} of the state folder is damaged; remove it: nothing depends on it") from error

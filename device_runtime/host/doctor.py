@@ -1,4 +1,4 @@
-"""What this machine gives a device: which walls around services hold, how stores are kept, what sensors read."""
+"""What this machine supports: sandboxing of services, encryption of stores, and sensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROBE = "from odp.isolated import IsolatedService\n\n\nclass Probe(IsolatedServ
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found.
+    """The results of an examination.
 
     Attributes:
       python, system: their versions.
@@ -44,7 +44,7 @@ class Examination:
     sensors: Mapping[str, str]
 
     def as_json(self) -> dict[str, object]:
-        """Of plain values, for one JSON object."""
+        """The examination as plain values for one JSON object."""
         return {
             "python": self.python,
             "system": self.system,
@@ -61,7 +61,7 @@ class Examination:
 
 
 def examine(sensors: Sensors, *, folder: Path) -> Examination:
-    """Starts an empty service, and asks the kernel, the keyring and every sensor.
+    """Starts an empty service, and queries the kernel, the keyring and every sensor.
 
     ``folder`` is the state folder of the device host; it may not be there yet.
     """
@@ -95,7 +95,7 @@ def _store(folder: Path) -> str:
         kept = at_rest(folder)
     except StateError as error:
         return str(error)
-    return kept.text if kept is not None else f"{CIPHER}, once there is one: none in {folder}"
+    return kept.text if kept is not None else f"{CIPHER} for the first store; {folder} has none yet"
 
 
 def _keyring() -> str:

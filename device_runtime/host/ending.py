@@ -1,4 +1,4 @@
-"""When a device host ends by itself: its time is over, or all its devices rest and nothing will come of waiting."""
+"""When a device host ends by itself: its time is over, or all its devices rest and waiting cannot help."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from odp.errors import NotNow
 
-#: A host that is to end with its task, and whose devices all rest for so long, ends with an error.
+#: A host that has to end with its task ends with an error once all its devices have rested for this time.
 RESTING_SECONDS = 3600.0
 
 
 class Ending:
-    """Keeps the time of one host; for the host's own thread, but for ``rests``.
+    """The time limit of one host. Only the host's own thread may call it, except for ``rests``.
 
     Args:
-      until_finished: the host is to end with its task: ending without it is an error.
-      end_after: seconds that the host has; None: as long as it takes, though not for ever while all devices rest.
+      until_finished: the host has to end with its task: an earlier end is an error.
+      end_after: seconds that the host has; None: no limit but ``RESTING_SECONDS`` while all devices rest.
       clock: seconds that only grow.
     """
 
@@ -28,24 +28,24 @@ class Ending:
         self._reason: NotNow | None = None
 
     def rests(self, error: NotNow) -> None:
-        """A device rests, for this reason."""
+        """Records why a device rests."""
         self._reason = error
 
     def all_rest(self, resting: bool) -> None:
-        """Whether at this moment all devices rest."""
+        """Records whether all devices rest now."""
         if not resting:
             self._resting_since = None
         elif self._resting_since is None:
             self._resting_since = self._clock()
 
     def left(self, pause: float) -> float:
-        """``pause``, or what is left of the host's time."""
+        """``pause``, but at most the rest of the host's time."""
         if self._end_after is None:
             return pause
         return min(pause, max(self._started + self._end_after - self._clock(), 0.0))
 
     def is_over(self) -> bool:
-        """Whether the host ends now. Raises NotNow where it was to end with its task: the devices' reasons, in one."""
+        """Whether the host ends now. Raises NotNow, with the devices' reasons, if it has to end with its task."""
         now = self._clock()
         if self._end_after is not None:
             over = now - self._started >= self._end_after

@@ -1,11 +1,11 @@
 """A device host: many devices in one process, each with its own store, checking in and taking part.
 
 The host looks at what the server offers; while a round is open, every device that has not settled it checks in for
-itself and takes part, a few at a time. In between, the host waits as long as the server's retry window says. A service
-that cannot be used is one outage for the whole host: one line in the log, one growing pause, and no device asks on.
+itself and takes part, a few at a time. In between, the host waits as long as the server's retry window says. An
+unavailable service is one outage for the whole host: one line in the log, one growing pause, and no calls of devices.
 
 A device that is paused, or whose training conditions are not met, rests: it is looked at again now and then, and a host
-whose devices all rest asks nobody for anything; one that is to end with its task does not wait for them for ever
+whose devices all rest makes no network call; one that has to end with its task waits for them only for a limited time
 (``ending.py``). Which devices have something to do is in ``roster.py``, how long the host waits in ``pacing.py``.
 """
 
@@ -60,7 +60,7 @@ from odp.v1 import server_pb2
 #: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.
 _MOST_STRANGERS = 3
 _STATISTICS_SECONDS = 1.0
-#: A host that is to end with its task, and sees no open round for so long, ends: it missed the last one.
+#: A host that has to end with its task ends after this time without an open round: it missed the last one.
 _QUIET_SECONDS = 120.0
 
 
@@ -434,7 +434,7 @@ class Fleet:
         if telling:
             self._log.warning("device_failed", device=device, reason=str(error))
         if hopeless or isinstance(error, (DiskFull, DiskFailed)):
-            # A store that fails is the device's, but so many of them are the disk's: the host cannot go on.
+            # One failed store is the device's fault; this number of them is the disk's: the host cannot continue.
             sweep.end(outage=error)
 
     def _decline(self, work: Work | None, device: int, error: PrivacyError) -> None:

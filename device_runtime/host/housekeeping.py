@@ -1,4 +1,4 @@
-"""What a host does beside the work: it forgets what is past its period, a few stores at a time, once an hour each."""
+"""Pruning beside the host's work: a few stores at a time, each at most once an hour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STORES_PER_STEP = 32
 
 
 class Housekeeping:
-    """Goes over all stores of a state folder again and again, also those of devices that the host does not run.
+    """Prunes all stores of a state folder again and again, also those of devices that the host does not run.
 
     Args:
       folder: the state folder.
@@ -52,9 +52,9 @@ class Housekeeping:
         self._deleted = 0
 
     def step(self) -> None:
-        """Looks at the next few stores; returns at once where everything was looked at in the last hour.
+        """Prunes the next few stores; returns at once if all of them were pruned in the last hour.
 
-        A store that cannot be used is left to whoever works with it; no record is deleted in that hour.
+        A store that cannot be opened is skipped; no record is deleted in that hour.
         """
         if not self._stores:
             if self._monotonic() < self._next:

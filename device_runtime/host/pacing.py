@@ -1,4 +1,4 @@
-"""How long a host waits before it asks the server again.
+"""How long a host waits before it contacts the server again.
 
 Where no round is open, as long as the server's retry window says: a job of the host's scheduler, so that the window
 holds over a restart, too. While a round has nothing for it to do, a pause that grows a little. While a service cannot
@@ -24,7 +24,7 @@ CHECK_IN = "check-in "
 
 
 class CheckIns:
-    """When the host checks in next; for the host's own thread.
+    """When the host checks in next. Only the host's own thread may call it.
 
     Args:
       population: what the host checks in for.
@@ -43,7 +43,7 @@ class CheckIns:
         self._pause = SHORTEST_PAUSE
 
     def first_wait(self) -> float:
-        """Seconds that are left of a window that the server asked for before the last restart."""
+        """The rest, in seconds, of a retry window from before the last restart."""
         if self._jobs is None:
             return 0.0
         job = self._jobs.add(Job(name=self._name, due=self._jobs.now(), retry=(SHORTEST_PAUSE, _LONGEST_PAUSE)))
@@ -55,12 +55,12 @@ class CheckIns:
         return left
 
     def begin(self) -> None:
-        """Devices check in now."""
+        """Marks the start of a check-in."""
         if self._jobs is not None:
             self._jobs.begin(self._name)
 
     def window(self, window: server_pb2.RetryWindow) -> float:
-        """Seconds until the next check-in, out of the window that the server asked for."""
+        """Seconds until the next check-in, drawn from the server's retry window."""
         low = min(float(window.min_seconds), _LONGEST_RETRY_SECONDS)
         high = min(max(float(window.max_seconds), low), _LONGEST_RETRY_SECONDS)
         if self._jobs is None:
@@ -70,18 +70,18 @@ class CheckIns:
         return max(self._jobs.wait(planned) if planned is not None else low, SHORTEST_PAUSE)
 
     def new_round(self) -> None:
-        """Another round is open: the pauses start small again."""
+        """Resets the pauses for a new round."""
         self._pause = SHORTEST_PAUSE
 
     def next_pause(self) -> float:
-        """A pause that grows while one and the same round has nothing to do."""
+        """The next pause while the open round has nothing to do; each is longer than the one before."""
         pause = self._pause
         self._pause = min(self._pause * 1.6, _LONGEST_PAUSE)
         return pause
 
 
 class Outage:
-    """Whether a service cannot be used at the moment; for the host's own thread.
+    """Whether a service is unavailable now. Only the host's own thread may call it.
 
     Args:
       uniform: a random number between two bounds.
@@ -94,18 +94,18 @@ class Outage:
         self.strangers = 0
 
     def failed(self, error: OdpError) -> bool:
-        """Notes one more failure of a service; True for the first of an outage."""
+        """Counts one more failure of a service; True for the first of an outage."""
         first = self._pause == 0.0
         self.strangers += isinstance(error, (AttestationError, CertificateError, TransparencyError))
         self._pause = min(max(self._pause * 2, _FIRST_OUTAGE_PAUSE), _LONGEST_OUTAGE_PAUSE)
         return first
 
     def pause(self) -> float:
-        """Seconds to wait before the service is tried again."""
+        """Seconds until the next attempt."""
         return self._pause * self._uniform(0.75, 1.25)
 
     def over(self) -> bool:
-        """Notes that the services can be used; True where that ends an outage."""
+        """Marks the services as available; True if that ends an outage."""
         was = self._pause != 0.0
         self._pause, self.strangers = 0.0, 0
         return was

@@ -39,11 +39,11 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
 from odp.transparency.client import LogMemory
 from odp.transparency.proofs import LogGuard
+from odp.transport.backpressure import Patience
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log
 from odp.transport.service import stop_event
 from odp.transport.state_folder import StateFolder
-from odp.transport.turns import Patience
 
 ROLE = "devices"
 #: What this host's devices saw of the transparency log.
@@ -58,7 +58,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What a device host needs to know.
+    """Settings of a device host.
 
     Attributes:
       state: folder of the devices' stores; one host at a time.
@@ -78,7 +78,7 @@ class Config:
       roster: file of the identities that may be clients of SecAgg+ sessions; without it any may, but for tasks that
         name a roster, which the devices then decline. Issuers of tokens may take devices by it, too.
       until_finished: end when the task has no round left.
-      end_after: end after so many seconds; with ``until_finished`` that is an error.
+      end_after: seconds after which the host ends; with ``until_finished`` that is an error.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
       allow_private_addresses: names of services may lead to private and other addresses that are not public.
 
@@ -118,7 +118,7 @@ class Config:
 
 
 class Running:
-    """A device host at work. It listens on nothing, so it has no address."""
+    """A device host that is running. It listens on nothing, so it has no address."""
 
     def __init__(
         self, fleet: Fleet, stop: threading.Event, services: Services, state: StateFolder, jobs: Scheduler
@@ -133,11 +133,11 @@ class Running:
         self._thread.start()
 
     def statistics(self) -> list[RoundCounts]:
-        """What was done so far, per round; the same numbers stand in ``stats.json`` of the state folder."""
+        """Counts per round; ``stats.json`` of the state folder has the same numbers."""
         return self._fleet.counts.rounds()
 
     def wait(self) -> None:
-        """Blocks until SIGINT, SIGTERM, ``stop`` or the end of the work. Call from the main thread.
+        """Blocks until SIGINT, SIGTERM, ``stop`` or the end of the work. Only the main thread may call it.
 
         Raises:
           StateError: the state folder became unusable.
@@ -151,14 +151,14 @@ class Running:
                 self._stop.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits until the host has ended; False when ``timeout`` seconds passed first. Raises as ``wait``."""
+        """Waits until the host has ended; False after ``timeout`` seconds. Raises as ``wait``."""
         self._thread.join(timeout)
         if self._error is not None:
             raise self._error
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Lets devices finish what they are in the middle of, then ends. Idempotent."""
+        """Ends the host after the steps that its devices are in. Idempotent."""
         self._stop.set()
         self.join()
 
@@ -205,7 +205,7 @@ def start(
         if count < ratings.n_users:
             ratings = ratings.select_users(range(count))
     if count is None:
-        raise ConfigurationError("Expected count, the number of devices to run, where no data are given")
+        raise ConfigurationError("Expected count, the number of devices to run, when no data are given")
     stopped = threading.Event()
     events = log if log is not None else Log("devices")
     reference_values = ReferenceValues.load(config.reference_values)
@@ -280,7 +280,7 @@ def start(
 def log_guard(
     services: Services, reference_values: ReferenceValues, state: Path, *, clock: Callable[[], float] = time.time
 ) -> LogGuard | None:
-    """Checks assignments and models against the log that is pinned; None where none is.
+    """Checks assignments and models against the pinned log; None if no log is pinned.
 
     What was seen of the log lies in the folder ``state``, for the next run too.
     """
@@ -290,7 +290,7 @@ def log_guard(
 
 
 def charter_memory(reference_values: ReferenceValues, state: Path) -> CharterMemory:
-    """Whose populations are, as the reference values pin it and as the folder ``state`` remembers it."""
+    """The owners of populations: from the reference values, and from the folder ``state``."""
     return CharterMemory(state / CHARTERS_FILE, reference_values.populations)
 
 

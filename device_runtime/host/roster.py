@@ -1,4 +1,4 @@
-"""Which devices of a host still have something to do: what each settled or declined, who rests, who is left out.
+"""The devices of a host that still have something to do: which have settled or declined, rest, or are left out.
 
 Kept in memory, a few bytes per device and round, so that a device with nothing to do costs nothing; what a device sent
 is known from its store, and read from there at a start.
@@ -53,7 +53,7 @@ class Roster:
         ]
 
     def settle(self, key: Key, device: int) -> None:
-        """Notes that a device has nothing left to do in a round."""
+        """Records that a device has nothing left to do in a round."""
         with self._lock:
             self._settled.setdefault(key, bytearray(len(self._devices)))[self._place(device)] = 1
 
@@ -64,7 +64,7 @@ class Roster:
             return entry is not None and entry[self._place(device)] == 1
 
     def decline(self, key: Key, device: int) -> bool:
-        """Notes that a device will not take part in a round; True for the first device that declines the task."""
+        """Records that a device declines a round; True for the first device that declines the task."""
         with self._lock:
             first = key[0] not in self._declined_tasks
             self._declined_tasks.add(key[0])
@@ -72,12 +72,12 @@ class Roster:
             return first
 
     def set_aside(self, device: int) -> None:
-        """Leaves a device out until the next start: asking it again would give the same failure."""
+        """Leaves a device out until the next start: another attempt would fail in the same way."""
         with self._lock:
             self._aside[self._place(device)] = 1
 
     def let_rest(self, device: int, error: NotNow) -> bool:
-        """Lets a device rest for a while; True where its reason is the first of its kind since a device woke."""
+        """Lets a device rest for a while; True if no other device has rested for this reason since a device woke."""
         with self._lock:
             self._resting[self._place(device)] = max(self._clock(), 0.0) + REST_SECONDS
             telling = error.names not in self._rests_told
@@ -85,7 +85,7 @@ class Roster:
             return telling
 
     def wake(self, device: int) -> bool:
-        """Lets a device work again; True for the first that wakes since one was told to rest."""
+        """Lets a device work again; True for the first device that wakes after one was put to rest."""
         with self._lock:
             place = self._place(device)
             telling = self._resting[place] != 0.0 and bool(self._rests_told)
@@ -95,13 +95,13 @@ class Roster:
             return telling
 
     def due(self) -> list[int]:
-        """Devices that rested for long enough to be looked at again."""
+        """Devices whose rest is over: their conditions are due for another check."""
         with self._lock:
             now = self._clock()
             return [self._devices[place] for place, until in enumerate(self._resting) if 0.0 < until <= now]
 
     def until_due(self) -> float | None:
-        """Seconds until the first is looked at again, where all devices rest that are not left out; else None."""
+        """Seconds until the next check of a resting device; None unless all devices rest that are not left out."""
         with self._lock:
             left = [until for until, aside in zip(self._resting, self._aside, strict=True) if not aside]
             return min(left) - self._clock() if left and all(left) else None

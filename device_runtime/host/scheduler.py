@@ -1,8 +1,8 @@
-"""When what is done next: one-time and recurrent jobs of a device or of a host, kept in a small file.
+"""A schedule of one-time and recurrent jobs of a device or a host, kept in a small file.
 
-A job is due at a time, or once more every so many seconds. What fails is tried again after a random time out of its
-retry window, which doubles with each failure in a row; past its deadline it is given up. What was under way when the
-power went is due again at the next start.
+A job is due at one time, or periodically. A failed job is retried after a random time from its retry window, which
+doubles with each failure in a row; past its deadline it is dropped. A job that a crash interrupted is due again at the
+next start.
 
 Times are seconds since the epoch, by a clock that may jump:
 
@@ -10,7 +10,7 @@ Times are seconds since the epoch, by a clock that may jump:
 - *Ahead*, beyond what was waited for: jobs that became due by the jump alone do not start all at once. Each waits for a
   random part of its retry window first.
 
-Both are told to whoever listens. Within a process a jump is what the clock moved beyond a clock that only grows; over a
+A callback reports both. Within a process a jump is what the clock moved beyond a clock that only grows; over a
 restart a clock that is behind the last known time went back, and nothing can be said about one that is ahead.
 """
 
@@ -54,7 +54,7 @@ class Job:
       due: not before.
       every: how long after its end it is due again; None: once.
       retry: smallest and largest time until a failed one is tried again.
-      deadline: given up when it has not succeeded by then; None: never. Of a recurrent job, this turn is given up.
+      deadline: dropped without success by this time; None: never. Of a recurrent job, only this run is dropped.
       failures: in a row.
       started: when it began, where it is under way.
 
@@ -91,7 +91,7 @@ class Scheduler:
       clock: seconds since the epoch.
       monotonic: seconds that only grow, at the pace of ``clock`` between its jumps.
       uniform: a random number between two bounds.
-      told: called with ``"clock_went_back"`` or ``"clock_jumped_ahead"`` and the seconds.
+      told: a callback, called with ``"clock_went_back"`` or ``"clock_jumped_ahead"`` and the seconds.
 
     Raises:
       StateError: the file is damaged, of another version or cannot be written.
@@ -122,7 +122,7 @@ class Scheduler:
         self._change("UPDATE jobs SET started = NULL WHERE started IS NOT NULL")
 
     def add(self, job: Job, *, replace: bool = False) -> Job:
-        """Adds a job and returns it as it stands: one of that name that is there already stays, unless ``replace``."""
+        """Adds a job and returns it as stored. An existing job of that name stays, unless ``replace``."""
         known = self.get(job.name)
         if known is not None and not replace:
             return known
@@ -135,11 +135,11 @@ class Scheduler:
         return _job(rows[0]) if rows else None
 
     def jobs(self) -> tuple[Job, ...]:
-        """All of them, the next one first."""
+        """All jobs by due time, the earliest first."""
         return tuple(_job(row) for row in self._all(f"SELECT {_COLUMNS} FROM jobs ORDER BY due, name"))
 
     def next(self) -> Job | None:
-        """The job that is due first, now or later; None where there is none that is not under way."""
+        """The job with the earliest due time; None if there is none that is not running."""
         self.look_at_the_clock()
         rows = self._all(f"SELECT {_COLUMNS} FROM jobs WHERE started IS NULL ORDER BY due, name LIMIT 1")
         return _job(rows[0]) if rows else None
@@ -153,13 +153,13 @@ class Scheduler:
         return max(job.due - self._clock(), 0.0)
 
     def begin(self, name: str) -> Job:
-        """Marks a job as under way. Raises StateError where there is none of that name."""
+        """Marks a job as running. Raises StateError if there is no job of that name."""
         job = replace(self._known(name), started=self._clock())
         self._write(job)
         return job
 
     def succeeded(self, name: str) -> Job | None:
-        """Ends a turn: a recurrent job is due after its period, one that was to be done once is gone (None)."""
+        """Ends a run: a recurrent job is due after its period; a one-time job is deleted (None)."""
         job = self._known(name)
         if job.every is None:
             self.remove(name)
@@ -167,7 +167,7 @@ class Scheduler:
         return self._next_turn(job)
 
     def failed(self, name: str, *, retry: tuple[float, float] | None = None) -> Job | None:
-        """Plans another try after a random time, in a window that doubles with each failure in a row.
+        """Plans a retry after a random time, from a window that doubles with each failure in a row.
 
         ``retry`` is a window that somebody asked for: it is kept as it is. Past the deadline a one-time job is gone
         (None), and a recurrent one waits for its next turn.
@@ -191,7 +191,7 @@ class Scheduler:
         self._change("DELETE FROM jobs WHERE name = ?", name)
 
     def look_at_the_clock(self) -> None:
-        """Finds out whether the clock jumped, and moves the jobs."""
+        """Detects jumps of the clock, and moves the jobs accordingly."""
         now, steady = self._clock(), self._monotonic()
         expected = self._seen + (steady - self._seen_monotonic)
         jump = now - expected
@@ -253,7 +253,8 @@ class Scheduler:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version not in (0, _FORMAT):
                 raise StateError(
-                    f"the jobs {self._path} have version {version}, not {_FORMAT}; use the program of then"
+                    f"the jobs {self._path} have version {version}, not {_FORMAT}; use the version of "
+                    "the program that wrote them"
                 )
             for statement in _CREATE if version == 0 else ():
                 connection.execute(statement)
@@ -289,8 +290,10 @@ class Scheduler:
 
     def _unusable(self, error: sqlite3.DatabaseError | OSError) -> StateError:
         if "full" in str(error).lower():
-            return DiskFull(f"the jobs {self._path}: disk full; free some space, nothing was lost")
-        return StateError(f"the jobs {self._path} cannot be used ({error}); remove the file, jobs are planned anew")
+            return DiskFull(f"the jobs {self._path}: disk full; free some space; nothing was lost")
+        return StateError(
+            f"the jobs {self._path} cannot be used ({error}); remove the file: the jobs are then planned again"
+        )
 
 
 def _job(row: tuple) -> Job:  # type: ignore[type-arg]  # a row of _COLUMNS

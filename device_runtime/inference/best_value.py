@@ -1,4 +1,4 @@
-"""Which of k choices a device's service finds best, told to an app with noise, out of the person's budget.
+"""The best of k choices for a service, released to an app by randomized response within the person's budget.
 
 The answer went through randomized response over all k (``odp/privacy/mechanisms/randomized_response.py``), so that it
 is (epsilon, 0)-locally private by itself. The charge is in the store before the answer is drawn: a device that dies in
@@ -32,21 +32,21 @@ def best_value(
     epsilon: float,
     random_bits: Callable[[int], int] = secrets.randbits,
 ) -> int:
-    """Tells ``app`` a noisy version of ``truth``, one of 0 .. choices - 1, and charges the person for it first.
+    """Returns to ``app`` a noisy version of ``truth``, one of 0 .. choices - 1; charges the person's ledger first.
 
     Args:
       store: of the device; the charge is in its ledger.
       gate: the limits of a person who set none, and the clock.
       truth: what the device's service found best.
       service: whose code computed it.
-      app: who is told.
+      app: the receiver of the answer.
       choices: how many answers there are, from 2 on.
       epsilon: the most that the answer may cost; what is charged is the true epsilon, at most that.
 
     Raises:
       ConfigurationError: a value is out of range.
       NotNow: the device is paused or opted out of everything.
-      PrivacyError: the answer is beyond the person's limits; nothing was charged or told.
+      PrivacyError: the answer is beyond the person's limits; nothing was charged or returned.
     """
     _validate.identifier(service=service, app=app)
     mechanism = RandomizedResponse(choices=choices, asked=epsilon)
@@ -55,14 +55,16 @@ def best_value(
     with store.transaction():
         person = store.person()
         if person.opted_out is not None or person.paused is not None:
-            raise NotNow("paused or opted out of everything; apps are told nothing", "paused")
+            raise NotNow("paused or opted out of everything; apps get no answers", "paused")
         past = store.answers()
         limits = person.limits or gate.limits
         own = total(one for one in recent(past, now=line.time) if one.service == service)
         if not own + line.epsilon <= limits.max_answers_epsilon_30_days:
             raise PrivacyError(
-                f"answer to {app!r} declined: service {service!r} would have told epsilon={own + line.epsilon:g} in 30 "
-                f"days, above max_answers_epsilon_30_days={limits.max_answers_epsilon_30_days:g}; "
+                f"answer to {app!r} declined: the answers of service {service!r} would reach "
+                f"epsilon={own + line.epsilon:g} in 30 days, "
+                f"above max_answers_epsilon_30_days={limits.max_answers_epsilon_30_days:g}; "
+                ""
                 "change the device's limits to allow it"
             )
         limits.check_totals(f"answer to {app!r}", store.charged(), [*past, line], now=line.time)

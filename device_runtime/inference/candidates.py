@@ -1,8 +1,8 @@
 """Recommendations without the whole model: the clusters that suit a device's own data, fetched by private lookup.
 
 Whatever the device holds, it asks in this order: the tables' names, the centroids whole (or nothing, where they are
-cached), one request for as many item rows as in training, one request for a fixed number of buckets. Which rows and
-which buckets only the attested enclave reads. What is wrong with rows that the device's data led to is not told: such
+cached), one request for as many item rows as in training, one request for a fixed number of buckets. Only the attested
+enclave reads which rows and buckets these are. An error in rows that depend on the device's data is not reported: such
 rows are left out.
 """
 
@@ -37,7 +37,7 @@ from odp.wire.tables import keyed_entry, table_from_bytes
 
 @dataclass(frozen=True)
 class CandidateModel:
-    """One model version with its candidates, both checked: it serves every device of a process.
+    """One model version with its candidates, both checked. All devices of a process share it.
 
     ``centroids`` float32 [clusters, width] are rows like an item's.
     """
@@ -58,7 +58,7 @@ def find_candidates(
     log: LogGuard | None = None,
     population: str | None = None,
 ) -> CandidateModel:
-    """The candidates of the model that a server offers; first finds the model in the ``log``, where one is given.
+    """Downloads the candidates of the model that a server offers; with ``log``, verifies the model in the log first.
 
     Raises:
       SignatureError, ConfigurationError: task, model or tables are not what their developer signed.
@@ -82,9 +82,9 @@ def find_candidates(
     width = keyed_entry(model.manifest).width
     stamp = stamp_of(model.model_sha256)
     if rows.shape[1] != STAMP + width or len(rows) != buckets.rows:
-        raise StaleModel("the tables of candidates do not belong together; ask again later, or use the whole model")
+        raise StaleModel("the tables of candidates do not belong together; try again later, or use the whole model")
     if (rows[:, :STAMP] != stamp).any():
-        raise StaleModel("the candidates are those of another version of the model; use the whole model meanwhile")
+        raise StaleModel("the candidates belong to another version of the model; use the whole model until they match")
     return CandidateModel(model, offer.distributor_address, rows[:, STAMP:], buckets, stamp)
 
 
@@ -97,7 +97,7 @@ def recommend_candidates(
     traffic: Traffic | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Recommendation:
-    """The ``k`` items of highest prediction among the candidates that the device has not rated; fewer where fewer are.
+    """The ``k`` candidates with the highest predictions that the device has not rated; fewer if fewer are left.
 
     Of a device that rated more items than a request has places for, those chosen by a hash of its own seed count.
     Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are. Buckets of
@@ -138,7 +138,7 @@ def recommend_candidates(
 
 
 def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int64Array:
-    """The clusters whose centroid, taken for an item, the device would like best."""
+    """The clusters whose centroid has the highest predicted rating on this device."""
     count = min(found.buckets.opened.rows_per_request, len(found.centroids))
     # Numbers beyond the items: no rating is one of them.
     numbers = found.model.definition.model.items + np.arange(len(found.centroids), dtype=np.int64)
@@ -150,6 +150,6 @@ def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int
 
 
 def _with_rows(slices: Slices, keys: Int64Array, rows: Float32Array) -> Slices:
-    """``slices`` and more rows; where both have a key, the first one's row counts."""
+    """Merges ``slices`` and more rows; for a key that both have, the row of ``slices`` counts."""
     together, first = np.unique(np.concatenate([slices.keys, keys]), return_index=True)
     return Slices(slices.version, together, np.concatenate([slices.rows, rows])[first], slices.dense)

@@ -1,7 +1,7 @@
-"""The newest model for inference, and the last complete one where nobody can be reached.
+"""The newest model for inference, or the last complete one while the network is unavailable.
 
-What a person gets from their own data must not depend on a network: a model that was downloaded whole stays usable. The
-offer that it came with is kept beside the cache, and is checked again like a new one; whoever uses it is told.
+A person's recommendations must not depend on a network: a completely downloaded model stays usable. Its offer is kept
+beside the cache, and is checked again like a new one. The caller learns that the model may be outdated.
 
 ::
 
@@ -36,7 +36,7 @@ _LARGEST_OFFER = 2**20
 
 @dataclass(frozen=True)
 class Available:
-    """A model to predict with; ``offline`` says in one line why it may not be the newest, None where it is."""
+    """A model for predictions. ``offline`` says in one line why it may be outdated; None if it is the newest."""
 
     downloaded: DownloadedModel
     offline: str | None = None
@@ -51,7 +51,7 @@ def newest_model(
     charters: CharterMemory,
     log: Callable[[], LogGuard | None] = lambda: None,
 ) -> Available:
-    """The newest model of ``population``, or the last one that was complete here.
+    """The newest model of ``population``, or the last one that is complete in the cache.
 
     A version that newer ones replaced between the server's answer and the download is asked for once more. ``log``
     gives the guard that finds the newest model in the transparency log; a kept one passed it when it was new.
@@ -74,7 +74,7 @@ def newest_model(
         if kept is None:
             raise
         version = kept.model.manifest.version
-        return Available(kept, f"{error}; version {version} of the model, the last one that is complete here, is used")
+        return Available(kept, f"{error}; using version {version} of the model, the last complete one on this device")
 
 
 def _newest(
@@ -96,7 +96,7 @@ def _newest(
 
 
 def _kept(population: str, cache: TableCache, folder: Path) -> DownloadedModel | None:
-    """The kept model, checked again; None where there is none, or a part of it is missing or damaged."""
+    """The cached model, checked again; None if there is none, or if a part is missing or damaged."""
     try:
         with _path(folder, population).open("rb") as file:
             offer = server_pb2.GetModelResponse.FromString(file.read(_LARGEST_OFFER))

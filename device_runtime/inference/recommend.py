@@ -1,7 +1,7 @@
 """Inference on the device: predictions and recommendations from its own store, which never leave it.
 
-The device downloads the *whole* model, which tells nobody anything, checks it against its developer's signature, and
-solves its own row from its own history: personalisation is local, and costs no privacy.
+The device downloads the *whole* model, so that the request says nothing about the person, and checks it against its
+developer's signature. It then solves its own row from its own history: personalisation is local, and costs no privacy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DownloadedModel:
 
     @property
     def slices(self) -> Slices:
-        """Every row, as if a device had asked for all of them."""
+        """All rows, in the form of rows that were fetched by key."""
         rows = self.broadcast.keyed.rows
         return Slices(self.broadcast.version, np.arange(len(rows), dtype=np.int64), rows, self.broadcast.dense)
 
@@ -59,7 +59,7 @@ def offered_model(
     log: LogGuard | None,
     population: str | None = None,
 ) -> Model:
-    """The model that a server offers for inference; of ``population``, where one is named.
+    """The model that a server offers for inference; with ``population``, the model of that population.
 
     Its charter is compared with what training has seen, and not remembered: no evidence of the aggregator says here
     that it is in force. Raises as ``download_model``.
@@ -67,7 +67,8 @@ def offered_model(
     model = open_model(offer.task, offer.model)
     if population is not None and model.definition.population != population:
         raise PrivacyError(
-            f"the server offers a model of population {model.definition.population!r}, and {population!r} was asked for"
+            f"the server offers a model of population {model.definition.population!r}, and the request "
+            f"was for {population!r}"
         )
     if not offer.HasField("charter"):
         raise PrivacyError(f"the server gave no charter of population {model.definition.population!r}")
@@ -87,7 +88,7 @@ def download_model(
     cache: TableCache | None = None,
     population: str | None = None,
 ) -> DownloadedModel:
-    """Fetches all tables of the model that a server offers; first finds it in the ``log``, where one is given.
+    """Downloads all tables of the model that a server offers; with ``log``, verifies the model in the log first.
 
     With a ``cache``, what the device holds already is not fetched again (``device_runtime.rows.downloads``).
 
@@ -115,7 +116,7 @@ def download_model(
 
 
 def predicting(model: Model) -> RecommenderClient:
-    """The client of a model that scores items. Raises ConfigurationError for one that does not."""
+    """The client of a model that scores items. Raises ConfigurationError for a model that does not."""
     if not isinstance(model.client, RecommenderClient):
         raise ConfigurationError(f"task {model.definition.name!r} has no model to predict with")
     return model.client
@@ -128,7 +129,7 @@ def predict(
     *,
     clock: Callable[[], float] = time.time,
 ) -> Float64Array:
-    """Predicted values float64 [n] of ``items`` for the device of ``store``; not cut to the task's declared range.
+    """Predicted values float64 [n] of ``items`` for the device of ``store``; not clipped to the task's declared range.
 
     Raises:
       ConfigurationError: an item is not one of the model's.
@@ -145,7 +146,7 @@ def predict(
 def recommend(
     store: Store, downloaded: DownloadedModel, *, k: int = 10, clock: Callable[[], float] = time.time
 ) -> Recommendation:
-    """The ``k`` items of highest prediction that the device has not rated; fewer where fewer are left.
+    """The ``k`` items with the highest predictions that the device has not rated; fewer if fewer are left.
 
     Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are.
 

@@ -1,4 +1,4 @@
-"""Results of one service that the person may look at, until the program ends: the view renders them when it shows them.
+"""Results of one service that the person may look at while the program runs; the view renders them on demand.
 
 What ``on_execute`` finds is private and lies in memory alone; the app holds a number. It is computed in a thread of its
 own, so that the app sees neither how long that takes nor that it fails. Its number is drawn at random: it does not
@@ -32,8 +32,8 @@ class _Held:
     app: str
     time: float
 
-    def found(self) -> Result | None:
-        """What was found, once it is there; None where the service failed or the store could not keep it."""
+    def outcome(self) -> Result | None:
+        """The result; None if the service failed or the store could not keep it."""
         try:
             return self.result.result()
         except Exception:  # whatever it was would tell the app something of what it was about
@@ -41,24 +41,24 @@ class _Held:
 
 
 class Notes:
-    """What a service's private handlers did wrong: newest lines for the person's page, and nobody else. Thread-safe."""
+    """Failures of a service's private handlers, newest first, for the person's page alone. Thread-safe."""
 
     def __init__(self, *, most: int = 20) -> None:
         self._lines: deque[str] = deque(maxlen=most)
 
     def add(self, line: str) -> None:
-        """Adds a line; the same line again only makes it the newest."""
+        """Adds a line; a repeated line moves to the newest place."""
         with contextlib.suppress(ValueError):
             self._lines.remove(line)
         self._lines.append(line)
 
     def lines(self) -> tuple[str, ...]:
-        """Newest first."""
+        """The lines, newest first."""
         return tuple(reversed(self._lines))
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """An error within becomes a line, too."""
+        """Records an error within as a line."""
         try:
             yield
         except OdpError as error:
@@ -67,7 +67,7 @@ class Notes:
 
     @contextlib.contextmanager
     def failures(self, kind: type[OdpError] = HandlerFailed) -> Iterator[None]:
-        """An error of the kind within becomes a line."""
+        """Records an error of the given kind within as a line."""
         try:
             yield
         except kind as error:
@@ -75,13 +75,13 @@ class Notes:
 
 
 class ShownResults:
-    """The newest ``MOST_RESULTS`` results; a ``Results`` and a ``Recorder`` of the view. Thread-safe.
+    """The newest ``MOST_RESULTS`` results; implements ``Results`` and ``Recorder`` of the view. Thread-safe.
 
     Args:
       service: its name.
       host: runs its handlers that see private data.
       open_store: opens the device's store, for one use.
-      say: told, in a line for the person, that the service failed.
+      say: a callback for lines to the person about failures of the service.
       clock: seconds since the epoch.
     """
 
@@ -100,18 +100,18 @@ class ShownResults:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="service")
 
     def begin(self, asked: Asked) -> str:
-        """Has an accepted request executed; the number to ask for its result with, at once."""
+        """Starts the execution of an accepted request; returns the number of its result at once."""
         id = secrets.token_hex(16)
         with self._lock:
             executed = self._worker.submit(self._execute, asked)
             self._held[id] = _Held(executed, asked.request, asked.app, self._clock())
             while len(self._held) > MOST_RESULTS:
-                # What nobody can look at any more need not be computed either: no app makes the queue grow.
+                # A result that nobody can look at any more is not computed: no app makes the queue grow.
                 self._held.popitem(last=False)[1].result.cancel()
         return id
 
     def choice(self, id: str, column: str, choices: int, *, app: str) -> int:
-        """A whole number below ``choices`` in a result; 0 where there is no such number. Waits for the result.
+        """A whole number below ``choices`` from a result; 0 if it has no such number. Waits for the result.
 
         Raises ConfigurationError where ``app`` asked for no such result in this program, or it is none of the newest.
         """
@@ -121,18 +121,18 @@ class ShownResults:
             raise ConfigurationError(
                 f"Expected result {id} to be one of the newest {MOST_RESULTS} of this program, for app={app!r}"
             )
-        found = held.found()
+        found = held.outcome()
         value = None if found is None else found.result.get(column)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < choices else 0
 
     def results(self) -> Sequence[ResultPage]:
-        """All of them, newest first, without their pages."""
+        """All results without their pages, newest first."""
         with self._lock:
             held = list(reversed(self._held.items()))
         return [self._page(id, one, "") for id, one in held if one.result.done()]
 
     def result(self, id: str) -> ResultPage | None:
-        """One of them, rendered now; waits until it is there. Raises StateError."""
+        """One result, rendered now; waits for its execution. Raises StateError."""
         with self._lock:
             held = self._held.get(id)
         if held is None:
@@ -148,7 +148,7 @@ class ShownResults:
         return self._page(id, held, html)
 
     def __call__(self, result: ResultPage, type: str, values: Mapping[str, str]) -> None:
-        """Tells the service what the person did on a page. Raises HandlerFailed, StateError."""
+        """Reports to the service what the person did on a page. Raises HandlerFailed, StateError."""
         with self._lock:
             held = self._held.get(result.id)
         if held is None:
@@ -158,7 +158,7 @@ class ShownResults:
             self._host.event(data, type, dict(values), now=self._clock(), request=held.request)
 
     def close(self) -> None:
-        """Waits for what is being executed; nothing is begun any more."""
+        """Waits for executions in progress, and starts no more."""
         self._worker.shutdown(cancel_futures=True)
 
     def _execute(self, asked: Asked) -> Result:
@@ -170,7 +170,7 @@ class ShownResults:
             raise
 
     def _page(self, id: str, held: _Held, html: str) -> ResultPage:
-        found = held.found()
+        found = held.outcome()
         title = None if found is None else found.result.get("title")
         shown = title[:_LONGEST_TITLE] if isinstance(title, str) and title else f"{self._service} for {held.app}"
         return ResultPage(id=id, service=self._service, title=shown, time=held.time, html=html)

@@ -1,4 +1,4 @@
-"""Runs a developer's on-device code (``odp.IsolatedService``) in processes of its own; the host's side."""
+"""Runs a developer's on-device code (``odp.IsolatedService``) in its own processes; the host's side."""
 
 from device_runtime.isolated.code import ServiceCode
 from device_runtime.isolated.failures import HandlerFailed, Reason

@@ -1,4 +1,4 @@
-"""A developer's code as files, read once: the processes of its calls have no files to read it from."""
+"""A developer's source files, read once into memory: the processes of its calls cannot read files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ServiceCode:
         return cls(module, name, sources)
 
     def imports(self) -> list[str]:
-        """Modules of the standard library and of ``LIBRARIES`` that its text seems to import.
+        """Modules of the standard library and of ``LIBRARIES`` that the source code seems to import.
 
         Names that only look like an import do no harm: they are loaded, and never used.
         """

@@ -1,4 +1,4 @@
-"""How a call of a developer's handler fails: by a reason of a closed set, which cannot carry data."""
+"""The reasons for which a developer's handler can fail: a closed set, so that a failure cannot carry data."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from odp.isolated import Handler
 
 
 class Reason(enum.Enum):
-    """Why; the text is for the person."""
+    """The reason; its text is for the person."""
 
     RAISED = "its code raised an error"
     ENDED = "its process ended"
-    DEADLINE = "it did not answer in time"
-    LIMIT = "it used more processor time or memory than it may"
-    MALFORMED = "what it sent is not an answer, or larger than an answer may be"
-    FORBIDDEN = "it tried to read or write what it may not"
-    TOO_MUCH = "it read more than it may"
-    NOT_STORED = "what it wanted to store is more than the store may hold"
+    DEADLINE = "it exceeded its time limit"
+    LIMIT = "it exceeded its limit of processor time or memory"
+    MALFORMED = "its output is not a valid answer, or is larger than the limit"
+    FORBIDDEN = "it tried to read or write without the right to"
+    TOO_MUCH = "it exceeded its limit of reads"
+    NOT_STORED = "its data exceed the limit of the store"
     NOT_LOADED = "its module could not be loaded"
-    RESTING = "it failed too often in a row"
+    RESTING = "it failed too many times in a row"
 
 
 class HandlerFailed(OdpError):
-    """A handler failed: nothing was written and nothing was passed on.
+    """A handler failed: nothing was stored and nothing was returned.
 
     Of a handler that reads private data, neither that it failed nor why may be told to the app that asked.
     """
 
     def __init__(self, handler: Handler, reason: Reason, *, seconds: float = 0.0) -> None:
-        rest = f"; it is called again in {seconds:.0f} s" if reason is Reason.RESTING else ""
+        rest = f"; the next call is possible in {seconds:.0f} s" if reason is Reason.RESTING else ""
         super().__init__(f"{handler.value} of the service failed: {reason.value}{rest}")
         self.handler = handler
         self.reason = reason

@@ -1,4 +1,4 @@
-"""Runs a developer's service, one process per call, and keeps what its contracts say.
+"""Runs a developer's service, one process per call, and stores what its contracts return.
 
 See ``odp.isolated.IsolatedService`` for the contracts, and ``odp.isolated.RIGHTS`` for what each handler may read and
 write. The runtime holds to both whatever the developer's process does.
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Asked:
-    """An accepted request: its number in the store, and what ``on_execute`` is given."""
+    """An accepted request: its number in the store, and the input of ``on_execute``."""
 
     request: int
     app: str
@@ -48,7 +48,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Result:
-    """What ``on_execute`` found, for ``on_render`` and nobody else; it is private."""
+    """The private result of ``on_execute``; only ``on_render`` gets it."""
 
     request: int
     result: Columns = field(repr=False)
@@ -56,7 +56,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Standing:
-    """For the person: how often a handler failed in a row, by what at last, and until when it is left alone."""
+    """For the person: how many times in a row a handler failed, for which last reason, and until when it is paused."""
 
     handler: Handler
     failures: int
@@ -85,8 +85,8 @@ class IsolatedHost:
       limits: of every call.
       accept: promises (names of ``odp.isolated.walls.PROMISES``) that the person does without where the machine does
         not keep them.
-      say: told, in a line for the person, what the machine does not enforce and that a handler is left alone.
-      trace: told what the developer's process says of its own errors. That may hold anything that it was given: only
+      say: a callback for lines to the person: restrictions that the machine does not enforce, and paused handlers.
+      trace: a callback for the error output of the developer's process. That may hold anything that it was given: only
         for developers who try their code on data that they made up.
       clock: seconds that never go back, for rests after failures.
 
@@ -121,7 +121,7 @@ class IsolatedHost:
     # The handlers
 
     def request(self, store: ServiceStore, app: str, asked: Columns, *, now: float) -> Asked | Declined:
-        """Asks ``on_request``; an accepted request is added to the requests."""
+        """Calls ``on_request``; stores an accepted request."""
 
         def keep(reply: Reply) -> Asked | Declined:
             if "declined" in reply.value:
@@ -131,7 +131,7 @@ class IsolatedHost:
         return self._run(Handler.ON_REQUEST, store, {"app": app, "asked": asked, "time": now}, keep)
 
     def execute(self, store: ServiceStore, asked: Asked, *, now: float) -> Result:
-        """Asks ``on_execute``; keeps the rows of the request and the local data."""
+        """Calls ``on_execute``; stores the rows of the request and the local data."""
 
         def keep(reply: Reply) -> Result:
             with store.transaction():
@@ -143,12 +143,12 @@ class IsolatedHost:
         return self._run(Handler.ON_EXECUTE, store, given, keep)
 
     def render(self, store: ServiceStore, result: Result, *, now: float) -> str:
-        """Asks ``on_render``; the HTML of the page. It is private, and may be hostile."""
+        """Calls ``on_render``; returns the HTML of the page. It is private, and may be hostile."""
         given = {"request": result.request, "result": result.result, "time": now}
         return self._run(Handler.ON_RENDER, store, given, lambda reply: str(reply.value["html"]))
 
     def event(self, store: ServiceStore, type: str, data: Columns, *, now: float, request: int | None = None) -> int:
-        """Asks ``on_event``; adds its events and keeps the local data. How many events were added."""
+        """Calls ``on_event``; stores its events and the local data. Returns the number of added events."""
 
         def keep(reply: Reply) -> int:
             with store.transaction():
@@ -160,7 +160,7 @@ class IsolatedHost:
         return self._run(Handler.ON_EVENT, store, {"type": type, "data": data, "time": now, "request": request}, keep)
 
     def download(self, store: ServiceStore, version: str, entries: Mapping[str, bytes], *, now: float) -> int:
-        """Asks ``on_download``; replaces the downloads by the rows that it keeps. How many."""
+        """Calls ``on_download``; replaces the downloads by the rows that it returns. Returns their number."""
 
         def keep(reply: Reply) -> int:
             keys = set(reply.writes.downloads)
@@ -174,7 +174,7 @@ class IsolatedHost:
         return self._run(Handler.ON_DOWNLOAD, store, {"version": version, "entries": packed, "time": now}, keep)
 
     def training_examples(self, store: ServiceStore, *, population: str, task: str, now: float) -> tuple[Example, ...]:
-        """Asks ``on_training_examples``; its examples, to be bounded by the task's data specification."""
+        """Calls ``on_training_examples``; returns its examples, which the task's data specification bounds later."""
 
         def keep(reply: Reply) -> tuple[Example, ...]:
             return tuple(Example(columns) for columns in reply.value["examples"])
@@ -191,7 +191,7 @@ class IsolatedHost:
             return lane.restrictions()
 
     def standing(self) -> list[Standing]:
-        """The handlers that failed when they were last called."""
+        """The handlers whose last call failed."""
         now = self._clock()
         return [
             Standing(handler, trouble.failures, trouble.reason, max(0.0, trouble.until - now))
@@ -214,7 +214,9 @@ class IsolatedHost:
     # One call
 
     def _run(self, handler: Handler, store: ServiceStore, given: Mapping[str, Any], keep: Callable[[Reply], _T]) -> _T:
-        """Calls the handler, and lets ``keep`` store what it may; the handler fails where either does."""
+        """Calls the handler, and stores by ``keep`` what its contract allows; a failure of either is one of the
+        handler.
+        """
         lane = self._lanes[handler not in _SEE_NOTHING_PRIVATE]
         with lane.lock:
             trouble = self._troubles.get(handler)
@@ -267,7 +269,7 @@ class IsolatedHost:
             channel.sendall(answer)
 
     def _told(self, message: Mapping[str, Any] | None, reason: Reason) -> Exception:
-        """What to raise where no answer came but this."""
+        """The error for a call that ended without an answer."""
         if message is None:
             return ConnectionError("the process ended")
         if set(message) != {"failed"} or not isinstance(message["failed"], str):
@@ -289,8 +291,8 @@ class IsolatedHost:
             rest = min(_FIRST_REST * 2.0 ** min(beyond, 10), _LONGEST_REST)
             trouble.until = self._clock() + rest
             self._say(
-                f"{handler.value} of the service failed {trouble.failures} times in a row, at last because "
-                f"{reason.value}; it is left alone for {rest:.0f} s"
+                f"{handler.value} of the service failed {trouble.failures} times in a row, the last "
+                f"time because {reason.value}; it is paused for {rest:.0f} s"
             )
         return HandlerFailed(handler, reason)
 
@@ -303,8 +305,8 @@ class IsolatedHost:
         refused = [name for name in missing if name not in self._accept]
         if refused:
             raise StateError(
-                f"this machine does not enforce {', '.join(refused)} for the service, so it was given nothing; "
-                "`odp device doctor` says why; accept=[..] does without"
+                f"this machine does not enforce {', '.join(refused)} for the service, so it got no "
+                "data; `odp device doctor` says why; accept=[..] runs it without"
             )
 
 
@@ -314,5 +316,5 @@ def _call_of(handler: Handler, given: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError, RecursionError):
         # What a JSON library says quotes the value, which is private.
         raise DataError(
-            f"Expected what {handler.value} is given to be what JSON can hold, in at most {LARGEST_INPUT} bytes"
+            f"Expected the input of {handler.value} to be JSON values of at most {LARGEST_INPUT} bytes"
         ) from None

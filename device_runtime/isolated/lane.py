@@ -1,7 +1,7 @@
-"""A service's template and the process of its next call: one lane for calls that may see private data, one for others.
+"""A service's template and the process of its next call: one lane for private calls, one for all others.
 
 What a call's process can find out about its lane (how long the call before took, when that ended, how many there were)
-says something of the other calls of that lane. What is told to an app comes from calls of a lane of their own.
+says something of the other calls of that lane. Answers to apps come from calls of a separate lane.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from odp.errors import StateError
 
 
 class Lane:
-    """Makes processes, one call at a time: every method but ``close`` is for who holds ``lock``.
+    """Creates processes for one call at a time. The holder of ``lock`` may call every method, others only ``close``.
 
     Args:
       code: the developer's modules.
       limits: of every call.
-      check: told what holds of a process before it is given anything; raises StateError where that is too little.
+      check: a callback with the restrictions of a process before it gets any data; raises StateError if they are too
+        few.
     """
 
     def __init__(self, code: ServiceCode, limits: CallLimits, check: Callable[[tuple[str, ...]], None]) -> None:
@@ -31,17 +32,17 @@ class Lane:
         self._spare: CallProcess | None = None
 
     def restrictions(self) -> tuple[str, ...]:
-        """What holds of the process of the next call. Raises StateError."""
+        """Restrictions of the process of the next call. Raises StateError."""
         return self._prepared().held or ()
 
     def take(self) -> CallProcess:
-        """The process of one call: restricted, and given nothing yet. Raises StateError."""
+        """The process of one call: restricted, and without any data yet. Raises StateError."""
         process = self._prepared()
         self._spare = None
         return process
 
     def end(self, used: CallProcess) -> None:
-        """Kills a used process, and has the next one made ready."""
+        """Kills a used process, and prepares the next one."""
         if self.template is None:
             return
         try:
@@ -51,7 +52,7 @@ class Lane:
             self.stop()
 
     def failed(self, used: CallProcess, *, ended: bool) -> int:
-        """Kills a process whose call failed; where it ``ended`` by itself, the signal that ended it, or 0."""
+        """Kills the process of a failed call; the signal that ended it if it ``ended`` by itself, or 0."""
         if self.template is None:
             return 0
         try:
@@ -63,7 +64,7 @@ class Lane:
         return 0
 
     def close(self) -> None:
-        """Ends all processes, once the call that runs has ended. A later call starts them again."""
+        """Ends all processes after the current call. A later call starts them again."""
         with self.lock:
             self.stop()
 

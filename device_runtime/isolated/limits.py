@@ -17,7 +17,7 @@ class CallLimits:
       memory_bytes: of address space, beyond what the runtime itself takes in that process.
       output_bytes: the longest message of the process, hence its whole answer.
       reads: how often it may read from the stores, and ``read_bytes`` how much in total.
-      failures: after so many in a row, a handler is left alone for a minute, then for twice as long, up to an hour.
+      failures: after this number in a row, a handler is paused for a minute, then twice as long, up to an hour.
     """
 
     seconds: float = 5.0

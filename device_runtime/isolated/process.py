@@ -1,6 +1,6 @@
-"""The runtime's side of the processes of a service: the template that they are copied from, and each of them.
+"""The runtime's side of the processes of a service: the template, and the processes that are forked from it.
 
-See ``odp.isolated.template`` for what is said between them. Nothing here trusts what a call's process says, but for
+See ``odp.isolated.template`` for the messages between them. Nothing here trusts what a call's process says, but for
 what holds of its restrictions, which it says before it runs any of the developer's code.
 """
 
@@ -25,7 +25,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.isolated.walls import RESTRICTIONS, broken_promises
 from odp.sandbox.frames import Remaining, receive_frame, send_frame
 
-#: The template imports within so many seconds, and answers within so many.
+#: Time limits of the template for its imports and for its answers, in seconds.
 START_SECONDS = 60.0
 CONTROL_SECONDS = 10.0
 
@@ -42,7 +42,7 @@ _ENVIRONMENT = {
 
 
 def until(deadline: float) -> Remaining:
-    """Seconds left until ``deadline`` of the monotonic clock. What it gives raises TimeoutError where none are."""
+    """Seconds left until ``deadline`` of the monotonic clock. The returned function raises TimeoutError at 0."""
 
     def remaining() -> float:
         left = deadline - time.monotonic()
@@ -110,7 +110,7 @@ class Template:
             raise
 
     def fork(self) -> CallProcess:
-        """Makes a process; what it does from here on shows on its channel. Raises StateError: the template is gone."""
+        """Forks a process; its channel reports everything after that. Raises StateError if the template is gone."""
         ours, theirs = socket.socketpair()
         number = next(self._numbers)
         try:
@@ -130,7 +130,7 @@ class Template:
             self._tell({"end": process.number})
 
     def signal_of(self, process: CallProcess) -> int:
-        """Of a process that closed its channel: the signal that ended it, or 0. Raises StateError: it is unknown."""
+        """The signal that ended a process that closed its channel, or 0. Raises StateError if it is unknown."""
         process.channel.close()
         try:
             self._tell({"end": process.number, "tell": True})
@@ -142,7 +142,7 @@ class Template:
         return int(told["ended"])
 
     def close(self) -> None:
-        """Ends all of its processes. Idempotent."""
+        """Ends all processes of the template. Idempotent."""
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CONTROL_SECONDS)
@@ -157,7 +157,7 @@ class Template:
 
 
 def locked(process: CallProcess) -> tuple[str, ...]:
-    """What holds of a new process, which it says before it runs the developer's code.
+    """The restrictions of a new process; it reports them before it runs the developer's code.
 
     Raises:
       StateError: it did not come so far.

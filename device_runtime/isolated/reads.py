@@ -1,4 +1,4 @@
-"""Answers to what a call's process asks of the stores, as far as its handler has the right to."""
+"""Answers the reads of a call's process, as far as its handler has the right to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FURTHEST = 2.0**62
 
 
 class Reader:
-    """Reads for one call; counts them."""
+    """Reads for one call, and counts the reads."""
 
     def __init__(self, handler: Handler, store: ServiceStore, limits: CallLimits) -> None:
         self._handler = handler

@@ -1,4 +1,6 @@
-"""What a call's process sends, checked: it may be anything, and what no contract allows is ``Unacceptable``."""
+"""Checks of messages from a call's process: they may hold anything, and ``Unacceptable`` refuses what no contract
+allows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 
 
 class Unacceptable(Exception):
-    """The message is not one that may come; ``reason`` is MALFORMED or FORBIDDEN."""
+    """The message is not allowed; ``reason`` is MALFORMED or FORBIDDEN."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
@@ -32,7 +34,7 @@ class Unacceptable(Exception):
 
 @dataclass(frozen=True)
 class Writes:
-    """What a handler wants to be stored."""
+    """The changes that a handler asks to store."""
 
     events: tuple[NewEvent, ...] = field(default=(), repr=False)
     rows: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
@@ -42,7 +44,7 @@ class Writes:
 
 @dataclass(frozen=True)
 class Reply:
-    """A handler's answer: ``value`` by the names of its contract, and what is to be stored."""
+    """A handler's answer: ``value`` by the names of its contract, and the changes to store."""
 
     value: Mapping[str, Any] = field(repr=False)
     writes: Writes = field(repr=False)
@@ -157,7 +159,7 @@ def _text(value: Any, longest: int) -> str:
 
 
 def _check_json(value: Any) -> None:
-    """Depth, number of values, finite numbers of 64 bits, and text that can be written as UTF-8."""
+    """Checks depth, number of values, finite numbers of 64 bits, and text that UTF-8 can encode."""
     waiting = [(value, 0)]
     seen = 0
     while waiting:

@@ -1,4 +1,4 @@
-"""What the runtime needs of a device's store for one service; a store in memory for tests and for trying a service.
+"""The service's view of a device's store; and a store in memory for tests and for development.
 
 Every method is of one service's own data. Those that write raise DataError where something is too large.
 """
@@ -74,15 +74,15 @@ class ServiceStore(Protocol):
         ...
 
     def add_request(self, app: str, asked: Mapping[str, Any], *, time: float) -> int:
-        """Notes what an app asked for; its number."""
+        """Stores an app's request; returns its number."""
         ...
 
     def answer(self, request: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keeps the rows of a request, once."""
+        """Stores the rows of a request, once."""
         ...
 
     def add_event(self, type: str, data: Mapping[str, Any] | bytes, *, time: float, request: int | None = None) -> int:
-        """Adds an event; its number."""
+        """Stores an event; returns its number."""
         ...
 
     def change(self, changes: Mapping[str, bytes | None], *, time: float) -> None:
@@ -90,16 +90,16 @@ class ServiceStore(Protocol):
         ...
 
     def download(self, version: str, entries: Mapping[str, bytes], *, time: float) -> bool:
-        """Replaces the downloads; False where that version is there already."""
+        """Replaces the downloads; False if that version is stored already."""
         ...
 
     def transaction(self) -> AbstractContextManager[object]:
-        """Everything that is written within is stored at its end, or, where it raises, nothing of it."""
+        """Commits all writes within at its end; if it raises, none of them."""
         ...
 
 
 class MemoryStore:
-    """A ``ServiceStore`` that forgets everything with its process."""
+    """A ``ServiceStore`` in memory; its data end with its process."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []

@@ -1,4 +1,4 @@
-"""Where a device connects: to the addresses that its person pinned, and to nothing else that a server names.
+"""Where a device connects: only to addresses that its person pinned, whatever a server names.
 
 An untrusted server tells a device where distributor and aggregator are. Left alone, it could have every device of a
 population connect wherever it likes: to a victim, or to what only the device can reach, such as its router. So:
@@ -50,7 +50,7 @@ class PinnedAddresses:
 
     @classmethod
     def of(cls, values: ReferenceValues, *, allow_private: bool = False) -> PinnedAddresses:
-        """Those that reference values pin."""
+        """The addresses that reference values pin."""
         return cls(by_role=values.addresses, allow_private=allow_private)
 
     @classmethod
@@ -63,14 +63,14 @@ class PinnedAddresses:
         pinned = self.by_role.get(role, ())
         if address in pinned:
             return
-        told = f"pinned are {', '.join(pinned)}" if pinned else "the reference values pin none"
+        told = f"the pinned addresses are {', '.join(pinned)}" if pinned else "the reference values pin no address"
         raise AddressRefused(
-            f"the server names {address} as the {role}, which is not pinned ({told}); nothing was sent there; where "
-            f"you trust it, `odp enclave pin-address {role} {address}` adds it"
+            f"the server names {address} as the {role}, which is not pinned ({told}); nothing was sent "
+            f"there; if you trust it, `odp enclave pin-address {role} {address}` adds it"
         )
 
     def targets(self, address: str) -> tuple[str, ...]:
-        """``ip:port`` of every address that the name in ``address`` has now; empty where it is no name.
+        """``ip:port`` of every address that the name in ``address`` resolves to now; empty if it is no name.
 
         Raises:
           AddressRefused: one of them is not global, and the person did not allow that.
@@ -84,8 +84,8 @@ class PinnedAddresses:
         private = [one for one in found if not (_is_global(one) or (here and one.is_loopback))]
         if private and not self.allow_private:
             raise AddressRefused(
-                f"{address} leads to {private[0]}, which is no public address; nothing was sent there; "
-                "--allow-private-addresses allows such, or pin the address itself"
+                f"{address} leads to {private[0]}, which is not a public address; nothing was sent "
+                "there; pin the address itself, or allow private addresses with --allow-private-addresses"
             )
         # One family: gRPC takes no mixture. The first is the one that this machine would take.
         family = found[0].version
@@ -111,7 +111,9 @@ class PinnedAddresses:
 
 
 def _literal(host: str) -> _Address | None:
-    """The address that ``host`` is, or None where it is a name. An IPv4 in another spelling is one: it is resolved."""
+    """The address that ``host`` is, or None if it is a name. An IPv4 address in another spelling counts as a name and
+    is resolved.
+    """
     try:
         return ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
@@ -123,7 +125,7 @@ def _is_localhost(host: str) -> bool:
 
 
 def _is_global(address: _Address) -> bool:
-    """Whether an address, and the IPv4 address inside one of IPv6, is a public one of a single machine."""
+    """Whether an address (or the IPv4 address inside an IPv6 one) is a public address of a single machine."""
     inner: _Address | None = None
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour

@@ -1,4 +1,4 @@
-"""Which enclaves the device host has verified: nothing is sent to one that is not among them.
+"""The enclaves that the device host has verified: it sends nothing to any other.
 
 Evidence is asked for with a fresh random nonce, checked against the reference values that the person pinned, and then
 trusted until it expires. All devices of a process share it: they pin the same reference values.
@@ -23,7 +23,7 @@ _NONCE_BYTES = 32
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an enclave showed and what it was asked, as received; public. ``time`` is when it was checked."""
+    """An enclave's evidence, and the nonce that it answers, as received; public. ``time`` is the time of the check."""
 
     role: str
     address: str
@@ -36,7 +36,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Checked:
-    """An enclave, and the evidence for it."""
+    """A verified enclave, and the evidence for it."""
 
     enclave: VerifiedEnclave
     evidence: Evidence
@@ -71,7 +71,7 @@ class Enclaves:
     def verified(
         self, role: str, address: str, *, unlike: bytes | None = None, older_than: float | None = None
     ) -> Checked:
-        """The enclave of ``role`` behind ``address``, verified now or before and not yet expired.
+        """The enclave of ``role`` behind ``address``, verified now, or earlier if its evidence has not expired.
 
         ``unlike`` is an HPKE key that did not work: evidence that names it is asked for again. So is evidence that was
         checked before or at ``older_than``, seconds since the epoch.

@@ -1,4 +1,4 @@
-"""One channel per address that a device talks to; made when it is first needed, and only to where its person said."""
+"""One channel per address that a device talks to, opened on first use, and only to addresses that its person allows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from odp.v1 import (
     table_pb2_grpc,
 )
 
-#: A name is looked up again after so long: its service may have moved.
+#: Seconds until a name is resolved again: its service may have moved.
 _NAME_SECONDS = 300.0
 #: Seconds after which a replaced channel is closed: more than any call on it takes.
 _CALL_SECONDS = 3600.0
 
 
 class Peer:
-    """The stubs of one address, the addresses that its name had, and until when these are taken for current."""
+    """The stubs of one address, the addresses that its name resolved to, and the time until which these count as
+    current.
+    """
 
     def __init__(self, channel: grpc.Channel, targets: tuple[str, ...], until: float) -> None:
         self.channel, self.targets, self.until = channel, targets, until

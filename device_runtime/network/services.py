@@ -22,6 +22,7 @@ from device_runtime.network.addresses import SERVER, PinnedAddresses
 from device_runtime.network.peers import Peer, Peers
 from odp.errors import Busy, EnrolmentError, ServiceError, StaleModel
 from odp.transparency.proofs import unpacked
+from odp.transport.backpressure import Patience
 from odp.transport.channel import (
     CHUNK_BYTES,
     LONG_DEADLINE,
@@ -31,7 +32,6 @@ from odp.transport.channel import (
     read_stream,
     translated,
 )
-from odp.transport.turns import Patience
 from odp.v1 import (
     aggregator_pb2,
     attestation_pb2,
@@ -61,7 +61,7 @@ class Traffic:
 
 
 class Services:
-    """Everyone that a device talks to; thread-safe, closed once.
+    """All services that a device talks to; thread-safe, closed once.
 
     Every method raises ServiceUnavailable when nobody answers, Busy when the other party has more callers than it can
     serve even after its retry windows, StaleModel when the asked version is not served any more, and ServiceError with
@@ -86,12 +86,12 @@ class Services:
         self._peers = Peers(ca, pinned)
 
     def require_pinned(self, **addresses: str) -> None:
-        """Returns if the services may be where the server names them, by role. Raises AddressRefused."""
+        """Returns if the services may be at the addresses that the server names, by role. Raises AddressRefused."""
         for role, address in addresses.items():
             self._peers.pinned.require(role, address)
 
     def check_in(self, population: str, traffic: Traffic) -> server_pb2.CheckInResponse:
-        """Asks the server for work; says the population and nothing else."""
+        """Asks the server for work; reveals the population and nothing else."""
         request = server_pb2.CheckInRequest(population=population)
         reply: server_pb2.CheckInResponse = self._call(
             self._home.server.CheckIn, request, self._server, "check in with the server", traffic
@@ -99,7 +99,7 @@ class Services:
         return reply
 
     def newest_model(self, population: str) -> server_pb2.GetModelResponse:
-        """The newest model of a population, for inference; says the population and nothing else."""
+        """The newest model of a population, for inference; reveals the population and nothing else."""
         request = server_pb2.GetModelRequest(population=population)
         reply: server_pb2.GetModelResponse = self._call(
             self._home.server.GetModel, request, self._server, "ask the server for its model", Traffic()
@@ -107,7 +107,7 @@ class Services:
         return reply
 
     def public_table(self, name: str) -> table_pb2.PublishedTable:
-        """The newest version of a public table; says its name and nothing else."""
+        """The newest version of a public table; reveals its name and nothing else."""
         request = table_pb2.GetTableRequest(name=name)
         reply: table_pb2.GetTableResponse = self._call(
             self._home.table.GetTable, request, self._server, f"ask the server for table {name!r}", Traffic()
@@ -115,7 +115,7 @@ class Services:
         return reply.table
 
     def log_hashes(self, level: int, start: int, count: int) -> list[bytes]:
-        """Hashes of the transparency log's tree, in whole tiles: says at most the number of a tile."""
+        """Hashes of the transparency log's tree, in whole tiles; reveals at most the number of a tile."""
         request = log_pb2.GetHashesRequest(level=level, start=start, count=count)
         reply: log_pb2.GetHashesResponse = self._call(
             self._home.log.GetHashes, request, self._server, "read the transparency log", Traffic()
@@ -131,7 +131,7 @@ class Services:
         return reply
 
     def enrolment_challenge(self, address: str, traffic: Traffic) -> enrolment_pb2.GetChallengeResponse:
-        """Something to make a statement about; says nothing."""
+        """A fresh challenge for a statement; reveals nothing."""
         method = self._peers.at("issuer", address).enrolment.GetChallenge
         what = "get a challenge of the issuer of tokens"
         reply: enrolment_pb2.GetChallengeResponse = self._call(
@@ -142,7 +142,7 @@ class Services:
     def issue_token(
         self, address: str, request: enrolment_pb2.IssueTokenRequest, traffic: Traffic
     ) -> enrolment_pb2.IssueTokenResponse:
-        """A blind signature for a device that says that it is one. Raises EnrolmentError where the issuer refuses."""
+        """A blind signature for a device that proves that it is one. Raises EnrolmentError if the issuer refuses."""
         method = self._peers.at("issuer", address).enrolment.IssueToken
         try:
             reply: enrolment_pb2.IssueTokenResponse = self._call(
@@ -157,7 +157,7 @@ class Services:
     def select(
         self, address: str, request: distributor_pb2.SelectRequest, traffic: Traffic
     ) -> distributor_pb2.SelectResponse:
-        """Rows of a keyed table, both ways encrypted."""
+        """Rows of a keyed table; request and reply are encrypted."""
         method = self._distributor(address).distributor.Select
         with _stale_told():
             reply: distributor_pb2.SelectResponse = self._call(
@@ -168,7 +168,7 @@ class Services:
     def table_shape(
         self, address: str, request: retrieval_pb2.GetShapeRequest, traffic: Traffic
     ) -> retrieval_pb2.GetShapeResponse:
-        """What has to be known of a table in order to ask two parties for rows of it."""
+        """The shape of a table: what a device needs for a private query to two parties."""
         with _stale_told():
             reply: retrieval_pb2.GetShapeResponse = self._call(
                 self._distributor(address).retrieval.GetShape,
@@ -229,7 +229,7 @@ class Services:
         return reply
 
     def start_step(self, address: str, request: secagg_service_pb2.StepRequest) -> Any:
-        """Begins to hand in one message of a session; the future's answer is for ``step_answer``."""
+        """Starts to hand in one message of a session; ``step_answer`` reads the future's answer."""
         stub = self._aggregator(address).secagg
         if request.WhichOneof("message") == "masked" and len(request.masked.vector) > CHUNK_BYTES:
             return stub.SendMasked.future(_masked_parts(request), timeout=LONG_DEADLINE)
@@ -238,7 +238,7 @@ class Services:
     def step_answer(
         self, address: str, request: secagg_service_pb2.StepRequest, done: Any, traffic: Traffic
     ) -> secagg_service_pb2.StepResponse:
-        """The answer of a call that is done."""
+        """The answer of a call that has finished."""
         try:
             reply = done.result()
         except grpc.RpcError as error:
@@ -250,14 +250,14 @@ class Services:
     def download(
         self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
     ) -> bytes:
-        """The bytes of a whole table, of exactly the length that the manifest states; its hash is not checked here."""
+        """The bytes of a whole table, exactly as long as the manifest states; the caller checks the hash."""
         request = distributor_pb2.DownloadRequest(model_sha256=model_sha256, table=entry.name)
         return b"".join(self.table_chunks(address, request, entry_bytes(entry), traffic))
 
     def table_chunks(
         self, address: str, request: distributor_pb2.DownloadRequest, expected: int, traffic: Traffic | None = None
     ) -> Iterator[bytes]:
-        """The chunks of a download, of exactly ``expected`` bytes together; their hash is not checked here."""
+        """The chunks of a download, together exactly ``expected`` bytes; the caller checks the hash."""
         what = f"download table {request.table!r} from the distributor"
         left = expected
         counted = traffic if traffic is not None else Traffic()
@@ -281,7 +281,7 @@ class Services:
     def block_list(
         self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
     ) -> bytes:
-        """The hashes of a table's blocks, as the distributor says: 32 bytes each, not checked here."""
+        """The hashes of a table's blocks as the distributor states them, 32 bytes each; the caller checks them."""
         request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
         counted = traffic if traffic is not None else Traffic()
         method = self._distributor(address).distributor.ListBlocks
@@ -292,7 +292,7 @@ class Services:
         return reply.sha256
 
     def moment(self, error: Busy) -> float:
-        """Seconds after which to come back, for a caller that waits in its own way."""
+        """Seconds until the next attempt, for a caller that waits by its own means."""
         return self._patience.moment(error)
 
     def close(self) -> None:
@@ -318,7 +318,7 @@ class Services:
 
 @contextlib.contextmanager
 def _stale_told() -> Iterator[None]:
-    """Tells a version that is not served any more from other failures of a distributor."""
+    """Separates errors for an outdated model version from other failures of a distributor."""
     try:
         yield
     except ServiceError as error:

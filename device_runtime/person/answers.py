@@ -1,4 +1,4 @@
-"""Noisy answers to an app: the one thing that a device tells it, out of a budget that its person sets.
+"""Noisy answers to apps, out of a budget that the person sets; apps learn nothing else from a device.
 
 Each is a line of the person's ledger (``best_value.py`` draws them).
 """
@@ -18,7 +18,7 @@ ADJACENCY = Adjacency.ANY_TWO_INPUTS
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """A line of the ledger: whose service told which app one of ``choices``, at what epsilon, when (seconds)."""
+    """A line of the ledger: the service, the app, the number of choices, epsilon, and the time (seconds)."""
 
     service: str
     app: str
@@ -33,10 +33,10 @@ def with_answers(spent: Spent, answered: Iterable[Answered]) -> Spent:
 
 
 def total(answered: Iterable[Answered]) -> float:
-    """Epsilon of all of them together."""
+    """Epsilon of all answers together."""
     return sum((one.epsilon for one in answered), 0.0)
 
 
 def recent(answered: Iterable[Answered], *, now: float) -> list[Answered]:
-    """Those of the last 30 days; one whose time lies ahead counts."""
+    """Answers of the last 30 days; an answer with a time in the future counts."""
     return [one for one in answered if one.time > now - MONTH_SECONDS]

@@ -1,4 +1,4 @@
-"""When a device may train: a short policy that a person can read, and how the device stands to it now.
+"""When a device may train: a short policy that a person can read, and the readings that it is compared with.
 
     idle = true                     # nobody is using the device
     charging = true
@@ -39,7 +39,7 @@ THERMAL_STATES = {"nominal": 60.0, "warm": 80.0, "hot": 95.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """The policy; fields as the keys of the file, and a value of None, False or () is no condition.
+    """The policy. The fields are the keys of the file; None, False or () is no condition.
 
     Raises:
       ConfigurationError: a value is out of range, or a window is not ``HH:MM-HH:MM``.
@@ -95,7 +95,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What the store knows: when the last other contribution was made."""
+    """From the store: the time of the last contribution to another round."""
 
     last: float | None
 
@@ -111,7 +111,7 @@ def readings(
     """Every condition of the policy with its reading; ``now`` in seconds since the epoch, ``local`` its time of day."""
     asked: list[tuple[str, str, Callable[[], tuple[bool, str]]]] = []
     if conditions.idle:
-        asked.append(("idle", "nobody uses the device", lambda: _flag(sensors.idle(), "idle", "in use")))
+        asked.append(("idle", "the device is not in use", lambda: _flag(sensors.idle(), "idle", "in use")))
     if conditions.charging:
         asked.append(("charging", "on mains power", lambda: _flag(sensors.charging(), "charging", "on battery")))
     level = conditions.battery_at_least
@@ -144,10 +144,12 @@ def readings(
 
 
 def require(found: tuple[Reading, ...]) -> None:
-    """Returns if all are met. Raises NotNow, which names each one that is not, what it asks for and what was read."""
+    """Returns if all conditions are met. Raises NotNow, which lists each unmet one with its wanted value and its
+    reading.
+    """
     missing = [one for one in found if not one.met]
     if missing:
-        told = "; ".join(f"{one.name}: {one.read} (asked: {one.wanted})" for one in missing)
+        told = "; ".join(f"{one.name}: {one.read} (wanted: {one.wanted})" for one in missing)
         raise NotNow(told, *(one.name for one in missing))
 
 
@@ -155,7 +157,7 @@ def _read(name: str, wanted: str, read: Callable[[], tuple[bool, str]]) -> Readi
     try:
         met, text = read()
     except Unreadable as error:
-        met, text = False, f"cannot be read, {error}"
+        met, text = False, f"cannot be read: {error}"
     return Reading(name, met, wanted, text)
 
 
@@ -186,7 +188,7 @@ def _apart(last: float | None, now: float, hours: float) -> tuple[bool, str]:
     if last is None:
         return True, "no contribution yet"
     if last > now:
-        return False, "the last one lies ahead: the clock went back"
+        return False, "the last one has a time in the future: the clock went back"
     return now - last >= hours * 3600.0, f"{(now - last) / 3600.0:.1f} h"
 
 

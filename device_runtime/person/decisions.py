@@ -1,4 +1,4 @@
-"""What a person decided for their device: limits, pause and opt-outs, as one value that the store keeps."""
+"""A person's decisions about their device (limits, pause and opt-outs) as one value that the store keeps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Person:
           NotNow: it is paused, opted out of everything, or its limits leave that population out.
         """
         if self.opted_out is not None:
-            raise NotNow("opted out of everything; `odp device opt-out --all --undo` takes that back", "opted out")
+            raise NotNow("opted out of everything; `odp device opt-out --all --undo` reverses that", "opted out")
         if self.paused is not None:
             raise NotNow("paused; `odp device resume` ends that", "paused")
         if self.limits is not None and self.limits.populations and population not in self.limits.populations:
@@ -54,7 +54,7 @@ class Person:
         self.check_in(terms.population)
         if self.opted_out_of(terms):
             raise PrivacyError(
-                f"task {terms.name!r} declined: opted out; `odp device opt-out {terms.name} --undo` takes that back"
+                f"task {terms.name!r} declined: opted out; `odp device opt-out {terms.name} --undo` reverses that"
             )
 
     def opted_out_of(self, terms: TaskTerms) -> bool:
@@ -62,23 +62,23 @@ class Person:
         return self.opted_out is not None or terms.name in self.opt_outs or terms.task_sha256.hex() in self.opt_outs
 
     def with_opt_out(self, task: str | None, time: float) -> Person:
-        """Opted out of ``task`` as well; of everything where it is None."""
+        """Adds an opt-out of ``task``; of everything if it is None."""
         if task is None:
             return replace(self, opted_out=self.opted_out if self.opted_out is not None else time)
         _validate.identifier(task=task)
         if len(self.opt_outs) >= _MOST_OPT_OUTS:
-            raise ConfigurationError(f"Expected at most {_MOST_OPT_OUTS} opt-outs; --all leaves every task out")
+            raise ConfigurationError(f"Expected at most {_MOST_OPT_OUTS} opt-outs; --all opts out of every task")
         return replace(self, opt_outs={**self.opt_outs, task: self.opt_outs.get(task, time)})
 
     def without_opt_out(self, task: str | None) -> Person:
-        """No longer opted out of ``task``, or of everything. Raises ConfigurationError where the person was not."""
+        """Removes the opt-out of ``task``, or of everything. Raises ConfigurationError if there is none."""
         if task is None:
             if self.opted_out is None:
-                raise ConfigurationError("Expected to take back an opt-out of everything: there is none")
+                raise ConfigurationError("Expected an opt-out of everything to reverse: there is none")
             return replace(self, opted_out=None)
         if task not in self.opt_outs:
             raise ConfigurationError(
-                f"Expected task={task!r} to be one that is opted out of{_validate.nearest(task, self.opt_outs)}"
+                f"Expected task={task!r} to be among the opt-outs{_validate.nearest(task, self.opt_outs)}"
             )
         return replace(self, opt_outs={name: time for name, time in self.opt_outs.items() if name != task})
 

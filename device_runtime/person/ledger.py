@@ -1,4 +1,4 @@
-"""What a person's contributions cost them: epsilon from the list of events, never from other epsilons added up.
+"""The privacy cost of a person's contributions: epsilon from the list of events, never from a sum of epsilons.
 
 - The unit is the person over all their contributions. Of each task, all rounds between the first and the last one that
   the device contributed to are charged, also those that it missed: the claim is for someone in all of them (rule P33).
@@ -37,7 +37,7 @@ MONTH_SECONDS = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class TaskTerms:
-    """What a task costs and asks for, out of its verified definition.
+    """The costs and conditions of a task, from its verified definition.
 
     Attributes:
       task_sha256: the task's id.
@@ -45,7 +45,7 @@ class TaskTerms:
       developer: the developer's public key, 32 bytes.
       tables: the local tables that it reads.
       epsilon, delta: the guarantee over the task's whole life.
-      minimum_cohort: nothing is released below so many contributions.
+      minimum_cohort: a round with fewer contributions is not released.
       rounds: the privacy events of each round.
     """
 
@@ -61,7 +61,7 @@ class TaskTerms:
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
-        """The terms of a definition that was checked; the events are the ones that its enclave charges."""
+        """The terms of a checked definition; the events are those that its enclave charges."""
         sampling, algorithm = sampling_of(definition), algorithm_for(definition)
         rounds = range(len(algorithm.planned_releases()))
         charges = tuple(round_charges(algorithm.query(number), sampling) for number in rounds)
@@ -69,17 +69,17 @@ class TaskTerms:
 
     @property
     def sampled(self) -> bool:
-        """Whether the enclave draws at random which contributions count."""
+        """Whether the enclave draws at random the contributions that count."""
         return any(isinstance(event, SampledRound) for charges in self.rounds for event in charges)
 
     def charges_json(self) -> str:
-        """The events of all rounds, for the store: what was promised stays known, whatever a later version computes."""
+        """The events of all rounds, for the store: later versions of the program charge the same events."""
         return json.dumps([[event.to_json() for event in charges] for charges in self.rounds])
 
 
 @functools.lru_cache(maxsize=16)
 def terms_from_store(task_sha256: bytes, definition: bytes, charges: str) -> TaskTerms:
-    """The terms that a store kept. Raises ValueError, ConfigurationError or DecodeError where they are damaged."""
+    """The terms that the store holds. Raises ValueError, ConfigurationError or DecodeError if they are damaged."""
     found = tuple(tuple(events.from_json(_restated(event)) for event in charged) for charged in json.loads(charges))
     return _terms(common_pb2.TaskDefinition.FromString(definition), task_sha256, found)
 
@@ -114,7 +114,7 @@ def _terms(
 
 @dataclass(frozen=True)
 class Charged:
-    """A contribution that was used, or may have been: its task, its round and when (seconds since the epoch)."""
+    """A contribution that was used, or may have been: its task, round and time (seconds since the epoch)."""
 
     terms: TaskTerms
     round: int
@@ -130,7 +130,7 @@ class Spent:
 
 
 def spent(charged: Iterable[Charged], *, delta: float) -> Spent:
-    """What the contributions cost together; (0, ``delta``) without any.
+    """The cost of all contributions together; (0, ``delta``) without any.
 
     ``delta`` is that of the closed form; the deltas that sampled tasks state come on top. Epsilon is infinite where
     sampling the noise on computers uses up ``delta``.
@@ -172,5 +172,5 @@ def _closed_form(events: list[GaussianRelease | DistributedRelease], *, delta: f
 
 
 def since(charged: Iterable[Charged], *, now: float) -> list[Charged]:
-    """Those of the last 30 days. One whose time lies ahead counts: the clock went back, the contribution was made."""
+    """Contributions of the last 30 days. One with a time in the future counts: the clock went back."""
     return [one for one in charged if one.time > now - MONTH_SECONDS]

@@ -1,4 +1,4 @@
-"""What a person allows their device to take part in, checked on the task definition before anything is downloaded.
+"""The limits of a person for their device, checked against the task definition before any download.
 
 The definition's terms are what the aggregator's enclave enforces (the device checks the enclave's evidence), so a task
 within the limits cannot spend more than they allow. What several tasks reveal together is computed from the list of
@@ -70,7 +70,7 @@ class Limits:
 
     @property
     def delta(self) -> float:
-        """Where the totals' epsilon is claimed: ``max_delta``, or the smallest that has a meaning where that is 0."""
+        """The delta of the totals: ``max_delta``, or the smallest meaningful value if that is 0."""
         return min(max(self.max_delta, 1e-12), 0.5)
 
     def check(
@@ -88,7 +88,7 @@ class Limits:
           terms: of the verified task.
           round: what the device is asked to contribute to.
           past: what it contributed before, to this task and others; not to this very round.
-          answered: what apps were told.
+          answered: the earlier answers to apps.
           now: seconds since the epoch.
 
         Raises:
@@ -120,7 +120,7 @@ class Limits:
         )
 
     def check_totals(self, asks: str, charged: Sequence[Charged], answered: Sequence[Answered], *, now: float) -> None:
-        """Returns if contributions and answers together are within the totals. ``asks`` names what is asked for.
+        """Returns if contributions and answers together are within the totals. ``asks`` names the request.
 
         Raises:
           PrivacyError: names the limit, its value and the asked value.
@@ -134,7 +134,7 @@ class Limits:
 
 
 def limits_from_json(values: dict[str, Any]) -> Limits:
-    """The limits of which ``dataclasses.asdict`` went through JSON. Raises as Limits, TypeError or KeyError."""
+    """Limits from JSON of ``dataclasses.asdict``. Raises as Limits, TypeError or KeyError."""
     return Limits(**{**values, **{name: tuple(values[name]) for name in ("populations", "tables")}})
 
 

@@ -1,7 +1,7 @@
-"""What a device can tell about itself: the readings that training conditions are compared with.
+"""The readings of a device that training conditions are compared with.
 
-A sensor returns its reading, or raises ``Unreadable`` with the reason: a condition on something that nobody can read is
-not met, and says so. An app that knows more about its device gives its own ``Sensors``.
+A sensor returns its reading, or raises ``Unreadable`` with the reason: a condition without a reading is not met, and
+the report says so. An app that knows more about its device passes its own ``Sensors``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, Protocol
 
 
 class Unreadable(Exception):
-    """This device cannot tell; the message says why, in a few words."""
+    """The device has no such reading; the message gives the reason in a few words."""
 
 
 class Sensors(Protocol):
-    """Readings of one device; each call reads anew, and raises ``Unreadable`` where there is nothing to read."""
+    """Readings of one device. Each call reads again, and raises ``Unreadable`` if there is no reading."""
 
     def idle(self) -> bool:
-        """Whether nobody is using the device."""
+        """Whether the device is idle."""
         ...
 
     def charging(self) -> bool:
-        """Whether it is on mains power."""
+        """Whether the device is on mains power."""
         ...
 
     def battery(self) -> float:
@@ -33,20 +33,20 @@ class Sensors(Protocol):
         ...
 
     def unmetered(self) -> bool:
-        """Whether its network costs nothing per byte."""
+        """Whether the network is free of charges per byte."""
         ...
 
     def free_bytes(self) -> int:
-        """Free room on the disk of its store."""
+        """Free bytes on the disk of the store."""
         ...
 
     def temperature(self) -> float:
-        """Of its hottest part that anybody measures, in degrees Celsius."""
+        """Temperature of the hottest measured part, in degrees Celsius."""
         ...
 
 
 class MachineSensors:
-    """This machine's own readings: battery by psutil where that is installed, the rest by the operating system.
+    """This machine's own readings: the battery by psutil if installed, the rest by the operating system.
 
     ``idle`` means a load of at most ``idle_load`` per core over the last minute: no portable call says when somebody
     last pressed a key. Whether a network is metered has no portable reading either, so that is unreadable here.
@@ -68,7 +68,7 @@ class MachineSensors:
         """As ``Sensors``."""
         plugged = _battery().power_plugged
         if plugged is None:
-            raise Unreadable("the system does not say whether it is plugged in")
+            raise Unreadable("the system does not report whether it is plugged in")
         return bool(plugged)
 
     def battery(self) -> float:
@@ -77,7 +77,7 @@ class MachineSensors:
 
     def unmetered(self) -> bool:
         """As ``Sensors``."""
-        raise Unreadable("no portable reading says whether a network is metered")
+        raise Unreadable("there is no portable reading of a metered network")
 
     def free_bytes(self) -> int:
         """As ``Sensors``."""
@@ -99,12 +99,12 @@ class MachineSensors:
         # Absent sensors show 0, and some broken ones a number that nothing survives.
         read = [one.current for part in found.values() for one in part if one.current and 0.0 < one.current < 150.0]
         if not read:
-            raise Unreadable("the system shows no temperature")
+            raise Unreadable("the system reports no temperature")
         return float(max(read))
 
 
 def _battery() -> Any:
-    """What psutil says: ``percent`` and ``power_plugged``."""
+    """The battery by psutil: ``percent`` and ``power_plugged``."""
     try:
         import psutil
     except ImportError:
@@ -114,13 +114,13 @@ def _battery() -> Any:
     except (AttributeError, OSError, RuntimeError):
         found = None
     if found is None:
-        raise Unreadable("the system shows no battery")
+        raise Unreadable("the system reports no battery")
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedSensors:
-    """Readings that somebody made up, for fleets and tests; None cannot be read."""
+    """Simulated readings, for fleets and tests; None cannot be read."""
 
     is_idle: bool | None = True
     is_charging: bool | None = True

@@ -1,4 +1,4 @@
-"""A device's token of a round: asked of the issuer that the population's charter names, before any data are read.
+"""A device's token of a round, from the issuer in the population's charter, before any data are read.
 
 The calls are the same for every device, whatever its data: a challenge, then a statement about a blinded message. What
 the issuer learns is which device asks for a token of which round; it cannot recognise the token later. That a device

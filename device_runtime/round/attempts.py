@@ -1,4 +1,4 @@
-"""For how many orders of a round's devices a device reveals its part: in its store, so that no restart adds one.
+"""The attempts of a SecAgg+ round in which a device revealed its part of the order, stored to survive restarts.
 
 A session of SecAgg+ has an order of its clients, to which each reveals a part. With a small probability an order does
 not protect everybody, and a lying host may choose among the attempts of a round. What the round is charged counts on

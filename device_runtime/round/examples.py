@@ -1,4 +1,4 @@
-"""The examples of a task: what its signed definition says of the device's own tables, and nothing else.
+"""The examples for a task: the rows of the device's own tables that its signed definition asks for, nothing else.
 
 A task names a table. ``events.SERVICE`` is made of that service's events, as the definition's query of events says:
 which type, which columns, which conditions, how several events of one item become one row. Any other name is the

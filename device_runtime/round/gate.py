@@ -1,4 +1,4 @@
-"""Whether a device may go on: asked before it checks in, before it reads its data and before it sends.
+"""Whether a device may continue: checked before it checks in, before it reads its data and before it sends.
 
 What a device does after it read its data must not depend on them. Computing moves the load of a machine, its heat, its
 battery and its disk, and it takes time, so conditions on these hold until the data are read. From then on the person's

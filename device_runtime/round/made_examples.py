@@ -56,7 +56,7 @@ class MadeExamples:
       maker: the device's own code.
       code_seconds: time of its code.
       store_seconds: time in which its rows are stored.
-      wait: lets so many seconds pass; a test may go on as soon as the code has finished.
+      wait: sleeps for a number of seconds; a test may return as soon as the code has finished.
       monotonic: seconds that only grow.
     """
 

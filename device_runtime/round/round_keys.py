@@ -1,4 +1,4 @@
-"""The key that a contribution is sealed to: of one round, signed by the enclave whose evidence the device verified.
+"""The key of one round for contributions, signed by the enclave whose evidence the device verified.
 
 It comes with the assignment, from a server that nobody trusts. The enclave erases its private half with the round, so
 what a host recorded stays closed, whatever leaks later. A device seals once for a round: where the round comes back

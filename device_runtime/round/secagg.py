@@ -174,7 +174,9 @@ class Seat:
         return wire.StepRequest(client=self._name)
 
     def leave(self) -> wire.StepRequest | None:
-        """Erases the session's secrets, and tells the host not to wait; None where it never heard of the device."""
+        """Erases the session's secrets, and reports the dropout to the host; None if the host never heard of the
+        device.
+        """
         with self._stepping:
             self._erase()
         return wire.StepRequest(client=self._name, leave=True) if self._name.identity else None
@@ -183,7 +185,7 @@ class Seat:
         """The next message; None where the session is over for this device.
 
         Raises, after the session's secrets were erased:
-            PrivacyError: the host told something that an honest one does not.
+            PrivacyError: the host sent something that an honest host does not send.
             NotNow, StateError: the device drops out.
         """
         with self._stepping:

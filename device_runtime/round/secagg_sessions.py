@@ -1,4 +1,4 @@
-"""Many devices of one process in one SecAgg+ session: whoever's answer is there is advanced by one step.
+"""Many devices of one process in one SecAgg+ session: each device with an answer is advanced by one step.
 
 Few threads advance many devices, each on a seat of its own (``secagg.py``). What goes wrong with one device ends its
 own part alone.
@@ -27,7 +27,7 @@ from odp.errors import AttestationError, Busy, OdpError, ServiceUnavailable, Tra
 from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
 from odp.v1 import secagg_service_pb2 as wire
 
-#: A host that does not answer is asked again for so long.
+#: Time for which calls to a host without an answer are retried.
 _OUTAGE_SECONDS = 60.0
 _RETRY_SECONDS = 0.2
 _LONGEST_POLL_SECONDS = 5.0
@@ -52,7 +52,7 @@ class _Place:
 
 
 class Sessions:
-    """Seats devices of one process in sessions, and advances whoever's answer is there.
+    """Seats devices of one process in sessions, and advances each device with an answer.
 
     Args:
         participant: how a device takes part.

@@ -1,4 +1,4 @@
-"""What a device verified before a contribution left it, kept so that anybody can verify it again, without a network.
+"""The record of a device's checks before a contribution, so that anybody can repeat them without a network.
 
 A record holds the task and the model as their developer signed them, the population's charter, the evidence of both
 enclaves with the nonces that it answers, the key of the round, the proofs from the transparency log, and the hash of

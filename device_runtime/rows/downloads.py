@@ -1,6 +1,6 @@
-"""A whole table with as few bytes as possible: from the cache, as changed blocks, as the rest of a cut download, whole.
+"""Downloads a whole table with as few bytes as possible: from the cache, as changed blocks, or by a resumed download.
 
-Whichever way, the result has the SHA-256 of the signed manifest. The distributor learns which version of the table a
+In every case, the result has the SHA-256 of the signed manifest. The distributor learns which version of the table a
 device holds, where it holds one, and nothing else about it (docs/partial-broadcast.md).
 """
 
@@ -31,7 +31,7 @@ def fetch_table(
     *,
     traffic: Traffic | None = None,
 ) -> bytes:
-    """The table of ``entry``, which is in ``cache`` afterwards if it fits; ``traffic`` counts what it costs.
+    """The table of ``entry``, and caches it if it fits; ``traffic`` counts the bytes of all calls.
 
     A download that ends early leaves its chunks in the cache, and the next call goes on behind them.
 
@@ -56,7 +56,9 @@ def fetch_table(
         data = _rest(services, address, model_sha256, entry, cache, b"", traffic)
     if not _is(data, entry):
         cache.give_up(entry.sha256)
-        raise ServiceError(f"the distributor at {address} sent a wrong table {entry.name!r}: its SHA-256 is another")
+        raise ServiceError(
+            f"the distributor at {address} sent a wrong table {entry.name!r}: its SHA-256 is not that of the manifest"
+        )
     cache.keep(entry.sha256, data)
     return data
 
@@ -69,7 +71,7 @@ def _by_blocks(
     base: bytes | None,
     traffic: Traffic | None,
 ) -> bytes | None:
-    """The table out of ``base`` and the blocks that changed; None where that is no less, or does not give the table."""
+    """The table from ``base`` and the changed blocks; None if that saves nothing or gives another table."""
     count = block_count(len(base)) if base is not None else 0
     if base is None or count < _FEWEST_BLOCKS:
         return None

@@ -1,8 +1,8 @@
 """Rows of a public table by keys that follow from the device's private data: federated select.
 
-Who learns what is as in training (docs/partial-broadcast.md): the server the table's name, the distributor's host which
-table is asked, its enclave the keys, nobody else anything. Every request asks for ``rows_per_request`` rows, and how
-many requests are made is the caller's to say, before it looks at the keys: it shows.
+The same parties learn the same facts as in training (docs/partial-broadcast.md): the server and the distributor's host
+learn the table's name, the distributor's enclave learns the keys. Every request asks for ``rows_per_request`` rows. The
+caller fixes the number of requests before it looks at the keys, because others can observe it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from odp.wire.model import Slices
 
 @dataclass(frozen=True)
 class FoundTable:
-    """A published table's newest version, its signatures checked, and where to ask for rows."""
+    """The newest version of a published table, with checked signatures, and the address for requests."""
 
     opened: OpenedTable
     distributor: str
@@ -51,9 +51,9 @@ class Lookup:
     random_bytes: Callable[[int], bytes] = os.urandom
 
     def find(self, name: str, *, developer_key: bytes | None = None) -> FoundTable:
-        """The newest version of a table, as the server says; says its name and nothing else.
+        """The newest version of a table, as the server states it; reveals its name and nothing else.
 
-        ``developer_key`` is the key that must have signed it; None takes the server's word for the developer.
+        ``developer_key`` is the key that must have signed it; None accepts the developer that the server names.
 
         Raises:
           SignatureError, ConfigurationError: it is not what its developer signed, or another developer's.
@@ -64,7 +64,7 @@ class Lookup:
         told = self.services.public_table(name)
         opened = open_version(told.definition, told.manifest, name=name)
         if developer_key is not None and opened.developer_key != developer_key:
-            raise ConfigurationError(f"table {name!r} is signed by another developer than the one that was expected")
+            raise ConfigurationError(f"table {name!r} is signed by another developer than the expected one")
         parse_address(told.distributor_address)
         return FoundTable(opened, told.distributor_address)
 
@@ -76,7 +76,7 @@ class Lookup:
         requests: int = 1,
         traffic: Traffic | None = None,
     ) -> Float32Array:
-        """The rows float32 [k, width] of ``keys`` int [k], in their order; repeated keys are allowed.
+        """The rows float32 [k, width] of ``keys`` int [k], in the order of the keys; repeated keys are allowed.
 
         ``requests`` requests are made whatever the keys are, each for ``rows_per_request`` rows. Numbers in a row are
         as its publisher wrote them, and may be NaN or infinite.

@@ -1,7 +1,7 @@
-"""How a device gets the rows that it needs: one interface, and the method that the signed task names behind it.
+"""How a device gets the rows that it needs: one interface over the methods that a signed task can name.
 
-No method depends on what the device holds, and each gives the same rows; what each of them tells to whom stands in
-docs/partial-broadcast.md.
+No method depends on the device's data, and all give the same rows. docs/partial-broadcast.md lists which party learns
+what from each of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from odp.wire.model import Slices
 
 
 class Retrieval(Protocol):
-    """One way to get rows."""
+    """One method to get rows."""
 
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
         """The rows of the distinct, ascending ``keys``, and the dense tables.
@@ -37,7 +37,7 @@ class Retrieval(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Retrievals:
-    """The ways to get rows that need no enclave, shared by the devices of a process; thread-safe.
+    """The methods that need no enclave, shared by the devices of a process; thread-safe.
 
     Args:
       whole: for tasks whose devices take the whole model.
@@ -51,17 +51,17 @@ class Retrievals:
     def over(
         cls, services: Services, *, cache: TableCache | None = None, helper_keys: Iterable[str] = ()
     ) -> Retrievals:
-        """Those of a process: ``cache`` of whole tables, and the helpers (hex keys) that its person pinned."""
+        """The methods of a process: ``cache`` holds whole tables; the person pinned the helpers (hex keys)."""
         pinned = frozenset(bytes.fromhex(key) for key in helper_keys)
         return cls(whole=WholeModel(services, cache), two_parties=TwoParties(services, pinned))
 
     def require(self, model: Model) -> None:
-        """Raises AttestationError where the task's helper is not pinned; nothing was asked of anybody."""
+        """Raises AttestationError if the task's helper is not pinned. Makes no network call."""
         if method_of(model.definition) == PIR and model.keyed:
             self.two_parties.require_pinned(model.definition.broadcast.helper_key)
 
     def of(self, model: Model) -> Retrieval:
-        """The method of a task that does not ask the enclave (``asks_enclave``); models without rows travel whole."""
+        """The method of a task that does not use the enclave (``asks_enclave``); models without rows travel whole."""
         return self.whole if not model.keyed or method_of(model.definition) == ALL else self.two_parties
 
 
@@ -71,7 +71,7 @@ def asks_enclave(model: Model) -> bool:
 
 
 class SealedRows:
-    """Asks the distributor's enclave, and once more where it came back with a new key.
+    """Gets rows from the distributor's enclave; retries once if the enclave restarted with a new key.
 
     Args:
       services: how to reach it.
@@ -88,7 +88,7 @@ class SealedRows:
         self._random_bytes = random_bytes
 
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
-        """As ``Retrieval``; ``checked`` is then the enclave that answered.
+        """As ``Retrieval``; ``checked`` is the enclave that answered.
 
         Raises, besides: AttestationError where the enclave's new evidence is refused.
         """

@@ -1,6 +1,6 @@
-"""One request for rows to the distributor's attested enclave: sealed keys out, sealed rows back.
+"""One request for rows to the distributor's attested enclave, with sealed keys and sealed rows.
 
-Training and public tables ask alike. Every request has the same number of keys, whatever is needed.
+Training and public tables ask alike. Every request has the same number of keys, whatever the device needs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def select_sealed(
     verify: Verify,
     random_bytes: Callable[[int], bytes],
 ) -> tuple[Slices, Checked]:
-    """The rows of ``keys`` and the dense tables, and the enclave that answered: another one where it came back.
+    """The rows of ``keys``, the dense tables, and the enclave that answered; after a restart that is another one.
 
     Args:
       keys: distinct and ascending, at most ``asked.count``.
@@ -97,6 +97,8 @@ def _select(
             raise ConfigurationError(f"Expected {asked.count} rows, got {len(rows.rows)} bytes")
         return slices_from(asked.manifest, keys, rows)
     except (InvalidTag, DecodeError):
-        raise ServiceError(f"the distributor at {asked.address} sent rows that do not open; try again") from None
+        raise ServiceError(
+            f"the distributor at {asked.address} sent rows that cannot be decrypted; try again"
+        ) from None
     except ConfigurationError as error:
         raise ServiceError(f"the distributor at {asked.address} sent unusable rows: {error}") from error

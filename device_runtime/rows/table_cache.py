@@ -1,6 +1,6 @@
-"""Whole tables on the device, by the SHA-256 of their content; the least recently used ones go first.
+"""A cache of whole tables on the device, keyed by their SHA-256, with least-recently-used eviction.
 
-Tables are public and only save traffic: a folder that is lost, full or spoilt costs a download and nothing else.
+Tables are public, and the cache only saves traffic: a lost, full or damaged folder costs a download and nothing else.
 
 ::
 
@@ -20,14 +20,14 @@ from odp import _validate
 from odp.transport.private_files import make_folders, open_private
 from odp.transport.state_folder import write_atomically
 
-#: Room for tables unless told otherwise.
+#: Default maximum size of all tables together.
 MOST_BYTES = 256 * 2**20
 
 _WHOLE, _PART = ".f32", ".part"
 
 
 class TableCache:
-    """Tables under ``folder``, at most ``most_bytes`` together; for one process at a time.
+    """Tables under ``folder``, together at most ``most_bytes``; for one process at a time.
 
     Raises:
       ConfigurationError: ``most_bytes`` is negative.
@@ -41,7 +41,7 @@ class TableCache:
         self.failure: str | None = None
 
     def find(self, sha256: bytes) -> bytes | None:
-        """The table of this hash; one that was changed on disk is deleted."""
+        """The table with this hash; deletes a file that was changed on disk."""
         path = self._path(sha256, _WHOLE)
         with contextlib.suppress(OSError):
             data = path.read_bytes()
@@ -52,7 +52,7 @@ class TableCache:
         return None
 
     def latest(self, size: int) -> bytes | None:
-        """The most recently used table of ``size`` bytes: probably another version of the one that is wanted."""
+        """The most recently used table of ``size`` bytes: probably another version of the wanted one."""
         for path in reversed(self._oldest_first()):
             with contextlib.suppress(OSError, ValueError):
                 if path.suffix == _WHOLE and path.stat().st_size == size:
@@ -62,7 +62,7 @@ class TableCache:
         return None
 
     def keep(self, sha256: bytes, data: bytes) -> None:
-        """Keeps a table whole or not at all, and makes room for it; one beyond the bound is not kept."""
+        """Stores a whole table or nothing, and evicts others for it; does not store a table above the limit."""
         with self._noted():
             self._path(sha256, _PART).unlink(missing_ok=True)
             if len(data) <= self._most_bytes:
@@ -71,7 +71,7 @@ class TableCache:
                 write_atomically(self._path(sha256, _WHOLE), data)
 
     def started(self, sha256: bytes, chunk_bytes: int) -> bytes:
-        """What an earlier download left of this table, in whole chunks; unchecked."""
+        """The part of this table from an interrupted download, in whole chunks; unchecked."""
         try:
             data = self._path(sha256, _PART).read_bytes()
         except OSError:
@@ -79,12 +79,14 @@ class TableCache:
         return data[: len(data) // chunk_bytes * chunk_bytes]
 
     def give_up(self, sha256: bytes) -> None:
-        """Deletes what an earlier download left."""
+        """Deletes the part from an interrupted download."""
         with contextlib.suppress(OSError):
             self._path(sha256, _PART).unlink(missing_ok=True)
 
     def noting(self, sha256: bytes, held: bytes, chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
-        """``chunks`` as they come, each written behind ``held`` first; a disk that fails ends the writing alone."""
+        """Passes ``chunks`` through, and appends each to ``held`` on disk; a failure of the disk only stops the
+        caching.
+        """
         with contextlib.ExitStack() as stack:
             file = None
             with contextlib.suppress(OSError):
@@ -115,8 +117,8 @@ class TableCache:
 
     def _note(self, error: OSError) -> None:
         self.failure = (
-            f"tables cannot be kept in {self._folder} ({error.strerror or 'error of the disk'}): they are downloaded "
-            "again each time; free some space"
+            f"tables cannot be kept in {self._folder} ({error.strerror or 'error of the disk'}): every "
+            "round downloads them again; free some space"
         )
 
     def _make_room(self, size: int) -> None:

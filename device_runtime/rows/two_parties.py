@@ -1,4 +1,4 @@
-"""Rows from two parties that each learn nothing of the keys: the leader, whom the device talks to, and a helper.
+"""Private retrieval of rows from two parties: a leader, which the device talks to, and a helper behind it.
 
 The half of a query that the helper gets is sealed to a key that the task names and the person pinned, so that the
 leader, who carries it, reads its own half alone. Whatever either party answers, the device takes rows that are those of
@@ -28,7 +28,7 @@ _MOST_SHAPES = 8
 
 
 class TwoParties:
-    """Asks leader and helper; thread-safe.
+    """Retrieves rows from leader and helper; thread-safe.
 
     Args:
       services: how to reach the leader.
@@ -49,12 +49,12 @@ class TwoParties:
         self._shapes: OrderedDict[bytes, Shape] = OrderedDict()
 
     def require_pinned(self, helper_key: bytes) -> None:
-        """Raises AttestationError unless the person pinned the helper of this key."""
+        """Raises AttestationError unless the person pinned the helper with this key."""
         if helper_key not in self._helper_keys:
             raise AttestationError(
                 "unpinned_helper",
-                f"the task asks the helper {helper_key.hex()}, which is not pinned; where you trust it not to conspire "
-                "with the distributor, `odp enclave pin-helper` adds it",
+                f"the task uses the helper {helper_key.hex()}, which is not pinned; if you trust it "
+                "not to collude with the distributor, `odp enclave pin-helper` adds it",
             )
 
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
@@ -67,7 +67,7 @@ class TwoParties:
         try:
             leader_query, helper_query, secret = two_server.query(keys, shape, self._random_bytes)
         except ConfigurationError as error:
-            raise ServiceError(f"round {work.round} asks for rows that its model does not have") from error
+            raise ServiceError(f"round {work.round} needs rows that its model does not have") from error
         wanted = retrieval_pb2.HelperQuery(table=entry.name, query=helper_query, pad_seed=secret.pad_seed)
         info = domains.helper_query_info(model.model_sha256)
         request = retrieval_pb2.SelectPrivatelyRequest(
@@ -78,14 +78,14 @@ class TwoParties:
         )
         reply = self._services.select_privately(work.distributor, request, traffic)
         if reply.model_sha256 != model.model_sha256:
-            raise ServiceError(f"the distributor at {work.distributor} answered for another model; try again")
+            raise ServiceError(f"the distributor at {work.distributor} answered with rows of another model; try again")
         try:
             rows = two_server.recover(secret, reply.answer)
         except two_server.WrongRowsError:
             with self._lock:  # it may have been the shape that was wrong
                 self._shapes.pop(model.model_sha256, None)
             raise ServiceError(
-                f"the distributor at {work.distributor} or its helper answered with wrong rows; none of them was used"
+                f"the distributor at {work.distributor} or its helper answered with wrong rows; none of them were used"
             ) from None
         # What the layout had no place for is missing, as if the model did not have it: failing would tell which keys
         # these are to whoever chose the model.
@@ -98,7 +98,7 @@ class TwoParties:
             raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error
 
     def _shape(self, work: Work, entry: common_pb2.TableManifest, traffic: Traffic) -> Shape:
-        """The table's shape, of which the leader decides nothing that depends on the device; asked once per version."""
+        """The table's shape. The leader cannot make it depend on the device; fetched once per version."""
         model = work.model
         with self._lock:
             known = self._shapes.get(model.model_sha256)

@@ -1,4 +1,4 @@
-"""Rows out of whole tables: the device downloads what everybody downloads, and picks its rows for itself."""
+"""Rows from whole tables: every device downloads the same tables, and picks its rows locally."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_HELD = 2
 
 
 class WholeModel:
-    """Whole model versions, each downloaded once for all devices of a process and checked against its manifest.
+    """Whole model versions, each checked against its manifest; the devices of a process share one download.
 
     The distributor learns which version of a table the process holds, and nothing of the rows that are used of it.
     Thread-safe.
@@ -34,12 +34,12 @@ class WholeModel:
     def __init__(self, services: Services, cache: TableCache | None = None) -> None:
         self._services = services
         self._cache = cache
-        # Held during a download: whoever needs the same tables waits for them.
+        # Held during a download: other threads that need the same tables wait for them.
         self._lock = threading.Lock()
         self._held: OrderedDict[bytes, ModelVersion] = OrderedDict()
 
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
-        """The rows of ``keys``; the bytes of a download are counted for the device that waits for it first.
+        """The rows of ``keys``; the first device that waits for a download accounts for its bytes.
 
         Raises as ``device_runtime.rows.retrieval.Retrieval``.
         """

@@ -10,7 +10,7 @@ table           what it holds                                      how it change
 ==============  =================================================  ==========================
 
 Nothing here ever leaves the device but through a signed task that names it. Every row, every namespace and the file
-have a size that they do not pass (``Bounds``), so that no app can fill the disk or keep a ledger from being written.
+have a maximum size (``Bounds``), so that no app can fill the disk or block a write to the ledger.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Request:
 
 
 class AppData:
-    """The data of one service in an open store. Every change is one transaction, on the disk when it returns."""
+    """The data of one service in an open store. Every change is one transaction, durable when it returns."""
 
     def __init__(self, database: Database, service: str, bounds: Bounds) -> None:
         _validate.identifier(service=service)
@@ -91,7 +91,7 @@ class AppData:
         self._bounds = bounds
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Everything that is written within is stored at its end, or nothing of it."""
+        """Commits all writes within together, or none of them."""
         return self._database.transaction()
 
     def add_event(self, type: str, data: Mapping[str, Any] | bytes, *, time: float, request: int | None = None) -> int:
@@ -123,7 +123,7 @@ class AppData:
             return self._last_id()
 
     def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> list[Event]:
-        """The newest ``most`` events, oldest first: of a type or of all, from ``since`` on."""
+        """The newest ``most`` events, oldest first: of one type or of all, with times from ``since`` on."""
         _validate.integer(low=1, high=MOST_READ, most=most)
         rows = self._database.all(
             "SELECT id, type, time, data, request FROM events WHERE service = ?1 AND (?2 IS NULL OR type = ?2) "
@@ -133,7 +133,7 @@ class AppData:
         return [Event(id, kind, time, _loaded(data), request) for id, kind, time, data, request in reversed(rows)]
 
     def replace_events(self, type: str, rows: Sequence[Mapping[str, Any]], *, time: float) -> None:
-        """Puts ``rows`` in the place of all events of a type. Raises as ``add_event``; nothing was changed then."""
+        """Replaces all events of a type with ``rows``. Raises as ``add_event``, and then changes nothing."""
         _validate.identifier(type=type)
         _validate.finite(time=time)
         contents = [self._event(row) for row in rows]
@@ -147,7 +147,7 @@ class AppData:
             )
 
     def add_request(self, app: str, asked: Mapping[str, Any], *, time: float) -> int:
-        """Notes what an app asked for; returns its id. Raises as ``add_event``."""
+        """Stores an app's request; returns its id. Raises as ``add_event``."""
         _validate.identifier(app=app)
         _validate.finite(time=time)
         content = _json(asked, what="request")
@@ -162,7 +162,7 @@ class AppData:
             return self._last_id()
 
     def answer(self, request: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keeps the log rows of a request's answer, once. Raises DataError where it has some or is unknown."""
+        """Stores the log rows of a request's answer, once. Raises DataError if it has an answer or is unknown."""
         content = _json(list(rows), what="rows")
         self._at_most(content, self._bounds.request_bytes, "rows", "request_bytes")
         with self._database.transaction():
@@ -187,7 +187,7 @@ class AppData:
         ]
 
     def set(self, key: str, value: bytes, *, time: float) -> None:
-        """Sets one value of the developer's own local data. Raises DataError where it would be too large."""
+        """Sets one value of the developer's own local data. Raises DataError if it is too large."""
         self.change({key: value}, time=time)
 
     def change(self, changes: Mapping[str, bytes | None], *, time: float) -> None:
@@ -226,7 +226,8 @@ class AppData:
         return self._keys("local_data", prefix)
 
     def download(self, version: str, entries: Mapping[str, bytes], *, time: float) -> bool:
-        """Replaces all downloaded data by another version of them, at once; False where it is there already.
+        """Replaces all downloaded data with another version in one transaction; False if that version is stored
+        already.
 
         A version is immutable: the same one with other content is refused.
 
@@ -251,7 +252,9 @@ class AppData:
             )
             if known is not None and known[0] == version:
                 if known[1] != digest.digest():
-                    raise DataError(f"Expected version={version!r} to hold what it held before: it is immutable")
+                    raise DataError(
+                        f"Expected version={version!r} to have the same content as before: a version is immutable"
+                    )
                 return False
             self._database.execute("DELETE FROM downloads WHERE service = ?", (self._service,))
             self._room(size)
@@ -305,12 +308,12 @@ class AppData:
         used, most = self._database.used_bytes(), self._bounds.file_bytes
         if used + size > most:
             raise DataError(
-                f"device store {self._database.path} holds {used} bytes and may hold file_bytes={most}: nothing of "
-                f"service {self._service!r} was added; delete some of it, or wait until rows expire"
+                f"device store {self._database.path} has {used} bytes of at most file_bytes={most}: "
+                f"nothing of service {self._service!r} was added; delete some of its data, or wait until rows expire"
             )
 
     def _event(self, data: Mapping[str, Any] | bytes) -> bytes | str:
-        """What is stored of an event. Raises ConfigurationError, DataError as ``add_event``."""
+        """The stored form of an event. Raises ConfigurationError, DataError as ``add_event``."""
         content: bytes | str
         if isinstance(data, bytes):
             content = data
@@ -323,8 +326,8 @@ class AppData:
     def _rows_at_most(self, table: str, most: int, *, adding: int = 1) -> None:
         if self.count(table) + adding > most:
             raise DataError(
-                f"Expected at most {table}={most} of service {self._service!r}; nothing was added; "
-                "a shorter retention forgets more"
+                f"Expected at most {table}={most} of service {self._service!r}; nothing was added; a "
+                "shorter retention deletes rows earlier"
             )
 
     def _whole(self, count: int, size: int, most: int, what: str, bound: str) -> None:
@@ -346,7 +349,7 @@ class AppData:
 
 
 def services(database: Database) -> list[str]:
-    """The services that keep anything in a store, ascending."""
+    """The services with data in a store, ascending."""
     tables = ("events", "requests", "local_data", "download_versions")
     rows = database.all(" UNION ".join(f"SELECT service FROM {table}" for table in tables))
     return sorted(service for (service,) in rows)
@@ -366,7 +369,7 @@ def _json(value: object, *, what: str) -> str:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
         # What a JSON library says quotes the value, which is private.
-        raise DataError(f"Expected the {what} to be what JSON can hold: text, finite numbers, lists, objects") from None
+        raise DataError(f"Expected the {what} to be JSON values: text, finite numbers, lists, objects") from None
 
 
 def _loaded(data: str | bytes) -> Mapping[str, Any] | bytes:

@@ -1,4 +1,4 @@
-"""An encrypted SQLite file: opened with its key, read and changed in short transactions, its failures told in one line.
+"""An encrypted SQLite file: opened with its key, changed in short transactions, with one-line errors.
 
 The file is SQLCipher's: every page is encrypted with AES-256 and authenticated, the journal too, and what SQLite keeps
 on the side stays in memory. The key is 256 random bits and no pass phrase, so nothing is stretched and opening is fast.
@@ -32,12 +32,12 @@ NOT_DURABLE = "PRAGMA synchronous=OFF"
 
 
 def quoted_key(key: StoreKey) -> str:
-    """The key as SQLCipher reads it: raw, with the salt that the file begins with."""
+    """The key in SQLCipher's notation: raw, with the salt at the start of the file."""
     return f"\"x'{key.key.hex()}{key.salt.hex()}'\""
 
 
 def connected(path: Path, key: StoreKey | None) -> Any:
-    """A connection; without a key, to a file that is not encrypted. Nothing was read or written yet.
+    """A connection; without a key, to an unencrypted file. It has read and written nothing yet.
 
     ``DURABLE`` or ``NOT_DURABLE`` says what transactions survive.
     """
@@ -55,7 +55,9 @@ def connected(path: Path, key: StoreKey | None) -> Any:
 
 
 class Database:
-    """An open file; a context manager for one use in one thread. Nothing is changed after a failure of the disk."""
+    """An open file; a context manager for one use in one thread. After a failure of the disk, no further change is
+    made.
+    """
 
     def __init__(self, path: Path, connection: Any) -> None:
         self.path = path
@@ -81,7 +83,7 @@ class Database:
         return row
 
     def all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[tuple]:  # type: ignore[type-arg]  # rows of any columns
-        """Every row. Raises StateError."""
+        """All rows. Raises StateError."""
         with errors(self.path):
             rows: list[tuple] = self._connection.execute(statement, arguments).fetchall()  # type: ignore[type-arg]
         return rows
@@ -96,7 +98,7 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All changes within, or none; on the disk when it is left. One within another is part of it.
+        """Commits all changes within, durably, or none of them. A nested transaction is part of the outer one.
 
         Raises StateError.
         """
@@ -114,14 +116,14 @@ class Database:
                 raise
 
     def used_bytes(self) -> int:
-        """Bytes of the file that hold something."""
+        """Bytes of the file in use."""
         row = self.one("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
         return 0 if row is None else int(row[0]) * PAGE_BYTES
 
 
 @contextlib.contextmanager
 def errors(path: Path) -> Iterator[None]:
-    """Turns what SQLite or the file system says into one line that names the file."""
+    """Turns errors of SQLite or the file system into one line that names the file."""
     try:
         yield
     except sqlcipher.DatabaseError as error:
@@ -131,7 +133,7 @@ def errors(path: Path) -> Iterator[None]:
         if error.sqlite_errorname.startswith("SQLITE_IOERR"):
             raise disk_failed(path, error.sqlite_errorname) from error
         if "full" in reason:
-            raise DiskFull(f"device store {path}: disk full; free some space, nothing was lost") from error
+            raise DiskFull(f"device store {path}: disk full; free some space; nothing was lost") from error
         if "locked" in reason or "busy" in reason:
             raise StateError(f"device store {path} is locked by another program; stop it") from error
         if "unable to open" in reason or "readonly" in reason:

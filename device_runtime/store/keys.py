@@ -1,7 +1,7 @@
-"""The key that a host's stores are encrypted under: where it comes from, and how it is told to a person.
+"""The key that encrypts a host's stores: its source, and its description for a person.
 
-There is one key of 256 random bits per state folder. It is, the first of these that there is, when the first store is
-made or encrypted:
+There is one key of 256 random bits per state folder. When the first store is created or encrypted, the key comes from
+the first of these that exists:
 
 1. given: the file that ``--key-file`` or the variable ``ODP_DEVICE_KEY_FILE`` names;
 2. in the keyring of the operating system, where the library ``keyring`` is installed and has a backend;
@@ -50,20 +50,20 @@ _STORE_INFO, _CHECK_INFO = b"odp/v1/device-store\0", b"odp/v1/device-store-key-c
 
 
 class Ring(Protocol):
-    """The two calls of the library ``keyring`` that are needed."""
+    """The two methods of the library ``keyring`` that are needed."""
 
     def get_password(self, service: str, username: str) -> str | None:
         """The secret, or None."""
         ...
 
     def set_password(self, service: str, username: str, password: str) -> None:
-        """Keeps a secret."""
+        """Stores a secret."""
         ...
 
 
 @dataclass(frozen=True)
 class StoreKey:
-    """What one store is encrypted under: 256 bits, and the salt (128 bits) that its file begins with."""
+    """The key of one store: 256 bits, and the salt (128 bits) at the start of its file."""
 
     key: bytes = field(repr=False)
     salt: bytes
@@ -78,19 +78,19 @@ class HostKey:
     where: str
 
     def of_store(self, path: Path) -> StoreKey:
-        """The key of one store, by the name of its file: a folder may be moved, a file not renamed."""
+        """The key of one store, derived from its file name: a folder may be moved, a file must not be renamed."""
         found = _derived(self.key, _STORE_INFO + path.stem.encode(), _KEY_BYTES + _SALT_BYTES)
         return StoreKey(found[:_KEY_BYTES], found[_KEY_BYTES:])
 
     @property
     def check(self) -> str:
-        """Tells a wrong key from a right one, and nothing else about it."""
+        """A check value that tells a wrong key from the right one, and reveals nothing else about it."""
         return _derived(self.key, _CHECK_INFO, 16).hex()
 
 
 @dataclass(frozen=True)
 class AtRest:
-    """How a state folder's stores are protected on the disk; ``warning`` is what that does not do, or empty."""
+    """How a state folder's stores are protected on disk; ``warning`` names what is not protected, or is empty."""
 
     cipher: str
     source: str
@@ -128,7 +128,7 @@ def os_keyring() -> Ring | None:
 
 
 def no_keyring() -> Ring | None:
-    """For a host that is to keep its key in a file."""
+    """A keyring for a host that stores its key in a file."""
     return None
 
 
@@ -140,7 +140,7 @@ def host_key(
     ring: Callable[[], Ring | None] = os_keyring,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> HostKey:
-    """The key of a state folder's stores, chosen and kept where there is none yet.
+    """The key of a state folder's stores; on first use it is chosen and stored.
 
     Args:
       folder: the state folder.
@@ -172,8 +172,8 @@ def host_key(
         found = HostKey(_read(folder / KEY_FILE if source == FILE else Path(where)), source, where)
     if not hmac.compare_digest(found.check, check):
         raise StateError(
-            f"the key ({found.source}: {found.where}) is not the one that the stores of {folder} were made with "
-            f"({source}: {where}); nothing was changed; give the right one with --key-file or {VARIABLE}"
+            f"the key ({found.source}: {found.where}) is not the key of the stores of {folder} "
+            f"({source}: {where}); nothing was changed; give the right key with --key-file or {VARIABLE}"
         )
     if source == GIVEN and given is not None and str(given.resolve()) != where:
         _describe(folder, HostKey(found.key, GIVEN, str(given.resolve())))  # the key file was moved
@@ -181,21 +181,21 @@ def host_key(
 
 
 def at_rest(folder: Path) -> AtRest | None:
-    """How the stores of a state folder are protected; None where it has no store yet. Raises StateError."""
+    """How the stores of a state folder are protected; None if it has no store yet. Raises StateError."""
     descriptor = _descriptor(folder)
     if descriptor is None:
         return None
     source, where, _ = descriptor
     warning = ""
     if source == FILE:
-        warning = "who copies the whole folder has both: install `keyring`, or give a key file on another disk"
+        warning = "a copy of the whole folder contains both: install `keyring`, or give a key file on another disk"
     return AtRest(CIPHER, source, where, warning)
 
 
 def _chosen(
     folder: Path, given: Path | None, ring: Callable[[], Ring | None], random: Callable[[int], bytes]
 ) -> HostKey:
-    """A new folder's key, kept before anything is encrypted under it."""
+    """The key of a new folder, stored before its first use."""
     lost = next(_encrypted(folder), None)
     if lost is not None and given is None:
         raise StateError(
@@ -205,7 +205,7 @@ def _chosen(
     if given is not None:
         found = HostKey(_read(given), GIVEN, str(given.resolve()))
         if lost is not None and lost.read_bytes()[:_SALT_BYTES] != found.of_store(lost).salt:
-            raise StateError(f"the key {given} is not the one that device store {lost} was made with")
+            raise StateError(f"the key {given} is not the key of device store {lost}")
     else:
         found = _kept(folder, ring, random)
     _describe(folder, found)
@@ -242,7 +242,7 @@ def _from_ring(entry: str, ring: Callable[[], Ring | None]) -> bytes:
     backend = ring()
     advice = f"unlock it, or give the key with --key-file or {VARIABLE}"
     if backend is None:
-        raise StateError(f"the stores' key is in the keyring (entry {entry}), and there is no keyring; {advice}")
+        raise StateError(f"the stores' key is in the keyring (entry {entry}), and no keyring is available; {advice}")
     try:
         text = backend.get_password(_SERVICE, entry)
     except Exception as error:  # whatever its backend raises
@@ -253,7 +253,7 @@ def _from_ring(entry: str, ring: Callable[[], Ring | None]) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """The key of a file that nobody else may read."""
+    """The key from a file that only its owner can read."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -274,7 +274,7 @@ def _read(path: Path) -> bytes:
 
 
 def _descriptor(folder: Path) -> tuple[str, str, str] | None:
-    """(source, where, check), or None where the folder has no key yet."""
+    """(source, where, check), or None if the folder has no key yet."""
     path = folder / DESCRIPTOR
     try:
         values = json.loads(read_private(path))
@@ -289,11 +289,13 @@ def _descriptor(folder: Path) -> tuple[str, str, str] | None:
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error.strerror}; check its permissions") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise StateError(f"{path} is damaged: it says where the stores' key is; restore it from a backup") from error
+        raise StateError(
+            f"{path} is damaged, and the place of the stores' key is in it; restore it from a backup"
+        ) from error
 
 
 def _encrypted(folder: Path) -> Iterator[Path]:
-    """Stores that somebody encrypted."""
+    """The encrypted stores of a folder."""
     for path in sorted(folder.glob("devices/*/*.sqlite")):
         with path.open("rb") as file:
             header = file.read(len(PLAIN_HEADER))

@@ -1,4 +1,4 @@
-"""A lock on a folder: what replaces files in it is done by one process at a time."""
+"""A lock on a folder: one process at a time replaces files in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encrypts a store that an earlier version left in the clear: at any moment there is the old file, or the new one."""
+"""Encrypts an unencrypted store of an earlier version; at every moment the old file or the new one is complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_plain(path: Path) -> bool:
 
 
 def encrypt(path: Path, key: StoreKey) -> None:
-    """Replaces the file by an encrypted one of this version with the same rows. What it held is overwritten.
+    """Replaces the file by an encrypted one of this version with the same rows, and overwrites the old content.
 
     Idempotent, and safe against a kill at any moment. Copies that a file system or a backup keeps are not overwritten.
 
@@ -45,7 +45,7 @@ def encrypt(path: Path, key: StoreKey) -> None:
                 if version != PLAIN_VERSION:
                     raise StateError(
                         f"device store {path} has version {version}, not {PLAIN_VERSION} or {SCHEMA_VERSION}; "
-                        "use the program that made it"
+                        "use the version of the program that made it"
                     )
                 # The lock is kept until the connection is closed: nobody writes to a file that is about to be replaced.
                 connection.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -65,7 +65,7 @@ def encrypt(path: Path, key: StoreKey) -> None:
 
 
 def _complete(path: Path, key: StoreKey) -> None:
-    """The tables that this version has more, in the copy."""
+    """Adds to the copy the tables that are new in this version."""
     connection = database.connected(path, key)
     try:
         connection.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""What is done about a damaged store: it is set aside, and rebuilt from what can be read, but never without its ledger.
+"""Recovery of a damaged store: it is set aside and rebuilt from its readable rows, but never without its ledger.
 
 Every page of a store is authenticated, so damage is found where it is read, and never read as something else. A store
 of which all of identity, decisions, tasks and ledger can be read is rebuilt, with as many of the other rows as are
@@ -28,7 +28,7 @@ _UNFINISHED = ".rebuilding"
 
 @dataclass(frozen=True)
 class Repair:
-    """What became of a store: where the damaged file lies now, and the tables that lost rows.
+    """The outcome of a repair: the new place of the damaged file, and the tables that lost rows.
 
     ``aside`` is None where nothing was damaged.
     """
@@ -38,21 +38,21 @@ class Repair:
 
 
 class PlainStore(StateError):
-    """A store that an earlier version left in the clear."""
+    """An unencrypted store of an earlier version."""
 
 
 def set_aside_path(path: Path) -> Path:
-    """Where a damaged store is kept."""
+    """The path for a damaged store that is set aside."""
     return path.with_name(path.name + _ASIDE)
 
 
 def refuse_set_aside(path: Path) -> None:
-    """Raises StoreDamaged where the store was set aside and nothing took its place."""
+    """Raises StoreDamaged if the store was set aside and there is no new one."""
     aside = set_aside_path(path)
     if aside.exists():
         raise StoreDamaged(
             f"device store {path} was damaged and is set aside as {aside}, since its ledger cannot be read; restore "
-            f"{path.name} from a backup, or remove {aside.name} to begin with nothing, its ledger too"
+            f"{path.name} from a backup, or remove {aside.name} to start with an empty store and an empty ledger"
         )
 
 
@@ -75,13 +75,13 @@ def opened_version(path: Path, connection: Any, key: StoreKey) -> int:
         if header == PLAIN_HEADER:
             raise PlainStore(f"device store {path} is not encrypted") from None
         raise StateError(
-            f"device store {path} is damaged at its beginning, or was made with another key than this host's; "
-            "nothing was changed; restore it from a backup"
+            f"device store {path} is damaged at its start, or encrypted with another key than this "
+            "host's; nothing was changed; restore it from a backup"
         ) from error
 
 
 def repair(path: Path, *, key: HostKey | None = None) -> Repair:
-    """Rebuilds a damaged store, or sets it aside; one that is whole is left as it is. Safe against a kill.
+    """Rebuilds a damaged store, or sets it aside; leaves an intact one as it is. Safe against a kill.
 
     Raises:
       StoreDamaged: its ledger cannot be read; the file was set aside under the name that the message has.
@@ -118,12 +118,12 @@ def repair(path: Path, *, key: HostKey | None = None) -> Repair:
 
 
 def _read(path: Path, key: StoreKey) -> tuple[dict[str, list[tuple]], tuple[str, ...]]:  # type: ignore[type-arg]  # rows of any columns
-    """The rows of each table, and the tables that lost some. Raises DatabaseError where the ledger is among them."""
+    """The rows of each table, and the tables that lost rows. Raises DatabaseError if the ledger lost any."""
     connection = connected(path, key)
     try:
         version = opened_version(path, connection, key)
         if version != SCHEMA_VERSION:
-            raise StateError(f"device store {path} has version {version}; use the program that made it")
+            raise StateError(f"device store {path} has version {version}; use the version of the program that made it")
         connection.execute("BEGIN IMMEDIATE")
         tables = {table: _rows(path, key, table, "ASC", {}) for table in LEDGER_TABLES}
         incomplete = []
@@ -146,7 +146,7 @@ def _read(path: Path, key: StoreKey) -> tuple[dict[str, list[tuple]], tuple[str,
 
 
 def _rows(path: Path, key: StoreKey, table: str, order: str, rows: dict[tuple, None]) -> list[tuple]:  # type: ignore[type-arg]  # rows of any columns
-    """Adds a table's rows to ``rows`` until the damage; a connection that met some reads nothing else."""
+    """Adds a table's rows to ``rows`` up to the damage; a connection that met damage can read nothing else."""
     connection = connected(path, key)
     try:
         for row in connection.execute(f"SELECT * FROM {table} NOT INDEXED ORDER BY 1 {order}"):

@@ -1,4 +1,4 @@
-"""How long rows stay: a period per table, and the pruning that keeps to it, a bounded number of rows at a time.
+"""How long rows are kept: a period per table, and pruning in bounded steps.
 
 The privacy ledger, its tasks and the person's decisions have no period: they never expire, as limits count on them.
 
@@ -33,7 +33,7 @@ _MOST_FILES = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Days that rows are kept after they were written; None keeps them until they are erased.
+    """Days for which rows are kept after they were written; None keeps them until they are erased.
 
     Attributes:
       events: what the device's apps saw happen.
@@ -77,7 +77,7 @@ class Retention:
 
     @classmethod
     def kept(cls, folder: Path) -> Retention | None:
-        """That of the host whose state folder this is; None where none says. Raises StateError."""
+        """The retention of the host with this state folder; None if none is stored. Raises StateError."""
         try:
             return cls(**json.loads(read_private(folder / FILE)))
         except FileNotFoundError:
@@ -109,7 +109,7 @@ _KEYS = {"local_data": "(service, key)", "downloads": "(service, key)", "downloa
 
 
 def prune(database: Database, retention: Retention, *, now: float, most: int = _MOST_ROWS) -> int:
-    """Deletes rows that are past their period, at most ``most`` of each table; returns how many.
+    """Deletes rows older than their period, at most ``most`` per table; returns their number.
 
     A later call goes on where one stopped. ``now`` is in seconds since the epoch; see above for a clock that jumps.
 
@@ -144,7 +144,7 @@ def records_needed(database: Database, retention: Retention, *, now: float) -> s
 def prune_records(
     folder: Path, needed: Iterable[str], retention: Retention, *, now: float | None = None, most: int = _MOST_FILES
 ) -> int:
-    """Deletes records that no ledger of ``needed`` names and that are older than their period; returns how many.
+    """Deletes records older than their period that no ledger of ``needed`` names; returns their number.
 
     Files that are kept: the records ``needed``, what they refer to, and everything that is no record.
 
@@ -169,7 +169,7 @@ def prune_records(
 
 
 def _referred(record: Path) -> set[str]:
-    """The reference values that a record rests on; none where it cannot be read."""
+    """The reference values of a record; none if it cannot be read."""
     try:
         content = json.loads(record.read_bytes())
         return {str(content["reference_values_sha256"])}

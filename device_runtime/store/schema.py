@@ -1,4 +1,4 @@
-"""The tables of a device's store, and the values that its rows are read into."""
+"""The tables of a device's store, and the value objects of their rows."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ DATA_TABLES = (
 
 
 class State(enum.Enum):
-    """Where a participation stands."""
+    """The state of a participation."""
 
     PREPARED = "PREPARED"
     SENT = "SENT"
@@ -91,7 +91,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who the device is, to itself: nothing of it ever leaves the device. Its ``repr`` shows no secret."""
+    """The device's own identity: nothing of it ever leaves the device. Its ``repr`` shows no secret."""
 
     device_id: bytes
     secret: bytes = field(repr=False)
@@ -130,7 +130,7 @@ class Participation:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A round that the device was asked for: when, and how it ended.
+    """A round that the device was asked for: its time and its outcome.
 
     ``outcome`` is "declined", "prepared" (it may have been counted), "sent" or "refused"; or ``EMPTY``: the device took
     part with the empty contribution, since its data could not be used as the task asks.

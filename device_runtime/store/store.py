@@ -1,8 +1,8 @@
 """One device's own storage: a small encrypted SQLite file with its identity, its data, and the ledger of what it sent.
 
-Thousands of devices may share a process, so a store is opened for one use and closed again, its pages are small, and
-every change is one short transaction, on the disk when it returns. A device's file is private to its user
-(mode 0600) and lies at ``devices/<nn>/<number>.sqlite``.
+Thousands of devices may share a process, so a store is opened for one use and closed again. Its pages are small, and
+every change is one short transaction, durable when it returns. A device's file is private to its user (mode 0600) and
+lies at ``devices/<nn>/<number>.sqlite``.
 
 A participation goes through ``PREPARED -> SENT | REFUSED``. It is PREPARED, with the exact bytes to send, before the
 first byte leaves: a device that dies in between sends the same bytes again, and never makes a second contribution to
@@ -64,7 +64,7 @@ class Store(Database):
 
     @classmethod
     def open(cls, path: Path, *, durable: bool = True, key: HostKey | None = None) -> Store:
-        """Opens an existing store; one that an earlier version left in the clear is encrypted first.
+        """Opens an existing store; encrypts an unencrypted one of an earlier version first.
 
         ``durable=True`` has every transaction on the disk before it returns: what was sent survives a power cut. With
         ``False`` it survives the death of the process, and a power cut may damage the file; a host that plays thousands
@@ -91,7 +91,7 @@ class Store(Database):
         key: HostKey | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> Store:
-        """Opens the store, made first (with a new identity) where it is missing or its making was interrupted.
+        """Opens the store; creates it first (with a new identity) if it is missing or its creation was interrupted.
 
         Raises:
           StoreDamaged: as ``open``: one that was set aside as damaged is never replaced by an empty one.
@@ -129,7 +129,8 @@ class Store(Database):
                     return None
                 if version != SCHEMA_VERSION:
                     raise StateError(
-                        f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the program that made it"
+                        f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the "
+                        "version of the program that made it"
                     )
                 connection.execute(DURABLE if durable else NOT_DURABLE)
             except BaseException:
@@ -159,7 +160,7 @@ class Store(Database):
         return store
 
     def identity(self) -> Identity:
-        """The device's identity. Raises StateError where the store lacks it."""
+        """The device's identity. Raises StateError if the store lacks it."""
         row = self.one("SELECT device_id, secret, seed FROM identity")
         if row is None or (len(row[0]), len(row[1]), len(row[2])) != (ID_BYTES, SECRET_BYTES, 8):
             raise StateError(f"device store {self.path} is damaged: its identity is missing; restore it from a backup")
@@ -175,7 +176,7 @@ class Store(Database):
         return LocalRows(np.array(items, dtype=np.int64), np.array(values, dtype=np.float64))
 
     def fill(self, items: npt.NDArray[np.integer], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:
-        """Gives an empty store its ratings; ``filled_from`` (a hash) says which data they are.
+        """Fills an empty store with ratings; ``filled_from`` (a hash) identifies the data.
 
         Returns False where the store already holds that same data, or the person erased them: nothing is changed.
 
@@ -199,7 +200,7 @@ class Store(Database):
             self._connection.execute("INSERT OR REPLACE INTO ratings (item, value) VALUES (?, ?)", (item, value))
 
     def person(self) -> Person:
-        """What the person decided for this device."""
+        """The person's decisions for this device."""
         row = self.one("SELECT data FROM person")
         if row is None:
             return Person()
@@ -207,8 +208,8 @@ class Store(Database):
             return Person.from_json(row[0])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(
-                f"device store {self.path} is damaged: its person's limits and opt-outs are lost; nothing is sent "
-                "from it; restore it from a backup"
+                f"device store {self.path} is damaged: its person's limits and opt-outs are lost; it "
+                "sends nothing; restore it from a backup"
             ) from error
 
     def change_person(self, change: Callable[[Person], Person]) -> Person:
@@ -225,7 +226,7 @@ class Store(Database):
         return after
 
     def set_limits(self, limits: Limits | None) -> None:
-        """Sets the person's limits for this device, or leaves them to the host."""
+        """Sets the person's limits for this device; None leaves them to the host."""
         self.change_person(lambda person: dataclasses.replace(person, limits=limits))
 
     def tasks(self) -> tuple[TaskTerms, ...]:
@@ -240,7 +241,7 @@ class Store(Database):
             ) from error
 
     def declined(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int, *, time: float = 0.0) -> None:
-        """Remembers a task that was offered and declined, so that the person can be told why; the first few of them."""
+        """Stores a task that was declined, so that the person can see why; at most a fixed number of them."""
         with self.transaction():
             self._remember(task, terms, round, most=_MOST_DECLINED)
             if self.one("SELECT 1 FROM tasks WHERE task_sha256 = ?", (terms.task_sha256,)) is not None:
@@ -265,7 +266,7 @@ class Store(Database):
         return AppData(self, service, Bounds() if bounds is None else bounds)
 
     def _remember(self, task: common_pb2.SignedTask, terms: TaskTerms, round: int, *, most: int) -> None:
-        """Keeps a task, unless ``most`` without a contribution are kept: a server may name as many as it likes."""
+        """Stores a task, unless ``most`` without a contribution are stored: a server may name any number of them."""
         self._connection.execute(
             "INSERT INTO tasks (task_sha256, definition, signature, charges, offered) SELECT ?, ?, ?, ?, ? "
             "WHERE (SELECT count(*) FROM tasks WHERE task_sha256 NOT IN (SELECT task_sha256 FROM participations)) < ? "
@@ -274,17 +275,17 @@ class Store(Database):
         )
 
     def offered(self, task_sha256: bytes) -> int:
-        """The last round of a task that the device was asked for; 0 where it was asked for none."""
+        """The last round of a task that the device was asked for; 0 if there is none."""
         row = self.one("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
         return 0 if row is None else int(row[0])
 
     def signed_task(self, task_sha256: bytes) -> common_pb2.SignedTask | None:
-        """A task as its developer signed it; None where the device never met it."""
+        """A task as its developer signed it; None if the device does not know it."""
         row = self.one("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
         return None if row is None else common_pb2.SignedTask(definition=row[0], signature=row[1])
 
     def charged(self, *, but: tuple[bytes, int] | None = None) -> list[Charged]:
-        """What the person's contributions are charged for, but for the one to (task, round) ``but``.
+        """The contributions that the person is charged for, except the one to (task, round) ``but``.
 
         One that the enclave refused under its signature was not used and is left out. One without an answer, or with a
         refusal that nobody signed, may have been used and is in it.
@@ -304,7 +305,7 @@ class Store(Database):
             ) from error
 
     def answers(self) -> list[Answered]:
-        """What apps were told, in order."""
+        """All answers to apps, in order."""
         rows = self.all("SELECT service, app, choices, epsilon, time FROM answers ORDER BY id")
         return [
             Answered(service=service, app=app, choices=choices, epsilon=epsilon, time=time)
@@ -319,19 +320,19 @@ class Store(Database):
         )
 
     def standing(self) -> Standing:
-        """The time of the last contribution; one that is still to be sent is none yet."""
+        """The time of the last contribution; one that is still to be sent does not count."""
         row = self.one(
             "SELECT max(time) FROM participations WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL)"
         )
         return Standing(last=None if row is None else row[0])
 
     def count_examples(self) -> int:
-        """How many rows tasks may read: ratings and events."""
+        """The number of rows that tasks may read: ratings and events."""
         row = self.one("SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events)")
         return 0 if row is None else int(row[0])
 
     def empty_contributions(self) -> int:
-        """How many contributions were empty because the device's data could not be used as their task asks."""
+        """The number of contributions that were empty because the task could not use the device's data."""
         row = self.one("SELECT count(*) FROM assignments WHERE outcome = ?", (EMPTY,))
         return 0 if row is None else int(row[0])
 
@@ -359,12 +360,12 @@ class Store(Database):
             self._connection.execute("VACUUM")
 
     def end_task(self, task_sha256: bytes) -> None:
-        """Erases what is queued for a task that was ended; it may have counted before, so it stays charged."""
+        """Erases the queued upload of a task that was ended; it may have counted before, so it stays charged."""
         with self.transaction():
             self._forget("task_sha256 = ?", (task_sha256,))
 
     def _forget(self, where: str, arguments: tuple[object, ...]) -> None:
-        """Erases what is queued, and the local parameters. A queued upload may have arrived, so it stays charged."""
+        """Erases the queued upload and the local parameters. The upload may have arrived, so it stays charged."""
         self._connection.execute(
             "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
             f"WHERE state = 'PREPARED' AND {where}",
@@ -373,7 +374,7 @@ class Store(Database):
         self._connection.execute(f"DELETE FROM local_parameters WHERE {where}", arguments)
 
     def participation(self, task_sha256: bytes, round: int) -> Participation | None:
-        """What the device did in one round of one task, or None where it did nothing yet."""
+        """The device's participation in one round of one task, or None."""
         statement = f"SELECT {COLUMNS} FROM participations WHERE task_sha256 = ? AND round = ?"
         row = self.one(statement, (task_sha256, round))
         return None if row is None else participation_of(row)
@@ -385,7 +386,7 @@ class Store(Database):
         return tuple(participation_of(row) for row in rows)
 
     def settled(self) -> list[tuple[bytes, int, State]]:
-        """(task, round, state) of the participations in which nothing is left to send."""
+        """(task, round, state) of the participations with nothing left to send."""
         with errors(self.path):
             rows = self._connection.execute(
                 "SELECT task_sha256, round, state FROM participations WHERE state <> 'PREPARED' OR sealed IS NULL"
@@ -400,7 +401,7 @@ class Store(Database):
         task: common_pb2.SignedTask,
         terms: TaskTerms,
     ) -> None:
-        """Stores what will be sent, what it costs, and the new local parameters, before it is sent.
+        """Stores the bytes to send, their cost, and the new local parameters, before anything is sent.
 
         Without ``local_parameters`` the contribution is the empty one; earlier ones stay.
 
@@ -438,7 +439,7 @@ class Store(Database):
                 )
 
     def give_up(self, task_sha256: bytes, round: int) -> None:
-        """Erases what was kept for sending, without an answer: it may have been counted, and stays charged."""
+        """Erases the bytes to send without an answer: they may have been counted, so they stay charged."""
         with self.transaction():
             self._connection.execute(
                 "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
@@ -447,7 +448,7 @@ class Store(Database):
             )
 
     def settle(self, task_sha256: bytes, round: int, state: State, refusal: Refusal | None = None) -> None:
-        """Stores the aggregator's answer and erases what was kept for sending.
+        """Stores the aggregator's answer, and erases the bytes to send.
 
         A ``refusal`` that the enclave did not sign comes with SENT: the contribution may have been counted.
         """

@@ -1,4 +1,4 @@
-"""What a server asks of a device, checked once and then shared by all devices of the process.
+"""A server's assignment, checked once and then shared by all devices of the process.
 
 An assignment comes from the untrusted server. Before a device acts on it: the task and the model manifest carry their
 developer's signature, both belong together, the task is one of the device's own population, and the model has the
@@ -60,18 +60,18 @@ class Model:
 
     @property
     def reads_model(self) -> bool:
-        """Whether devices fetch anything of the model before they contribute."""
+        """Whether devices fetch any part of the model before they contribute."""
         return algorithm_for(self.definition).reads_model
 
     @property
     def rows_per_request(self) -> int:
-        """Rows that every device asks for; 0 without a keyed table."""
+        """Rows per request of every device; 0 without a keyed table."""
         return algorithm_for(self.definition).rows_per_request or 0
 
 
 @dataclass(frozen=True)
 class Work:
-    """One round that is open, where to take part in it, and the server's proofs from the log (not checked yet).
+    """An open round, the addresses of its services, and the server's proofs from the log (not checked yet).
 
     ``charter`` names the task's developer as an owner of the population; whether it is in force is not checked yet, nor
     whose signature ``round_key`` carries. ``token_key`` and ``issuer`` (host:port) are what the server says of the
@@ -90,7 +90,7 @@ class Work:
 
     @property
     def hpke_key(self) -> bytes:
-        """What contributions are sealed to, where ``round_key`` is signed by the aggregator's enclave; or nothing."""
+        """The key for contributions, if the aggregator's enclave signed ``round_key``; otherwise empty."""
         return b"" if self.round_key is None else self.round_key.hpke_key
 
     @property
@@ -100,7 +100,7 @@ class Work:
 
     @property
     def host_bytes(self) -> int:
-        """Length of the part that the aggregator's host gets; 0 where the enclave gets the contribution whole."""
+        """Length of the part for the aggregator's host; 0 if the enclave gets the whole contribution."""
         return self.model.host_bytes[self.round]
 
     @property
@@ -194,7 +194,7 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
 
 
 class AssignmentReader:
-    """``open_assignment`` that checks equal bytes once; thread-safe."""
+    """``open_assignment`` with a cache for equal bytes; thread-safe."""
 
     def __init__(self, population: str) -> None:
         self._population = population

@@ -1,4 +1,4 @@
-"""Whose the populations of a device host are: a task or a model of anybody else is not acted on.
+"""The owners of populations, as a device host knows them: it rejects tasks and models of anybody else.
 
 Every task and every model comes with the charter that is in force, and that names its developer as an owner. It has to
 be in the transparency log, and what the aggregator's evidence shows. Beyond that a host remembers, for each population,
@@ -9,7 +9,7 @@ It also remembers the id of the population's ledger, which the enclave drew when
 through every restart and upgrade. A population that started again, at zero, has another one: whoever contributed to it
 before sends nothing to it.
 
-What is remembered is of the host, not of a device, and says nothing about any.
+The memory belongs to the host, and says nothing about any device.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LARGEST_FILE = 1 << 20
 
 
 def charter_of(signed: population_pb2.SignedCharter, definition: common_pb2.TaskDefinition) -> Charter:
-    """The charter that came with a task, which names the task's developer as an owner of its population.
+    """The charter that came with a task; it names the task's developer as an owner of the population.
 
     Raises:
       ConfigurationError: it is malformed.
@@ -65,7 +65,7 @@ def require_in_force(charter: Charter | None, enclave: VerifiedEnclave) -> Chart
 
 
 class CharterMemory:
-    """What a device host remembers of each population. Thread-safe.
+    """The memory of a device host about each population. Thread-safe.
 
     Args:
       file: where it lies; None remembers for the life of the process.
@@ -79,7 +79,7 @@ class CharterMemory:
         self._known: dict[str, dict[str, Any]] | None = None
 
     def check(self, charter: Charter) -> None:
-        """Returns if nothing speaks against ``charter``.
+        """Returns if ``charter`` agrees with all that is remembered.
 
         Raises:
           PrivacyError: the population was founded otherwise than pinned or seen first, or the charter is an older one.
@@ -96,12 +96,12 @@ class CharterMemory:
         same = known is not None and charter.sha256.hex() == known["charter"]
         if known is not None and not same and charter.sequence <= known["sequence"]:
             raise PrivacyError(
-                f"the server shows charter {charter.sequence} of population {charter.population!r}, and this device "
-                f"saw charter {known['sequence']} before"
+                f"the server shows charter {charter.sequence} of population {charter.population!r}, "
+                f"and this device knows charter {known['sequence']}"
             )
 
     def accept(self, charter: Charter, enclave: VerifiedEnclave) -> None:
-        """Remembers a charter that was checked, and the ledger that ``enclave`` shows beside it, durably.
+        """Stores a checked charter, and the ledger that ``enclave`` shows beside it, durably.
 
         Raises:
           PrivacyError, StateError: as ``check``.
@@ -115,8 +115,8 @@ class CharterMemory:
             if known and shown != known:
                 raise AttestationError(
                     Reason.WRONG_LEDGER,
-                    f"the ledger of population {charter.population!r} is not the one that this device knows: what was "
-                    "spent before is forgotten in it, so nothing is sent",
+                    f"the ledger of population {charter.population!r} is not the one that this device "
+                    "knows: earlier charges are missing from it, so nothing is sent",
                 )
             line = {
                 "charter": charter.sha256.hex(),
@@ -141,7 +141,7 @@ class CharterMemory:
 
 
 def _kept(file: Path) -> Path:
-    """Made after the file: without it, one that is lost would look like that of a new device."""
+    """A marker, created after the file: without it, a lost file would look like that of a new device."""
     return file.with_name(f"kept-{file.name}")
 
 
@@ -153,8 +153,8 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
         except FileNotFoundError:
             if _kept(file).exists():
                 raise StateError(
-                    f"{file} is gone: whose the populations are, and which ledgers they have, is lost; restore it from "
-                    f"a backup, or remove {_kept(file).name} too, to trust the next answer"
+                    f"{file} is gone: the owners and the ledgers of populations are lost; restore it "
+                    f"from a backup, or remove {_kept(file).name} too, to trust the next answer"
                 ) from None
             return {}
     try:

@@ -1,7 +1,6 @@
-"""The connections of the page's server: how many may be open, which one makes way, and what one request may take.
+"""The connections of the page's server: their number, their eviction, and the limits of one request.
 
-Anybody on this machine can open connections to a port of it. Who says nothing, or says it slowly, must not keep the
-person from their page:
+Anybody on this machine can open connections to a port of it. A silent or slow client must not block the person's page:
 
 - a request is whole within ``REQUEST_SECONDS`` and ``LARGEST_REQUEST``, and its answer is read within the same time;
 - at most ``MOST_CONNECTIONS`` are open, and at most ``MOST_STRANGERS`` of them have not named an address of the view,
@@ -37,7 +36,7 @@ class _State:
 
 
 class Connections:
-    """The open connections, the one that has been waiting for longest first. Thread-safe."""
+    """The open connections, sorted by how long they have been waiting, longest first. Thread-safe."""
 
     def __init__(self) -> None:
         self._open: dict[socket.socket, _State] = {}
@@ -48,7 +47,7 @@ class Connections:
             return len(self._open)
 
     def admit(self, connection: socket.socket) -> bool:
-        """Takes a new connection in, for which another one may have to go; False where all are being answered."""
+        """Admits a new connection, and evicts another one if needed; False if all have a request in progress."""
         with self._changed:
             strangers = sum(not state.known for state in self._open.values())
             if strangers >= MOST_STRANGERS or len(self._open) >= MOST_CONNECTIONS:
@@ -62,13 +61,13 @@ class Connections:
             return True
 
     def recognize(self, connection: socket.socket) -> None:
-        """It named an address of the view, and is being answered from now on."""
+        """Marks a connection as known: it named an address of the view, and its request is in progress."""
         with self._changed:
             if connection in self._open:
                 self._open[connection] = _State(known=True, answering=True)
 
     def rest(self, connection: socket.socket) -> None:
-        """It waits for its next request from now on."""
+        """Marks a connection as idle: it waits for its next request."""
         with self._changed:
             state = self._open.get(connection)
             if state is not None and state.answering:
@@ -76,13 +75,13 @@ class Connections:
                 self._open[connection] = self._open.pop(connection)
 
     def leave(self, connection: socket.socket) -> None:
-        """It is closed."""
+        """Removes a closed connection."""
         with self._changed:
             self._open.pop(connection, None)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends all of them, those that are being answered too."""
+        """Closes all connections, also during a request."""
         with self._changed:
             for connection in self._open:
                 hang_up(connection)
@@ -94,16 +93,16 @@ class Connections:
 
 
 def hang_up(connection: socket.socket) -> None:
-    """Ends a connection that another thread may be reading from, or writing to; that thread closes it."""
+    """Shuts a connection down while another thread may use it; that thread then closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 class Source(Protocol):
-    """What a socket offers to a reader."""
+    """The methods of a socket that a reader needs."""
 
     def settimeout(self, seconds: float, /) -> None:
-        """Of the next read."""
+        """Sets the timeout of the next read."""
         ...
 
     def recv_into(self, buffer: memoryview, /) -> int:
@@ -112,7 +111,7 @@ class Source(Protocol):
 
 
 class RequestReader(io.RawIOBase):
-    """The bytes of one request at a time, of a connection: ``begin`` starts the next one.
+    """Reads the bytes of one request at a time from a connection: ``begin`` starts the next one.
 
     Reading raises TimeoutError once the request's time is over, however its bytes drip in, and ends, as where the other
     side closed, once it is too long.
@@ -129,7 +128,7 @@ class RequestReader(io.RawIOBase):
         self.begin()
 
     def begin(self) -> None:
-        """From here on, another request is read."""
+        """Starts the next request."""
         self._until = self._clock() + REQUEST_SECONDS
         self._left = LARGEST_REQUEST
 

@@ -1,7 +1,7 @@
 """Opens the person's browser at an address that nobody else may see.
 
-What a program is started with can be read by every user of the machine (``ps``), and the address is a secret. So the
-browser is given a file that the person alone may read, and the file leads on.
+Every user of the machine can read the arguments of a program (``ps``), and the address is a secret. So the browser
+opens a file that only the person may read, and the file redirects to the address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE = "view.html"
 
 @contextmanager
 def opened(url: str, folder: Path, *, browser: Callable[[str], object] = webbrowser.open) -> Iterator[None]:
-    """Opens ``url`` by way of a file in ``folder``, mode 0600, that is gone at the end. Raises StateError."""
+    """Opens ``url`` through a file in ``folder``, mode 0600, which is deleted at the end. Raises StateError."""
     door = folder / FILE
     page = (
         '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>your device</title>'

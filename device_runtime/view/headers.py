@@ -1,4 +1,4 @@
-"""The response headers that keep a page inside the browser, and what each directive is there for.
+"""The response headers that keep a page inside the browser, and the purpose of each directive.
 
 Two walls. The rendered page's own policy fetches nothing, runs nothing, submits nothing. The page around it, which the
 rendered one cannot change, holds it in a frame that may show one folder of this server alone: a rendered page that
@@ -25,12 +25,12 @@ RENDERED_POLICY = (
 
 
 def rendered_headers() -> dict[str, str]:
-    """Of a rendered result: the developer's page."""
+    """Headers of a rendered result: the developer's page."""
     return {**_COMMON, "Referrer-Policy": "no-referrer", "Content-Security-Policy": RENDERED_POLICY}
 
 
 def page_headers(frames: str = "'none'") -> dict[str, str]:
-    """Of the runtime's own pages; ``frames`` is the URL of the one folder that a frame of it may show."""
+    """Headers of the runtime's own pages; ``frames`` is the URL of the one folder that a frame of them may show."""
     policy = (
         f"default-src 'none'; style-src 'self'; img-src 'self'; frame-src {frames}; form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"

@@ -1,6 +1,6 @@
-"""What a device tells its own person: what was read, sent and charged, and whether it would train now.
+"""What a device reports to its own person: data that were read, sent and charged, and whether it would train now.
 
-Everything comes from the device's store; nothing is asked of anybody, and nothing of it leaves the device.
+Everything comes from the device's store. This makes no network call.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
 
 
 def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
-    """Everything that the store holds about its person, JSON-able: the privacy page, the data, the parameters.
+    """All data that the store has about its person, JSON-able: the privacy page, the data, the parameters.
 
     Left out are the device's secret and seed, which say nothing about the person and would let others act for the
     device, and the bytes of uploads that are queued, which are derived from the data.
@@ -144,7 +144,7 @@ def _everything(data: AppData) -> dict[str, Any]:
 def explain(
     store: Store, gate: Gate, *, population: str | None = None, task: tuple[TaskTerms, int] | None = None
 ) -> tuple[Reading, ...]:
-    """Whether the device would train now: every reason that could keep it from it, met or not.
+    """Whether the device would train now: every condition and limit, met or not.
 
     ``task`` is a task and the round that would be asked for; without one, the device would train if it would in one of
     the tasks that it knows, or knows none yet and would ask.
@@ -164,7 +164,7 @@ def explain(
 
 
 def _of_task(store: Store, gate: Gate, terms: TaskTerms, round: int) -> list[Reading]:
-    """What a task's own terms, and the person's limits, say about a round of it."""
+    """The terms of a task and the person's limits, for one round of it."""
     person, key = store.person(), (terms.task_sha256, round)
     known = store.participation(*key)
     done = known is not None and (known.state is not State.PREPARED or known.sealed is None)
@@ -193,7 +193,7 @@ def _of_task(store: Store, gate: Gate, terms: TaskTerms, round: int) -> list[Rea
 
 
 def _known_tasks(store: Store, gate: Gate, population: str | None) -> Reading:
-    """Whether there is a known task in which nothing of its own keeps the device from training."""
+    """Whether some known task has nothing of its own that stops the device from training."""
     person, told, would = store.person(), [], False
     for terms in store.tasks():
         if population is not None and terms.population != population:
@@ -202,7 +202,7 @@ def _known_tasks(store: Store, gate: Gate, population: str | None) -> Reading:
         unmet = next((one for one in findings if not one.met), None)
         would = would or unmet is None
         told.append(f"{terms.name}: {'yes' if unmet is None else unmet.read}")
-    return Reading("tasks", would or not told, "one that it would train", "; ".join(told) or "it knows none yet")
+    return Reading("tasks", would or not told, "a task that it would train", "; ".join(told) or "no task is known yet")
 
 
 def _population(person: Person, population: str) -> Reading:
@@ -220,7 +220,9 @@ def _opt_out(person: Person, terms: TaskTerms | None) -> Reading:
 
 
 def next_round(store: Store, terms: TaskTerms) -> int:
-    """The round that the device would take part in next: one still to be sent, or the first that it has not settled."""
+    """The round that the device would take part in next: one that is still to be sent, or the first that is not
+    settled.
+    """
     own = [line for line in store.ledger() if line.task_sha256 == terms.task_sha256]
     queued = [line.round for line in own if line.state is State.PREPARED and line.sealed is not None]
     if queued:
@@ -246,7 +248,7 @@ def _tried(name: str, wanted: str, well: str, check: Callable[[], None], *, only
 
 
 def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> list[dict[str, Any]]:
-    """Which tables were read, by which tasks, in how many rounds."""
+    """Tables that were read, by task, with the number of rounds."""
     rounds: dict[tuple[str, str], int] = {}
     for line in ledger:
         own = terms[line.task_sha256]

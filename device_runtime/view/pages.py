@@ -45,7 +45,7 @@ _INNER_STYLE = (
 
 
 def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
-    """The person's page: what was spent, what was sent, what they decided, and what was rendered for them."""
+    """The person's page: privacy spent, contributions, decisions and results."""
     found = page.found
     return _page(
         f"{page.name}: your data and you",
@@ -65,12 +65,12 @@ def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
 
 
 def around(result: ResultPage, folder: str, now: float) -> str:
-    """The runtime's page around a rendered one."""
+    """The runtime's page around a rendered result."""
     return _page(
         result.title,
         f'<p class="soft"><a href="../">back</a></p><h1>{_text(result.title)}</h1>'
         f'<p class="soft">made on this device by {_text(result.service)}, {_ago(now - result.time)}; '
-        "the app that asked is not told it, and the page cannot send anything</p>"
+        "the app that asked does not get it, and the page cannot send anything</p>"
         f'<iframe sandbox="" referrerpolicy="no-referrer" title="{_text(result.title)}" '
         f'src="{_text(folder)}"></iframe>',
         style="../style.css",
@@ -78,7 +78,7 @@ def around(result: ResultPage, folder: str, now: float) -> str:
 
 
 def inner(harmless: str) -> str:
-    """The rendered page itself, of HTML that was made harmless."""
+    """The rendered result itself, from sanitized HTML."""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>result</title>'
         f"<style>{_INNER_STYLE}</style><body>{harmless}</body></html>"
@@ -86,7 +86,7 @@ def inner(harmless: str) -> str:
 
 
 def problem(what: str, *, back: bool = False) -> str:
-    """Something could not be done or found; ``back`` leads to the page that asked, one level up."""
+    """An action that failed or a page that does not exist; ``back`` leads to the page before, one level up."""
     way = '<p><a href="./">back</a></p>' if back else ""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
@@ -118,7 +118,7 @@ def _state(page: PrivacyPage) -> str:
     reasons = "".join(f"<li>{_text(line)}</li>" for line in lines)
     reasons = f"<ul>{reasons}</ul>" if lines else '<p class="soft">No conditions are set on when it trains.</p>'
     notes = "".join(f"<li>{_text(note)}</li>" for note in page.notes)
-    trouble = f"<p>What went wrong, newest first; no app is told:</p><ul>{notes}</ul>" if notes else ""
+    trouble = f"<p>Failures, newest first; no app learns of them:</p><ul>{notes}</ul>" if notes else ""
     pausing = _button("resume", "Resume") if found["paused_since"] is not None else _button("pause", "Pause")
     leaving = (
         _button("opt-in", "Take part again")
@@ -143,8 +143,8 @@ def _cards(found: Mapping[str, Any]) -> str:
     return (
         f'<div class="cards">{shown}<div class="card">contributions<b>{sent}</b>'
         f'<span class="soft">{found["examples"]} examples on this device</span></div></div>'
-        '<p class="soft">ε says how much somebody who sees all that was released could learn about you at most: below '
-        "1 next to nothing, above 10 a lot.</p>"
+        '<p class="soft">ε limits how much anyone who sees all releases can learn about you: below 1 next to nothing, '
+        "above 10 a lot.</p>"
     )
 
 
@@ -192,7 +192,7 @@ def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
         for one in reversed(answers)
     ]
     heads = ("when", "app", "by service", "what", "#ε")
-    return _table("What apps were told", heads, rows, empty="No app was told anything about you.")
+    return _table("Answers to apps", heads, rows, empty="No app got an answer about you.")
 
 
 def _read(found: Mapping[str, Any]) -> str:
@@ -200,11 +200,11 @@ def _read(found: Mapping[str, Any]) -> str:
         f'<td>{_text(one["table"])}</td><td>{_text(one["task"])}</td><td class="number">{one["rounds"]}</td>'
         for one in found["read"]
     ]
-    return _table("What was read for it", ("table", "task", "#rounds"), rows, empty="")
+    return _table("Data that were read for it", ("table", "task", "#rounds"), rows, empty="")
 
 
 def _kept(found: Mapping[str, Any]) -> str:
-    """Where the data lie, what apps keep there, and for how long."""
+    """The place of the data, the data of apps, and the retention periods."""
     kinds = ("events", "requests", "local", "downloads")
     rows = [
         f"<td>{_text(name)}</td>" + "".join(f'<td class="number">{counts[kind]}</td>' for kind in kinds)
@@ -220,16 +220,17 @@ def _kept(found: Mapping[str, Any]) -> str:
             for name, value in days.items()
         )
         shown += (
-            f'<p class="soft">Kept for: {_text(periods)}; the list of what was sent stays, as limits count on it.</p>'
+            f'<p class="soft">Kept for: {_text(periods)}; the list of contributions stays, because '
+            "limits depend on it.</p>"
         )
     return (
-        shown
-        + '<p class="soft"><code>odp device export</code> writes all of it, <code>odp device erase</code> wipes.</p>'
+        shown + '<p class="soft"><code>odp device export</code> writes all of it to a file, <code>odp device '
+        "erase</code> erases it.</p>"
     )
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[str], *, empty: str) -> str:
-    """A section; columns whose head begins with # hold numbers. Without rows it says ``empty``, or is left out."""
+    """A section with a table; columns whose title begins with # hold numbers. Without rows: ``empty``, or nothing."""
     if not rows:
         return f"<h2>{title}</h2><p>{empty}</p>" if empty else ""
     cells = "".join(
@@ -246,7 +247,8 @@ def _limits(limits: Mapping[str, Any], set_by: str) -> str:
         if name in limits
     )
     return (
-        f'<h2>Your limits</h2><p class="soft">set by the {_text(set_by)}; a contribution beyond them is not made</p>'
+        f'<h2>Your limits</h2><p class="soft">set by the {_text(set_by)}; the device makes no '
+        "contribution beyond them</p>"
         f'<form method="post" action="limit"><div class="limits">{fields}</div><button>Set</button></form>'
     )
 

@@ -1,4 +1,4 @@
-"""The person's decisions behind the view: the same store, gate and checks as `odp device privacy` and its like."""
+"""The person's decisions behind the view, with the same store, gate and checks as `odp device privacy`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from odp.errors import ConfigurationError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacyPage:
-    """What the front page shows: ``found`` is ``overview``'s, ``reasons`` what keeps the device from training now.
+    """The data of the front page: ``found`` comes from ``overview``, ``reasons`` stop the device from training now.
 
     ``notes`` are lines on what went wrong, newest first; ``met`` the conditions that hold.
     """
@@ -31,19 +31,19 @@ class PrivacyPage:
 
 
 class Controls(Protocol):
-    """What the view needs to know of a device, and may change on it."""
+    """What the view needs from a device, and may change on it."""
 
     def page(self) -> PrivacyPage:
-        """The front page's content, read anew. Raises StateError where the store is damaged."""
+        """The data of the front page, read again. Raises StateError if the store is damaged."""
         ...
 
     def decide(self, what: str, form: Mapping[str, str]) -> bool:
-        """Carries out a decision; False where there is none of that name. Raises OdpError where it is not possible."""
+        """Executes a decision; False if its name is unknown. Raises OdpError if it is not possible."""
         ...
 
 
 class DeviceControls:
-    """Those of one device's store. Opens it for each look, so that the device host may work beside it.
+    """The controls of one device. Each call opens the store, so that the device host may run at the same time.
 
     Args:
       path: of the store.
@@ -67,8 +67,8 @@ class DeviceControls:
             return PrivacyPage(
                 name=self._name,
                 found=overview(store, self._gate, now=self._clock()),
-                reasons=tuple(f"{one.name}: {one.read} (asked: {one.wanted})" for one in readings if not one.met),
-                met=tuple(f"{one.name}: {one.read}, as asked" for one in readings if one.met),
+                reasons=tuple(f"{one.name}: {one.read} (wanted: {one.wanted})" for one in readings if not one.met),
+                met=tuple(f"{one.name}: {one.read}, as wanted" for one in readings if one.met),
                 notes=self._notes(),
             )
 
@@ -125,13 +125,13 @@ LIMITS: Mapping[str, str] = {
     "max_total_epsilon_30_days": "ε of everything, in 30 days",
     "max_developer_epsilon": "ε of one developer's tasks, for ever",
     "max_developer_epsilon_30_days": "ε of one developer's tasks, in 30 days",
-    "max_answers_epsilon_30_days": "ε of what one service tells apps, in 30 days",
+    "max_answers_epsilon_30_days": "ε of one service's answers to apps, in 30 days",
     "max_epsilon": "ε of one task, over its whole life",
     "max_delta": "δ of one task",
     "max_total_delta": "δ of everything",
-    "min_cohort": "people, at least, behind whatever a task releases",
-    "populations": "groups whose tasks are allowed, with commas; empty allows all",
-    "tables": "tables that tasks may train on, with commas; empty allows all",
+    "min_cohort": "people behind every release of a task, at least",
+    "populations": "populations whose tasks are allowed, separated by commas; empty allows all",
+    "tables": "tables that tasks may train on, separated by commas; empty allows all",
 }
 _CHANGES: Mapping[str, _Change] = {
     "pause": _pause,

@@ -1,4 +1,4 @@
-"""Rendered HTML made harmless before a browser sees it: an allowed list of tags, attributes and style properties.
+"""Sanitizes rendered HTML before a browser gets it: an allowlist of tags, attributes and style properties.
 
 It is one of three walls, each of which stops what the others stop as well (``headers.py`` has the other two). This one
 alone stops what no policy covers: ``<link rel=preconnect>`` and ``dns-prefetch`` open connections and resolve names
@@ -44,7 +44,7 @@ _PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,
 
 
 def sanitized(html: str) -> str:
-    """``html`` without anything that could fetch, run, send or lead elsewhere; text and layout stay.
+    """``html`` without anything that could fetch, run, send or lead to another page; text and layout stay.
 
     Raises:
       DataError: it has more than ``MOST_CHARACTERS`` characters.
@@ -54,7 +54,7 @@ def sanitized(html: str) -> str:
         import nh3
     except ImportError:
         raise ConfigurationError(
-            "rendering needs the package nh3, which makes pages harmless: pip install 'odp[device]'"
+            "rendering needs the package nh3, which sanitizes pages: pip install 'odp[device]'"
         ) from None
     if len(html) > MOST_CHARACTERS:
         raise DataError(f"Expected a rendered page of at most {MOST_CHARACTERS} characters (got {len(html)})")

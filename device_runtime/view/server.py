@@ -2,7 +2,7 @@
 
 Every path starts with a random token; without it there is nothing, and the server says so in the same words for every
 wrong path. A rendered page lies under a token of its own, so that it does not know the address of the person's pages.
-Who may be connected, and for how long, ``device_runtime.view.connections`` says.
+``device_runtime.view.connections`` limits connections in number and time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EVENT = re.compile(r"event/([a-z][a-z0-9_-]{0,63})")
 
 
 class View:
-    """A started view. ``url`` is its address with the token: whoever knows it sees the pages; tell the person alone."""
+    """A running view. ``url`` contains the token: whoever knows it sees the pages, so give it to the person alone."""
 
     def __init__(self, server: _Server, url: str) -> None:
         self.url = url
@@ -64,12 +64,12 @@ def start_view(
     token: Callable[[], str] = lambda: secrets.token_urlsafe(24),
     clock: Callable[[], float] = time.time,
 ) -> View:
-    """Serves the pages of one device on loopback.
+    """Serves the pages of one device on the loopback address.
 
     Args:
       controls: what the person sees of their device, and may decide.
       results: rendered results.
-      record: is told of events on rendered pages.
+      record: receives events of rendered pages.
       port: 0 takes a free one.
       token: makes the unguessable parts of addresses.
       clock: seconds since the epoch, for how long ago things were.
@@ -93,7 +93,7 @@ def start_view(
 
 
 class _Site:
-    """What is answered to which path; knows nothing of sockets."""
+    """Maps paths to answers, without any knowledge of sockets."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Site:
         self._opened: OrderedDict[str, str] = OrderedDict()
 
     def knows(self, path: str) -> bool:
-        """Whether the path starts as those do that only the person's browser was told."""
+        """Whether the path starts with a token that only the person's browser has."""
         first, _, rest = path.lstrip("/").partition("/")
         if first == "r":
             with self._lock:
@@ -120,7 +120,7 @@ class _Site:
         return self._is_token(first)
 
     def get(self, path: str, query: Mapping[str, str]) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
-        """Answers a GET; None where there is nothing."""
+        """Answers a GET request; None if the path does not exist."""
         first, slash, rest = path.lstrip("/").partition("/")
         if self._is_token(first):
             # Links of the page are relative to its folder.
@@ -134,7 +134,7 @@ class _Site:
         return None
 
     def post(self, path: str, form: Mapping[str, str]) -> bool:
-        """A decision of the person; False where there is no such path."""
+        """Executes a decision of the person; False if the path does not exist."""
         first, _, rest = path.lstrip("/").partition("/")
         return self._is_token(first) and self._controls.decide(rest, form)
 
@@ -186,7 +186,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(place, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a connection, where it may have one."""
+        """Starts a thread for an admitted connection."""
         if self.connections.admit(request):
             super().process_request(request, client_address)
         else:
@@ -198,11 +198,11 @@ class _Server(ThreadingHTTPServer):
         self.connections.leave(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing: a browser that goes away is no error, and a trace could show what the person looks at."""
+        """Writes no log: a browser that disconnects is no error, and a trace could show what the person looks at."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads requests within bounds; every byte of them may come from anybody on this machine."""
+    """Reads requests within limits; any user of this machine may have sent each byte."""
 
     site: _Site
     server: _Server
@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def setup(self) -> None:
-        """Reads through bounds of time and length."""
+        """Installs the reader with its limits of time and length."""
         super().setup()
         self.rfile.close()
         self._reader = RequestReader(self.connection)
@@ -244,10 +244,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(*found)
 
     def do_POST(self) -> None:
-        """A decision; leads back to the person's page."""
+        """Executes a decision, and redirects to the person's page."""
         path, _ = self._address()
         length = self._length()
-        # A page elsewhere may make a browser post here, though it does not know the token: its Origin tells.
+        # A foreign page may make a browser post here, though it does not know the token: its Origin reveals that.
         if not self._for_us() or self.headers.get("Origin") != self.site.origin:
             self._nothing()
             return
@@ -267,18 +267,19 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.SEE_OTHER, {**page_headers(), "Location": f"/{self.site.token}/"}, b"")
 
     def _length(self) -> int | None:
-        """Length of the body; None where it is not told in the one way that browsers tell it."""
+        """Length of the body; None unless it is stated in the one form that browsers use."""
         told = self.headers.get_all("Content-Length", [])
         if "Transfer-Encoding" in self.headers or len(told) > 1 or not all(_LENGTH.fullmatch(text) for text in told):
             return None
         return int(told[0]) if told else 0
 
     def _for_us(self) -> bool:
-        """Whether the browser meant this server: a name elsewhere that resolves to loopback is refused."""
+        """Whether the request names this server: a foreign name that resolves to loopback is refused."""
         return f"http://{self.headers.get('Host', '')}" == self.site.origin
 
     def _in_a_frame(self) -> bool:
-        """Whether the browser, where it says so, loads this into a frame for the person: not as a picture, not ahead.
+        """Whether the browser, if it says so, loads this into a frame for the person: not as a picture, not as a
+        prefetch.
 
         So a rendered page is never shown without the frame around it, and an event is never recorded by loading one.
         """
@@ -286,7 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("Sec-Fetch-Dest", "iframe") == "iframe" and not ahead
 
     def _address(self) -> tuple[str | None, dict[str, str] | None]:
-        """Path and query; None where there is none."""
+        """Path and query; None if the request has no valid ones."""
         try:
             parts = urlsplit(self.path)
         except ValueError:
@@ -297,7 +298,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @staticmethod
     def _fields(query: str) -> dict[str, str] | None:
-        """Name and value of each field; None where they are malformed or too many."""
+        """Name and value of each field; None if they are malformed or too many."""
         try:
             return dict(
                 parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=_MOST_FIELDS)
@@ -308,10 +309,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _nothing(self) -> None:
         # What was not read of a request would be taken for the next one.
         self.close_connection = True
-        self._answer(HTTPStatus.NOT_FOUND, _html(page_headers()), pages.problem("there is nothing here").encode())
+        self._answer(HTTPStatus.NOT_FOUND, _html(page_headers()), pages.problem("not found").encode())
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What is no request is answered as what is nowhere: the library's own words repeat what was sent."""
+        """Answers a malformed request like an unknown path: the library's own text repeats parts of the request."""
         self._nothing()
 
     def _answer(self, status: HTTPStatus, headers: Mapping[str, str], body: bytes) -> None:
@@ -326,4 +327,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: addresses are secrets here, and what the person looks at is theirs."""
+        """Writes no log: addresses are secrets here, and the person's activity is private."""

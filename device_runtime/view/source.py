@@ -1,4 +1,4 @@
-"""What the view shows and whom it tells of an event: the seam between the pages and the device's store."""
+"""The seam between the pages of the view and the device's store: results to show, and a recorder of events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class ResultPage:
-    """One rendered result. Its ``repr`` shows nothing of what was rendered.
+    """One rendered result. Its ``repr`` shows nothing of the page.
 
     Attributes:
       id: of the request that asked for it, 16 bytes in hexadecimal.
@@ -27,14 +27,14 @@ class ResultPage:
 
 
 class Results(Protocol):
-    """Where rendered results come from."""
+    """The source of rendered results."""
 
     def results(self) -> Sequence[ResultPage]:
-        """All that may still be shown, newest first; their ``html`` may be empty here."""
+        """All results that may still be shown, newest first; their ``html`` may be empty here."""
         ...
 
     def result(self, id: str) -> ResultPage | None:
-        """One of them with its ``html``; None where there is none (any more)."""
+        """One of them with its ``html``; None if it does not exist (any more)."""
         ...
 
 

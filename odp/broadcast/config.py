@@ -1,4 +1,4 @@
-"""What a developer writes to say how the devices of a task get the rows of its model."""
+"""The developer's setting for how the devices of a task get the rows of its model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEY = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 @strict_keywords
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
-    """How devices get the rows that they need; see docs/partial-broadcast.md for what each method tells to whom.
+    """How devices get the rows that they need; docs/partial-broadcast.md lists what each method reveals to whom.
 
     Attributes:
       method: "enclave": sealed keys to the attested enclave. "all": the whole model, rows are picked on the device.
@@ -48,10 +48,10 @@ class Broadcast:
                 "prints"
             )
         if self.helper_key and self.method not in (PIR, AUTO):
-            raise ConfigurationError(f"Expected no helper_key with method={self.method!r}: it asks no helper")
+            raise ConfigurationError(f"Expected no helper_key with method={self.method!r}: it uses no helper")
 
     def resolve(self, definition: common_pb2.TaskDefinition) -> broadcast_pb2.BroadcastTerms | None:
-        """The terms for a task of this ``definition``; None for those that the wire form leaves out."""
+        """The terms for a task of this ``definition``; None for those that the wire form omits."""
         method = self.method
         if method == AUTO:
             method = plan(definition, helper=bool(self.helper_key)).chosen

@@ -1,4 +1,5 @@
-"""Which method gets the rows of a table to devices for the least bytes and processor time of the servers.
+"""Selects the method that gets the rows of a table to devices for the fewest bytes and processor seconds of the
+servers.
 
 The cost of a method is how long a device of the reference connection below is busy with its bytes, plus the time that
 the servers' processors are busy for it. Bytes are exact, from the formats of docs/protocol.md. Times follow a model
@@ -46,7 +47,7 @@ _NO_HELPER = "no helper is declared (broadcast.helper_key)"
 
 @dataclass(frozen=True)
 class Cost:
-    """One method for one table, per device and round.
+    """The cost of one method for one table, per device and round.
 
     Attributes:
       method: its name.
@@ -65,7 +66,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """What is compared: transfer on the reference connection and processor time."""
+        """The compared cost: transfer on the reference connection and processor time."""
         return self.up * UP_SECONDS_PER_BYTE + self.down * DOWN_SECONDS_PER_BYTE + self.cpu
 
 
@@ -82,12 +83,12 @@ class TablePlan:
 
     @property
     def chosen(self) -> str:
-        """The method's name. Of equal costs, the one that is listed first: it needs fewer parties."""
+        """The method's name. Of equal costs, the first in the list: it needs fewer parties."""
         return min((cost for cost in self.costs if not cost.excluded), key=lambda cost: cost.seconds).method
 
 
 def plan(definition: common_pb2.TaskDefinition, *, helper: bool) -> TablePlan:
-    """The plan for the keyed table of a task: its model is another one in every round.
+    """The plan for the keyed table of a task: its model changes in every round.
 
     Args:
       definition: of a task that trains a model, every number resolved.
@@ -197,7 +198,7 @@ def _two_parties(rows: int, row_bytes: int, keys: int, dense_bytes: int, *, help
 
 
 def _shape(rows: int, row_bytes: int, keys: int) -> Shape:
-    """What is public of a table, but for its content: enough for lengths."""
+    """The public shape of a table without its content: sufficient for lengths."""
     from odp.crypto.pir import records
     from odp.crypto.pir.shape import SEED_BYTES, Shape
 

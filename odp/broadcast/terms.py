@@ -1,4 +1,4 @@
-"""How the devices of a task get the rows of its model: a part of the signed task, so that all of them ask alike."""
+"""The method by which the devices of a task get the rows of its model: signed with the task, equal for all."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WIRE_METHODS = {
 
 
 def method_of(definition: common_pb2.TaskDefinition) -> str:
-    """ENCLAVE, ALL or PIR: how devices ask, of a definition that was checked."""
+    """ENCLAVE, ALL or PIR: the method in a checked definition."""
     return next(name for name, number in WIRE_METHODS.items() if number == definition.broadcast.method)
 
 
 def check_broadcast(definition: common_pb2.TaskDefinition) -> None:
-    """Raises ConfigurationError unless the terms are ones that this version can follow."""
+    """Raises ConfigurationError unless this version can follow the terms."""
     if not definition.HasField("broadcast"):
         return
     terms = definition.broadcast
@@ -44,4 +44,4 @@ def check_broadcast(definition: common_pb2.TaskDefinition) -> None:
     if wanted:
         require_x25519(terms.helper_key, name="broadcast.helper_key")
     elif terms.helper_key:
-        raise ConfigurationError("Expected no broadcast.helper_key: this method asks no helper")
+        raise ConfigurationError("Expected no broadcast.helper_key: this method uses no helper")

@@ -1,4 +1,4 @@
-"""Blind RSA signatures: a signer signs what it cannot see, and cannot recognise the signature when it meets it again.
+"""Blind RSA signatures: the signer does not see the message, and cannot recognise the signature later.
 
 The variant is RSABSSA-SHA384-PSS-Deterministic, that of publicly verifiable Privacy Pass tokens. A signature is an
 ordinary RSA-PSS signature: whoever has the public key can verify it, with any library. The variant does not randomise
@@ -63,7 +63,7 @@ class PublicKey:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PublicKey:
-        """The key that ``to_bytes`` wrote. Raises ConfigurationError where ``data`` is none."""
+        """The key from ``to_bytes``. Raises ConfigurationError if ``data`` is none."""
         if len(data) > max(MODULUS_BITS) // 8:
             raise ConfigurationError(f"Expected an RSA modulus of at most {max(MODULUS_BITS) // 8} bytes")
         key = cls(int.from_bytes(data, "big"))
@@ -130,7 +130,7 @@ def blind(key: PublicKey, message: bytes, random_bytes: RandomBytes = os.urandom
             continue
         blinded = encoded * pow(factor, EXPONENT, modulus) % modulus
         return Blinding(blinded.to_bytes(key.size, "big"), message, inverse)
-    raise ConfigurationError("the RSA modulus of the signer has small factors: it is no key of an honest signer")
+    raise ConfigurationError("the RSA modulus of the signer has small factors: an honest signer has no such key")
 
 
 def finalize(key: PublicKey, blinding: Blinding, blind_signature: bytes) -> bytes:

@@ -20,7 +20,7 @@ from odp.errors import ConfigurationError, OdpError
 
 
 class SigningFault(OdpError):
-    """A private operation gave a wrong result: the machine is at fault; nothing was given out."""
+    """A private operation gave a wrong result: the machine is faulty; the result was discarded."""
 
 
 class BlindSigner:
@@ -77,7 +77,7 @@ class BlindSigner:
         signed = self._private_power(number * gmpy2.powmod(mask, EXPONENT, modulus) % modulus)
         result = signed * gmpy2.invert(mask, modulus) % modulus
         if gmpy2.powmod(result, EXPONENT, modulus) != number:
-            raise SigningFault("an RSA signature came out wrong; the machine's memory or processor is at fault")
+            raise SigningFault("an RSA signature came out wrong; the machine's memory or processor is faulty")
         return int(result).to_bytes(size, "big")
 
 

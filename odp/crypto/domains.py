@@ -116,7 +116,7 @@ def large_contribution_info(task_sha256: bytes, round: int, model_sha256: bytes,
 
 
 def round_key(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256: bytes, hpke_key: bytes) -> bytes:
-    """What an enclave signs (domain ``ROUND_KEY``) so that devices seal the contributions of a round to ``hpke_key``.
+    """The message that an enclave signs (domain ``ROUND_KEY``) for a round's key: devices then seal to ``hpke_key``.
 
     Raises:
         ConfigurationError: a hash or the key is not 32 bytes, or the round is out of range.
@@ -130,7 +130,7 @@ def round_key(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256
 def refusal(
     task_sha256: bytes, round: int, code: int, hpke_key: bytes, sealed_sha256: bytes, masked_sha256: bytes
 ) -> bytes:
-    """What an enclave signs (domain ``REFUSAL``) of a contribution that can never count in the round.
+    """The message that an enclave signs (domain ``REFUSAL``) for a contribution that can never count in the round.
 
     Args:
         task_sha256: 32 bytes.
@@ -152,7 +152,7 @@ def refusal(
 
 
 def hand_over_package(nonce: bytes, statement_sha256: bytes, sealed: bytes) -> bytes:
-    """What an enclave signs (domain ``HAND_OVER_PACKAGE``) of what it hands to its successor, who drew ``nonce``.
+    """The message that an enclave signs (domain ``HAND_OVER_PACKAGE``) for its successor, who drew ``nonce``.
 
     Raises:
         ConfigurationError: nonce or hash is not 32 bytes.
@@ -168,7 +168,7 @@ def hand_over_info(nonce: bytes, statement_sha256: bytes) -> bytes:
 
 
 def masked_vector_info(task_sha256: bytes, round: int) -> bytes:
-    """What the mask of a contribution is derived for: a seed gives unrelated masks in two rounds.
+    """The purpose of a contribution's mask: a seed gives unrelated masks in two rounds.
 
     Raises:
         ConfigurationError: the hash is not 32 bytes, or the round is out of range.
@@ -179,7 +179,7 @@ def masked_vector_info(task_sha256: bytes, round: int) -> bytes:
 
 
 def masked_set(task_sha256: bytes, round: int) -> bytes:
-    """What the digests of a round's masked vectors follow when host and enclave name their set by a hash.
+    """The prefix of the digests of a round's masked vectors, when host and enclave name their set by a hash.
 
     Raises:
         ConfigurationError: the hash is not 32 bytes, or the round is out of range.
@@ -273,7 +273,7 @@ def secagg_identity(secret: bytes, task_sha256: bytes) -> bytes:
 
 
 def contribution_token(contribution_id: bytes) -> bytes:
-    """What the token of a contribution signs (32 bytes): one token admits one id.
+    """The message of a contribution's token (32 bytes): one token admits one id.
 
     Raises:
         ConfigurationError: the id is not 32 bytes.
@@ -284,7 +284,7 @@ def contribution_token(contribution_id: bytes) -> bytes:
 
 
 def session_token(identity: bytes) -> bytes:
-    """What the token of a client of SecAgg+ signs (32 bytes): one token admits one identity in all attempts of a round.
+    """The message of a SecAgg+ client's token (32 bytes): one token admits one identity in all attempts of a round.
 
     Raises:
         ConfigurationError: the identity, an Ed25519 public key, is not 32 bytes.
@@ -295,7 +295,7 @@ def session_token(identity: bytes) -> bytes:
 def enrolment_nonce(
     *, issuer_key: bytes, challenge: bytes, task_sha256: bytes, round: int, blinded_message: bytes
 ) -> bytes:
-    """What a device makes its statement about (32 bytes): it is worthless for any other issuer, round or token.
+    """The nonce of a device's statement (32 bytes): it is useless for any other issuer, round or token.
 
     Args:
         issuer_key: 32 bytes, whom the device asks.

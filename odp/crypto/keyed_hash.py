@@ -1,4 +1,4 @@
-"""A keyed hash of whole numbers: random choices about one user or one item that depend on nobody else.
+"""A keyed hash of whole numbers, for random choices about one user or item that are independent of all others.
 
 A choice that is drawn from one stream for all users changes for all of them when one is taken out. A choice that is a
 hash of the user's own identity does not. The hash is fast and well mixed, and no cryptographic one: where somebody must
@@ -29,7 +29,7 @@ def splitmix64(numbers: UInt64Array) -> UInt64Array:
 
 
 def key_of(purpose: str, *numbers: int) -> np.uint64:
-    """The key of one purpose and some public numbers, such as a seed: other ones give unrelated hashes."""
+    """The key for one purpose and some public numbers, such as a seed: other numbers give unrelated hashes."""
     digest = hashlib.sha256(f"odp {purpose} {numbers}".encode()).digest()
     return np.uint64(int.from_bytes(digest[:8], "little"))
 

@@ -1,4 +1,4 @@
-"""Why a transparency log, or a proof from it, was refused: a closed set, one member per check."""
+"""The reasons for which a transparency log, or a proof from it, is refused: a closed set, one member per check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed notes: a text, and signature lines of whoever vouches for it.
+"""Signed notes: a text, and the signature lines of its signers.
 
 A note is a text that ends with a newline, an empty line, and lines ``— name base64(key id || signature)``. A line
 counts for the key with that name and id; lines by keys that the reader does not know are ignored: anybody may add one.
@@ -42,7 +42,7 @@ _LARGEST_TIME = 2**40
 _DASH = "—"
 _COSIGNED = b"cosignature/v1\n"
 _PRIVATE = "PRIVATE+KEY"
-# The format allows any letters but spaces and plus; so much is enough for a name that people compare by eye.
+# The format allows any letters but spaces and plus; this subset suffices for a name that people compare by eye.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
 
@@ -90,7 +90,7 @@ class VerifierKey:
             raise ConfigurationError(f"the key of {name!r} has a signature type that this version does not know")
         key = cls(name, Kind(data[0]), data[1:])
         if key.text != text or key.key_id.hex() != key_id:
-            raise ConfigurationError(f"the key of {name!r} does not match its id: it was copied wrongly")
+            raise ConfigurationError(f"the key of {name!r} does not match its id: the copy is damaged")
         return key
 
     def of_kind(self, kind: Kind) -> VerifierKey:
@@ -123,13 +123,13 @@ class SignatureLine:
 
     @property
     def time(self) -> int | None:
-        """Seconds since the epoch that a cosignature states; None where it has not the length of one."""
+        """The time in a cosignature, seconds since the epoch; None if it does not have the length of one."""
         if len(self.signature) != _TIME_BYTES + _SIGNATURE_BYTES:
             return None
         return int.from_bytes(self.signature[:_TIME_BYTES], "big")
 
     def is_by(self, key: VerifierKey) -> bool:
-        """Whether the line claims to be by ``key``."""
+        """Whether the line names ``key`` as its signer."""
         return (self.name, self.key_id) == (key.name, key.key_id)
 
     @property
@@ -153,7 +153,7 @@ class Note:
             TransparencyError: ``malformed``.
         """
         if len(data) > LARGEST_NOTE:
-            raise refused(LogReason.MALFORMED, f"a signed note of {len(data)} bytes; {LARGEST_NOTE} are allowed")
+            raise refused(LogReason.MALFORMED, f"a signed note of {len(data)} bytes; the limit is {LARGEST_NOTE}")
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError:
@@ -225,7 +225,7 @@ class NoteKey:
         data = _key_material(rest.partition("+")[2], name)
         key = cls(name, Ed25519PrivateKey.from_private_bytes(data[1:]))
         if key.to_text().strip() != body:
-            raise ConfigurationError(f"the private key of {name!r} does not match its id: it was copied wrongly")
+            raise ConfigurationError(f"the private key of {name!r} does not match its id: the copy is damaged")
         return key
 
     def to_text(self) -> str:
@@ -234,7 +234,7 @@ class NoteKey:
         return f"{_PRIVATE}+{self.name}+{self.public(Kind.NOTE).key_id.hex()}+{encoded}\n"
 
     def public(self, kind: Kind) -> VerifierKey:
-        """What readers pin."""
+        """The public key, which readers pin."""
         return VerifierKey(self.name, kind, self._key.public_key().public_bytes_raw())
 
     def sign(self, text: bytes) -> SignatureLine:

@@ -1,4 +1,4 @@
-"""Which 32 bytes are a public key: the one check for every key that comes from outside.
+"""Validation of public keys: the one check for every key that comes from outside.
 
 X25519 accepts any 32 bytes, ignores the highest bit, and reads numbers modulo p = 2^255 - 19: some keys have several
 encodings. Ed25519 as OpenSSL implements it does the same, and accepts points whose order divides 8, under which
@@ -59,9 +59,9 @@ def require_x25519(public: bytes, *, name: str) -> None:
     """
     u = _number(public, name)
     if u >= PRIME:
-        raise ConfigurationError(f"Expected {name} in its canonical encoding: another spelling of a key is refused")
+        raise ConfigurationError(f"Expected {name} in its canonical encoding: no other encoding of a key is accepted")
     if u in _LOW_ORDER_U:
-        raise ConfigurationError(f"Expected {name} to be no point of low order: everybody knows what it agrees on")
+        raise ConfigurationError(f"Expected {name} not to be a point of low order: its shared secrets are public")
 
 
 def require_ed25519(public: bytes, *, name: str) -> None:
@@ -76,9 +76,9 @@ def require_ed25519(public: bytes, *, name: str) -> None:
     """
     y = _number(public, name) & ~_SIGN_BIT
     if y >= PRIME:
-        raise ConfigurationError(f"Expected {name} in its canonical encoding: another spelling of a key is refused")
+        raise ConfigurationError(f"Expected {name} in its canonical encoding: no other encoding of a key is accepted")
     if y in _LOW_ORDER_Y:  # with either sign: also the spellings of (0, 1) and (0, -1) with a sign that 0 has not
-        raise ConfigurationError(f"Expected {name} to be no point of low order: anybody can sign under it")
+        raise ConfigurationError(f"Expected {name} not to be a point of low order: anybody can sign under it")
 
 
 def _number(public: bytes, name: str) -> int:

@@ -1,4 +1,4 @@
-"""What a refused contribution is called in the enclave's signature: the same for the enclave, its host and the device.
+"""The identity of a refused contribution in the enclave's signature, for enclave, host and device.
 
 Of a round that is closed, the beginning of the ciphertext is enough: its first 32 bytes are a public key that the
 device drew for it alone. So a late device need not upload what would be refused.

@@ -44,10 +44,10 @@ def read_roster(path: Path) -> frozenset[bytes]:
         require_ed25519(key, name=f"the key of roster {path}, line {number},")
         keys.add(key)
     if not keys:
-        raise ConfigurationError(f"roster {path} names nobody")
+        raise ConfigurationError(f"roster {path} has no keys")
     return frozenset(keys)
 
 
 def hash_of(roster: Collection[bytes]) -> bytes:
-    """SHA-256 (32 bytes) over the keys in ascending order: how a task names its roster."""
+    """SHA-256 (32 bytes) over the keys in ascending order: a task's reference to its roster."""
     return hashlib.sha256(b"".join(sorted(roster))).digest()

@@ -72,7 +72,7 @@ def seal_segments(public: bytes, plaintext: bytes, info: bytes) -> bytes:
 
 
 def open_segments(key: HpkeKey, sealed: bytes, info: bytes) -> bytearray:
-    """The plaintext of what ``seal_segments`` made under ``info``.
+    """The plaintext of a message from ``seal_segments`` with ``info``.
 
     Raises:
         DecryptionError: for every kind of failure alike; nothing of the plaintext is given then.

@@ -1,4 +1,4 @@
-"""Unpacks a downloaded zip archive without trusting what it says."""
+"""Unpacks a downloaded zip archive without trust in its directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public data sets by name: where their files are, what they must hash to, and under which terms they come.
+"""The public data sets by name: the addresses of their files, their digests, and their licences.
 
 The digests of the archives are those that independent public sources (ml-100k: one) state. Where no digest is stated
 anywhere, ``sha256`` is None, and a fetch asks its caller for one.

@@ -1,4 +1,4 @@
-"""The checks behind ``Ratings``: each failure is one line that counts and locates, and never shows data."""
+"""The checks of ``Ratings``: each failure is one line with counts and positions, and never shows data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 2**22
 
 
 class Fields(Protocol):
-    """What ``Ratings`` was made with; its docstring says what each field holds."""
+    """The arguments of ``Ratings``; its docstring describes each field."""
 
     @property
     def name(self) -> str: ...

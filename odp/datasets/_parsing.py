@@ -30,7 +30,7 @@ def find(folder: Path, *names: str) -> Path | None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked where it is gzip (told by its first two bytes).
+    """The content of a file, decompressed if it is gzip (by its first two bytes).
 
     Raises:
       DataError: the file is missing, unreadable, or a damaged gzip file.

@@ -1,4 +1,4 @@
-"""The numbers of the first sheet of an Excel 97-2003 workbook: as much of the format as published rating tables use.
+"""Reads the numbers of the first sheet of an Excel 97-2003 workbook: the part of the format that rating tables use.
 
 A workbook is a stream inside a compound file (sectors chained by an allocation table); the stream is a list of records,
 and the cells with numbers are the records NUMBER, RK and MULRK.

@@ -1,4 +1,4 @@
-"""Downloads a public data set into the cache, checked, or leaves nothing behind.
+"""Downloads a public data set into the cache and checks it; a failed download leaves nothing behind.
 
 Files are downloaded and unpacked in a temporary folder beside their final place; only when every digest agrees is that
 folder renamed, at once. A folder that is there is therefore complete, and a second fetch does not use the network.

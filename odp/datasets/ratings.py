@@ -1,4 +1,4 @@
-"""User x item interactions in compressed sparse row form, checked once when they are made.
+"""User x item interactions in compressed sparse row form, checked once at construction.
 
 A data set is one pair of flat arrays ``items`` and ``values``; user ``u`` owns the slice ``offsets[u]:offsets[u + 1]``.
 Every loader and generator of this package returns this form, and every consumer may rely on what
@@ -105,7 +105,9 @@ class Ratings:
 
     @property
     def user_keys(self) -> Longs:
-        """Who each user is, int64 [n_users], whoever else is in the data set: original ids, or numbers without them."""
+        """The id of each user, int64 [n_users], independent of the rest of the data set: original ids, or numbers
+        without them.
+        """
         return np.arange(self.n_users, dtype=np.int64) if self.user_ids is None else self.user_ids
 
     @property

@@ -1,4 +1,4 @@
-"""From a name or a path to a data set.
+"""Data sets by name or path.
 
 =========================================  ===================================================================
 ``load("synthetic")``                      invented ratings, no download
@@ -45,7 +45,7 @@ def load(
     whole_catalogue: bool = False,
     **options: Any,
 ) -> Ratings:
-    """Loads the ratings that ``name_or_path`` stands for; see the module for the forms.
+    """Loads the ratings of ``name_or_path``; the module lists the forms.
 
     Known names win over folders of the same name in the current folder: write ``./ml-1m`` for the folder.
 

@@ -1,4 +1,4 @@
-"""Cuts the ratings of a data set into parts for training, validation and test.
+"""Splits the ratings of a data set into parts for training, validation and test.
 
 =====================  ================================================================================================
 ``random_split``       each rating by itself, by a keyed hash of its user and its item: taking one user out changes

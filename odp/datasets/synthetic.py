@@ -1,4 +1,4 @@
-"""Invented ratings of MovieLens shape, for work without any download.
+"""Synthetic ratings of MovieLens shape, for work without a download.
 
 A rating is a sum of parts whose spread is chosen, then rounded to stars and clipped to [1, 5]::
 

@@ -1,4 +1,4 @@
-"""Attested enclaves: the platform below them, the evidence they give, and the verifier that devices run.
+"""Attested enclaves: the platform below them, their evidence, and the verifier that devices run.
 
 The names below are loaded when first used: an enclave process takes its restrictions before it loads a library.
 """

@@ -1,4 +1,4 @@
-"""Durable small files of one owner: written whole or not at all, readable by nobody else."""
+"""Small durable files of one owner: written atomically, unreadable for others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int) -> None:
 
 
 def read_private(path: Path, *, limit: int) -> bytes | None:
-    """The bytes of ``path``, or None where it does not exist.
+    """The bytes of ``path``, or None if it does not exist.
 
     Raises:
         StateError: it cannot be read, is larger than ``limit`` bytes, or other users may read it.
@@ -54,7 +54,7 @@ def read_private(path: Path, *, limit: int) -> bytes | None:
 
 
 def make_private_folder(path: Path, *, marker: str) -> None:
-    """Creates ``path`` with mode 0700 where it is missing; see ``private_folder``.
+    """Creates ``path`` with mode 0700 if it is missing; see ``private_folder``.
 
     Raises:
         StateError: it cannot be created, or others may use it.
@@ -67,7 +67,7 @@ def make_private_folder(path: Path, *, marker: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the exclusive lock of the file ``path`` (created where missing) while the body runs.
+    """Holds the exclusive lock of the file ``path`` (created if missing) while the body runs.
 
     Raises:
         StateError: the lock file cannot be opened.

@@ -18,7 +18,7 @@ _SHORTEST, _LONGEST = 16, 64
 def attestation_servicer(
     evidence: Callable[[bytes], attestation_pb2.GetEvidenceResponse], *, log: Log
 ) -> attestation_pb2_grpc.AttestationServiceServicer:
-    """A servicer that answers each caller's nonce with what the enclave gives for it."""
+    """A servicer that answers each caller's nonce with the enclave's evidence."""
 
     class Servicer(attestation_pb2_grpc.AttestationServiceServicer):
         @answers(log)

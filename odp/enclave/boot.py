@@ -26,7 +26,7 @@ class Entry(Protocol):
     """An entry module; see the module docstring."""
 
     def warm_up(self) -> None:
-        """Loads everything that is loaded on first use otherwise."""
+        """Loads everything that would otherwise be loaded on first use."""
         ...
 
     def run(self, channel: socket.socket, guest: Guest) -> None:
@@ -46,7 +46,7 @@ def main(*, entry: str, channel: int, platform: int, debug: bool) -> None:
         after = sandbox.before_run((channel, platform), debug=debug)
         guest.ready(held=[*before.held, *after.held], refused=[*before.refused, *after.refused])
     except BaseException as error:
-        # Nothing private has been seen yet, so the message may be told.
+        # No private data have arrived yet, so the message may leave the enclave.
         guest.failed(str(error) if isinstance(error, OdpError) else f"{type(error).__name__}: {error}{_where(error)}")
         os._exit(1)
     try:

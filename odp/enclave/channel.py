@@ -52,7 +52,7 @@ ManyHandler = Callable[[Sequence[EnclaveRequest]], Sequence[EnclaveReply | Excep
 
 
 class Connection:
-    """One end of the socket. ``send`` may be called by many threads, ``receive`` by one; closes it with ``close``."""
+    """One end of the socket. Many threads may call ``send``, one may call ``receive``; ``close`` ends it."""
 
     def __init__(self, opened: socket.socket) -> None:
         opened.settimeout(None)
@@ -82,7 +82,7 @@ class Connection:
             raise StateError("the enclave ended, or its host did; start the program again") from error
 
     def receive(self) -> tuple[int, bytes] | None:
-        """(number, payload) of the next frame; None where the other end closed between two frames, or was killed.
+        """(number, payload) of the next frame; None if the other end closed between two frames, or was killed.
 
         Raises:
             StateError: a frame is too long or was cut.
@@ -105,7 +105,7 @@ class Connection:
         raise StateError("the enclave's socket was closed in the middle of a frame")
 
     def close(self) -> None:
-        """Ends both directions; a thread that waits in ``receive`` comes back. Idempotent."""
+        """Ends both directions; a thread that waits in ``receive`` returns. Idempotent."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -115,11 +115,11 @@ class Connection:
 
 
 class EnclaveCrash(Exception):
-    """The enclave met an error that nobody foresaw; says where in its code, and nothing of what it worked on."""
+    """An unforeseen error in the enclave: its place in the code, without any data."""
 
 
 class NotHeld(OdpError):
-    """The enclave does not hold what was asked for."""
+    """The enclave does not have the requested object."""
 
 
 _ERRORS: dict[Failure.Kind, type[Exception]] = {
@@ -136,7 +136,7 @@ _ERRORS: dict[Failure.Kind, type[Exception]] = {
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What crosses the socket: the kind of the nearest class of the closed set; of any other error only its place."""
+    """The failure message of an error: the kind of the nearest class of the closed set; otherwise only its place."""
     kinds = {kind: number for number, kind in _ERRORS.items() if number}
     for kind in type(error).__mro__:
         if kind in kinds:
@@ -147,7 +147,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def error_of(failure: Failure) -> Exception:
-    """The error that ``failure_of`` was given, as one of the same class."""
+    """The error of a failure message, as an instance of the same class."""
     kind = _ERRORS.get(failure.kind, EnclaveCrash)
     return DecryptionError() if kind is DecryptionError else kind(failure.message)
 
@@ -156,12 +156,12 @@ def error_of(failure: Failure) -> Exception:
 
 
 class Client:
-    """Calls into the enclave, from many threads.
+    """Calls the enclave, from many threads.
 
     Args:
         connection: the host's end; taken over.
         ended: called once when the enclave is gone, unless ``close`` asked for that: the program has to stop.
-        crashed: told where in its code the enclave met an error that nobody foresaw; it goes on.
+        crashed: a callback with the place in the code of an unforeseen error; the enclave continues.
         seconds: the longest time of one call; by default as long as its kind may take.
         ping, pong: seconds between two signs of life, and until the next one has to come.
     """
@@ -230,7 +230,7 @@ class Client:
             try:
                 self._connection.send(number, request)
             except StateError:
-                self._end(_gone())  # tells ``done`` too
+                self._end(_gone())  # calls ``done``, too
             except ConfigurationError as too_long:
                 with self._lock:
                     error = too_long if self._pending.pop(number, None) is not None else None
@@ -238,7 +238,7 @@ class Client:
             done(error)
 
     def post(self, request: EnclaveRequest) -> None:
-        """Sends a request that is not answered. Raises StateError where the enclave is gone."""
+        """Sends a request without an answer. Raises StateError if the enclave has ended."""
         if self._error is not None:
             raise self._error
         try:
@@ -248,7 +248,7 @@ class Client:
             raise self._error or _gone() from None
 
     def close(self) -> None:
-        """Ends the connection, and with it the enclave. Idempotent."""
+        """Closes the connection, which ends the enclave. Idempotent."""
         self._closing = True
         self._over.set()
         self._connection.close()
@@ -279,7 +279,7 @@ class Client:
             self.send(EnclaveRequest(ping=Ping()), lambda _: None)
 
     def _watch(self, most: float) -> None:
-        """Ends the connection to an enclave that shows no sign of life: calls without a deadline wait for it, too.
+        """Closes the connection to an enclave without any sign of life: calls without a deadline wait for it, too.
 
         Time in which this thread did not run says nothing: a paused container, or a stopped process.
         """
@@ -316,7 +316,9 @@ def _gone() -> StateError:
 
 @dataclass(frozen=True)
 class Route:
-    """Who handles a kind of request: ``lane`` is the thread; None is the thread that reads, for what takes no time."""
+    """The handler of one kind of request: ``lane`` is its thread; None is the reading thread, for requests that take no
+    time.
+    """
 
     lane: str | None
     handle: Handler
@@ -324,7 +326,7 @@ class Route:
 
 @dataclass(frozen=True)
 class BatchRoute:
-    """Requests that are handled together, on a thread of their own: all that wait when it is free, up to ``most``.
+    """Requests that are handled in batches on their own thread: all that wait when it is free, up to ``most``.
 
     ``handle`` gives one answer or error for each, in their order.
     """
@@ -334,7 +336,7 @@ class BatchRoute:
 
 
 class _Lane:
-    """A thread that handles requests one after the other."""
+    """A thread that handles requests sequentially."""
 
     def __init__(self, name: str, connection: Connection) -> None:
         self._connection = connection
@@ -353,7 +355,7 @@ class _Lane:
 
 
 class _BatchLane:
-    """A thread that handles the waiting requests of one kind together."""
+    """A thread that handles the waiting requests of one kind in batches."""
 
     def __init__(self, name: str, connection: Connection, route: BatchRoute) -> None:
         self._connection = connection
@@ -414,7 +416,7 @@ def serve(connection: Connection, routes: Mapping[str, Route | BatchRoute]) -> N
 
 
 def _answer(connection: Connection, number: int, handle: Handler, request: EnclaveRequest) -> bool:
-    """Handles one request; False where the host is gone."""
+    """Handles one request; False if the host has ended."""
     try:
         reply = handle(request)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The libraries that an enclave may import: which files they are, and one digest over them.
+"""The libraries that an enclave may import: their files, and one digest over them.
 
 ``REQUIREMENTS`` and everything that these require, as installed, is what an enclave has beside the standard library and
 its own packages. Each file is hashed and compared with the hash that its installer recorded (``RECORD``), so a library
@@ -49,7 +49,7 @@ class Dependencies:
 
 
 def hash_dependencies(requirements: Sequence[str] = REQUIREMENTS, optional: Sequence[str] = OPTIONAL) -> Dependencies:
-    """Hashes the distributions of ``requirements``, those of ``optional`` that are installed, and what they require.
+    """Hashes the distributions of ``requirements``, the installed ones of ``optional``, and their requirements.
 
     Raises:
         ConfigurationError: one is not installed, has no RECORD, or a file is not the one that was installed.

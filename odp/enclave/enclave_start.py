@@ -1,4 +1,4 @@
-"""The first words between host and enclave: the sealed keys go in, and come back to be stored.
+"""The start of an enclave: the host sends its sealed keys, and stores the keys that come back.
 
 ::
 
@@ -30,7 +30,7 @@ _ATTEMPTS = 3
 
 
 def expect(connection: Connection, *fields: str) -> EnclaveRequest:
-    """Inside the enclave: the host's next message, which has to be of one of the kinds ``fields``.
+    """Inside the enclave: the host's next message, which has to be of a kind in ``fields``.
 
     Raises:
         StateError: it is another one, or the host is gone.
@@ -41,35 +41,35 @@ def expect(connection: Connection, *fields: str) -> EnclaveRequest:
     except DecodeError:
         request = EnclaveRequest()
     if request.WhichOneof("call") not in fields:
-        raise StateError(f"the host did not send {fields[0]!r} when it had to; start the program again")
+        raise StateError(f"the host did not send the expected {fields[0]!r}; start the program again")
     return request
 
 
 def answered(connection: Connection) -> EnclaveReply:
-    """At the host: the enclave's next message. Raises what the enclave raised; StateError where it is gone."""
+    """At the host: the enclave's next message. Raises the enclave's error, or StateError if it has ended."""
     frame = connection.receive()
     try:
         reply = EnclaveReply.FromString(frame[1]) if frame is not None else None
     except DecodeError:
         reply = None
     if reply is None or reply.WhichOneof("answer") is None:
-        raise StateError("the enclave ended while it started; its last line says why")
+        raise StateError("the enclave ended while it started; see its last line")
     if reply.WhichOneof("answer") == "failure":
         raise error_of(reply.failure)
     return reply
 
 
 def begin(connection: Connection, guest: Guest, finish: Callable[[EnclaveIdentity], Ready]) -> EnclaveIdentity | None:
-    """Inside the enclave: gets its keys, lets ``finish`` do what its role needs, and says that it is ready.
+    """Inside the enclave: receives its keys, runs ``finish`` for its role, and reports that it is ready.
 
-    None where that failed: the host was told why, and the enclave has to end.
+    None if that failed: the host got the reason, and the enclave has to end.
     """
     try:
         identity = _identity(connection, guest)
         ready = finish(identity)
         connection.send(0, EnclaveReply(ready=ready))
     except OdpError as error:
-        with contextlib.suppress(StateError):  # where the host is gone, nobody has to be told
+        with contextlib.suppress(StateError):  # without a host, the report is not needed
             connection.send(0, EnclaveReply(failure=failure_of(error)))
         return None
     return identity
@@ -85,7 +85,7 @@ def _identity(connection: Connection, guest: Guest) -> EnclaveIdentity:
         else:
             connection.send(0, EnclaveReply(started=Started(sealed_keys=sealed)))
             return identity
-    raise StateError("the host sent sealed keys of another enclave again and again")
+    raise StateError("the host repeatedly sent sealed keys of another enclave")
 
 
 def evidence_reply(identity: EnclaveIdentity, request: EnclaveRequest) -> EnclaveReply:
@@ -95,7 +95,7 @@ def evidence_reply(identity: EnclaveIdentity, request: EnclaveRequest) -> Enclav
 
 
 def start(connection: Connection, sealed_keys: bytes | None) -> bytes:
-    """At the host: gives the enclave its keys back, or asks for new ones where None; the sealed keys to store.
+    """At the host: sends the enclave its keys, or requests new ones if None; returns the sealed keys to store.
 
     Raises:
         DecryptionError: they are not this enclave's: other code, another policy or another platform.
@@ -106,6 +106,6 @@ def start(connection: Connection, sealed_keys: bytes | None) -> bytes:
 
 
 def wait_ready(connection: Connection) -> None:
-    """At the host: returns once the enclave takes calls. Raises what the enclave raised."""
+    """At the host: returns once the enclave accepts calls. Raises the enclave's error."""
     if answered(connection).WhichOneof("answer") != "ready":
-        raise StateError("the enclave asked for something unknown while it started")
+        raise StateError("the enclave sent an unknown request while it started")

@@ -1,4 +1,4 @@
-"""The evidence token: its format, how a platform writes it, and how a verifier reads it strictly.
+"""The evidence token: its format, its writer for platforms, and its strict reader for verifiers.
 
 A token is a JWT of ``odp.crypto.jwt``, under the chain of the key that signed it. Its claims are those of a
 confidential VM's attestation token, plus the enclave's two public keys. The keys are bound by ``report_data``, the 64
@@ -90,7 +90,7 @@ def _as_evidence() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claims:
-    """What the platform says about one enclave; public.
+    """The platform's statements about one enclave; public.
 
     Attributes:
         issuer: who wrote the token.
@@ -143,7 +143,7 @@ class Claims:
     @classmethod
     @_as_evidence()
     def from_json(cls, values: dict[str, Any]) -> Claims:
-        """The claims of a decoded token. Claims that ODP does not know are ignored, as RFC 7519 asks.
+        """The claims of a decoded token. Unknown claims are ignored, as RFC 7519 requires.
 
         Raises:
             AttestationError: ``malformed``, where a claim is missing, of another type, too long or out of range.

@@ -1,7 +1,7 @@
-"""What an enclave gets from the platform that launched it, and how it asks.
+"""The enclave's interface to the platform that launched it.
 
 ``Guest`` is all that an enclave knows of the machine below it. The platform measured the enclave before it ran: a guest
-is *told* its policy and its image digest and names neither. ``EmulatedPlatform.launch`` gives a guest within one
+*receives* its policy and its image digest and cannot choose them. ``EmulatedPlatform.launch`` gives a guest within one
 process; ``SocketGuest`` (``odp.enclave.guest_socket``) is the one of an enclave process.
 """
 
@@ -17,7 +17,7 @@ class MonotonicCounter(Protocol):
 
     @property
     def value(self) -> int:
-        """The present value; 0 for a counter that was never raised."""
+        """The present value; 0 for a counter that was never advanced."""
         ...
 
     def advance(self, *, expected: int, to: int) -> None:
@@ -32,10 +32,10 @@ class MonotonicCounter(Protocol):
 
 
 class ErasableSlots(Protocol):
-    """Durable secrets of one measurement on one chip, by name: once one is erased, nothing brings it back."""
+    """Durable secrets of one measurement on one chip, by name; an erased secret cannot be restored."""
 
     def create(self, name: str) -> bytes:
-        """Draws 32 new random bytes into a slot, durably; what was in it is erased.
+        """Draws 32 new random bytes into a slot, durably; erases its old content.
 
         Raises:
             ConfigurationError: the name is not an identifier.
@@ -44,14 +44,14 @@ class ErasableSlots(Protocol):
         ...
 
     def read(self, name: str) -> bytes | None:
-        """What is in a slot; None where it was erased, or never made.
+        """The content of a slot; None if it was erased or never created.
 
         Raises ConfigurationError as ``create``; StateError where the platform cannot tell.
         """
         ...
 
     def erase(self, names: Collection[str]) -> None:
-        """Erases slots, durably; those that are empty stay so.
+        """Erases slots, durably; empty slots stay empty.
 
         Raises ConfigurationError as ``create``; StateError where one cannot be erased.
         """
@@ -87,7 +87,7 @@ class Guest(Protocol):
         ...
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
-        """Names the enclave's two public keys (32 bytes each), once per launch: evidence binds them from here on.
+        """Registers the enclave's two public keys (32 bytes each), once per launch: later evidence binds them.
 
         Raises:
             ConfigurationError: a key is not 32 bytes.
@@ -105,7 +105,7 @@ class Guest(Protocol):
         ...
 
     def sealing_key(self) -> bytes:
-        """32 bytes that only this chip derives, at its present TCB, for this measurement and debug bit."""
+        """32 bytes that only this chip can derive, at its present TCB, for this measurement and debug bit."""
         ...
 
     def counter(self, name: str) -> MonotonicCounter:
@@ -118,11 +118,11 @@ class Guest(Protocol):
 
     @property
     def slots(self) -> ErasableSlots:
-        """The slots of this measurement and debug bit on this chip: no other code reads them."""
+        """The slots of this measurement and debug bit on this chip: other code cannot read them."""
         ...
 
     def extend(self, event: str) -> None:
-        """Records an event in the ``runtime`` register, for every later evidence to show.
+        """Records an event in the ``runtime`` register; all later evidence contains it.
 
         Raises:
             ConfigurationError: not 1 to 512 printable ASCII characters with single spaces between words.

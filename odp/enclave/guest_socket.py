@@ -24,13 +24,13 @@ _ERRORS = {"ConfigurationError": ConfigurationError, "StateError": StateError}
 
 
 def error_frame(error: Exception) -> dict[str, list[str]]:
-    """How an error travels: kind and one line."""
+    """An error as a frame: kind and one line."""
     kind = next((name for name, known in _ERRORS.items() if isinstance(error, known)), "StateError")
     return {"error": [kind, str(error)]}
 
 
 def result_of(answer: dict[str, Any] | None, *, of: str) -> Any:
-    """What ``answer`` says, or the error that it carries; ``of`` is who should have answered.
+    """The result in ``answer``, or its error; ``of`` is the expected sender.
 
     Raises:
         ConfigurationError, StateError: what the other side raised; StateError where it is gone.
@@ -94,11 +94,11 @@ class SocketGuest:
         self._call("extend", event=event)
 
     def ready(self, *, held: Sequence[str], refused: Sequence[str]) -> None:
-        """Says, once, which restrictions hold, and that the enclave runs; recorded in the register ``sandbox``."""
+        """Reports, once, that the enclave runs, and its restrictions; recorded in the register ``sandbox``."""
         self._call("ready", held=list(held), refused=list(refused))
 
     def failed(self, message: str) -> None:
-        """Says why the enclave ends; reaches the host where the platform is still there."""
+        """Reports why the enclave ends; the host gets it if the platform is still running."""
         with contextlib.suppress(StateError):
             self._call("failed", message=message[:1000])
 

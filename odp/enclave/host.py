@@ -1,4 +1,4 @@
-"""What the host of every enclave does at start: launch it, give it its keys back, and say what holds it in."""
+"""The start of every enclave by its host: launch, restore its keys, and report its restrictions."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _SEALED_KEYS = "enclave.sealed"
 
 
 class LaunchedEnclave(Protocol):
-    """An enclave that runs, and the socket to it."""
+    """A running enclave, and the socket to it."""
 
     @property
     def channel(self) -> socket.socket:
-        """The host's end of the one socket that the enclave has."""
+        """The host's end of the enclave's only socket."""
         ...
 
     @property
     def image_digest(self) -> str:
-        """What the platform measured."""
+        """The platform's measurement."""
         ...
 
     @property
     def restrictions(self) -> tuple[str, ...]:
-        """What the enclave cannot do, in words: what the kernel enforces here."""
+        """The restrictions that the kernel enforces here, in words."""
         ...
 
     @property
@@ -64,7 +64,7 @@ def launch_process(*, platform_folder: Path, entry: str, policy: bytes) -> Launc
 
 @dataclass(frozen=True)
 class Begun:
-    """An enclave that has its keys; the role's own part of the start comes next."""
+    """An enclave with its keys; the part of the start that depends on its role comes next."""
 
     connection: Connection
     image_digest: str

@@ -32,7 +32,7 @@ class EnclaveIdentity:
 
     @classmethod
     def restore_or_create(cls, *, guest: Guest, sealed: bytes | None) -> tuple[EnclaveIdentity, bytes]:
-        """The identity under ``sealed``, or a new one where that is None; and the sealed key for the host to store.
+        """The identity in ``sealed``, or a new one if that is None; and the sealed key for the host to store.
 
         The policy is the one that ``guest`` was launched with. The keys are bound to the guest: once per launch.
 
@@ -59,5 +59,5 @@ class EnclaveIdentity:
         return self.guest.evidence(nonce)
 
     def counter(self, name: str) -> MonotonicCounter:
-        """A hardware counter of this enclave's chip that only goes up."""
+        """A hardware counter of this enclave's chip that can only go up."""
         return self.guest.counter(name)

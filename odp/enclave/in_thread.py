@@ -1,4 +1,4 @@
-"""An enclave as a thread of its host: for tests that inject noise or faults, where a process would be out of reach.
+"""An enclave as a thread of its host: for tests that inject noise or faults, which need access to its memory.
 
 The same socket, messages and platform as ``launcher.launch``, and no protection at all: it says so as a restriction.
 No program starts one unless its caller hands over an object of the same process (rule P23).
@@ -23,7 +23,7 @@ _STOP_SECONDS = 10.0
 
 
 class ThreadEnclave:
-    """A running one; implements ``odp.enclave.host.LaunchedEnclave``."""
+    """A running enclave in a thread; implements ``odp.enclave.host.LaunchedEnclave``."""
 
     restrictions: tuple[str, ...] = ()
     refused = ("everything: a thread of its host, for tests",)
@@ -43,9 +43,9 @@ class ThreadEnclave:
 
 
 class InThread:
-    """Launches ``run`` (an entry module's, perhaps with arguments of its own) in a thread.
+    """Launches ``run`` (an entry module's, perhaps with additional arguments) in a thread.
 
-    ``digest`` is what the platform is told of the code; None measures it as the launcher of processes does.
+    ``digest`` is the measurement that the platform gets; None measures it as the launcher of processes does.
     """
 
     def __init__(self, run: Callable[[socket.socket, Guest], None], *, digest: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Starts enclaves: what a host program calls.
+"""Starts enclaves, for host programs.
 
 ``launch`` starts one platform process (``odp.enclave.platform_process``), which measures the enclave and starts it, and
 returns when the enclave runs, warmed up and restricted. The host then has one socket to it, and nothing else in common.

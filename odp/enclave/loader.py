@@ -1,4 +1,4 @@
-"""First code of an enclave process: lets Python import what was measured, and nothing else, then starts ``boot``.
+"""The first code of an enclave process: limits Python's imports to the measured files, then starts ``boot``.
 
 Run by its path, in an interpreter that reads no environment, no site folder and no ``.pth`` file (``-I -S``). It stands
 alone: until the import rules below hold, nothing but the standard library may be imported. The rules:
@@ -24,7 +24,7 @@ _NUMBA_CACHE = "numba.core.caching"
 
 
 class _FromSource(importlib.machinery.SourceFileLoader):
-    """Compiles the source and looks at no cache, which nobody measured."""
+    """Compiles the source, and ignores caches, which are not measured."""
 
     def path_stats(self, path: str) -> dict[str, Any]:
         # Without the source's age Python neither reads nor writes a cache.
@@ -69,7 +69,7 @@ class MeasuredFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a measured module, or None: there is no such module."""
+        """The spec of a measured module, or None if there is no such module."""
         top = name.partition(".")[0]
         if top in self._packages:
             return self._find_ours(name, path)
@@ -97,7 +97,7 @@ class MeasuredFinder:
 
 
 def main(channel: int, platform: int) -> None:
-    """Asks the platform what was measured, takes over the imports, and hands on to ``odp.enclave.boot``."""
+    """Reads the measured files from the platform, takes over the imports, and starts ``odp.enclave.boot``."""
     os.write(platform, _frame({"call": "image"}))
     image = json.loads(_read(platform, int.from_bytes(_read(platform, _LENGTH_BYTES), "big")))["ok"]
     names = frozenset(sys.stdlib_module_names) - frozenset(image["unmeasured_standard"])

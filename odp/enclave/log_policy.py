@@ -1,4 +1,4 @@
-"""What a reader of a transparency log pins: the log's keys, witnesses, endorsers of enclaves, and an age limit."""
+"""The pinned values of a log's reader: the log's keys, witnesses, endorsers of enclaves, and an age limit."""
 
 from __future__ import annotations
 

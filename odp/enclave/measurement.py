@@ -45,7 +45,7 @@ _CACHE_FOLDER = "__pycache__"
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What was measured; public.
+    """The components of a measurement; public.
 
     Attributes:
         components: name -> ``"sha384:<hex>"``, one per name of ``COMPONENTS``.
@@ -65,7 +65,7 @@ class Measurement:
 
 
 def packages_of(entry: str) -> tuple[str, ...]:
-    """The import packages that an enclave with this entry module runs, unless told otherwise: odp and the entry's."""
+    """The default import packages of an enclave with this entry module: odp and the entry's own."""
     return tuple(sorted({"odp", entry.partition(".")[0]}))
 
 
@@ -79,7 +79,7 @@ def measure(entry: str, packages: Sequence[str] | None = None) -> Measurement:
 
 
 def measure_all(enclaves: Mapping[str, Sequence[str]]) -> dict[str, Measurement]:
-    """``measure`` for each entry module -> packages; what they share is hashed once."""
+    """``measure`` for each entry module -> packages; shared parts are hashed once."""
     code = {entry: image_digest(packages) for entry, packages in enclaves.items()}
     dependencies = hash_dependencies()
     shared = {
@@ -102,7 +102,7 @@ def measure_all(enclaves: Mapping[str, Sequence[str]]) -> dict[str, Measurement]
 def interpreter_digest(
     binaries: Sequence[Path] | None = None, library: Path | None = None, version: str = sys.version
 ) -> bytes:
-    """48 bytes over version, binaries and standard library; those of the running Python where not given.
+    """48 bytes over version, binaries and standard library; of the running Python by default.
 
     Raises:
         ConfigurationError: a file cannot be read.
@@ -132,7 +132,7 @@ def _binaries() -> Iterator[Path]:
 
 
 def image_digest(packages: Sequence[str]) -> str:
-    """Digest ``"sha384:<96 hex digits>"`` of the files of ``packages``, whatever order they are named in.
+    """Digest ``"sha384:<96 hex digits>"`` of the files of ``packages``, in any order.
 
     The hash runs over one record per file, ordered by package and then by path: SHA-384 of the path (package name
     first, parts joined by ``/``, UTF-8) and SHA-384 of the content. Records have one length, so no two trees collide.

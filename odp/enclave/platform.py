@@ -1,4 +1,4 @@
-"""The platform under an enclave: evidence, sealing keys, counters, erasable slots; here, its software emulation.
+"""The platform below an enclave (evidence, sealing keys, counters, erasable slots) and its software emulation.
 
 What an enclave relies on is ``odp.enclave.guest``. ``EmulatedPlatform`` plays it from one folder: a chip secret, a chip
 key certified by the platform's own root, counters that never go down, and erasable slots. It gives the protocol of
@@ -150,7 +150,7 @@ class EmulatedGuest:
 
 
 class EmulatedPlatform:
-    """A chip played by one folder. Several programs may have the folder open. Thread-safe."""
+    """A chip emulated by one folder. Several programs may open the folder. Thread-safe."""
 
     def __init__(
         self, folder: Path, issued: chain.IssuedChain, secret: bytes, *, clock: Callable[[], float] = time.time
@@ -166,7 +166,7 @@ class EmulatedPlatform:
     def open(
         cls, folder: Path, *, clock: Callable[[], float] = time.time, tcb: chain.Tcb = chain.EMULATED_TCB
     ) -> EmulatedPlatform:
-        """Opens the platform in ``folder``; on first use creates it, whole or not at all.
+        """Opens the platform in ``folder``; on first use creates it, completely or not at all.
 
         Args:
             folder: readable by its owner only; created where missing.
@@ -193,7 +193,7 @@ class EmulatedPlatform:
 
     @property
     def root_certificate_pem(self) -> str:
-        """The root under which this platform's evidence verifies, PEM."""
+        """The root certificate of this platform's evidence, PEM."""
         root = x509.load_der_x509_certificate(self._issued.certificates[-1])
         return root.public_bytes(serialization.Encoding.PEM).decode("ascii")
 
@@ -248,7 +248,7 @@ class EmulatedCounter:
 
     @property
     def value(self) -> int:
-        """The present value; 0 for a counter that was never raised."""
+        """The present value; 0 for a counter that was never advanced."""
         return _read_counters(self._folder).get(self._name, 0)
 
     def advance(self, *, expected: int, to: int) -> None:
@@ -260,7 +260,7 @@ class EmulatedCounter:
             counters = _read_counters(self._folder)
             present = counters.get(self._name, 0)
             if present not in (expected, to):
-                raise StateError(f"counter {self._name!r} stands at {present}, not at {expected}: old state came back")
+                raise StateError(f"counter {self._name!r} is at {present}, not at {expected}: this is old state")
             # Also where it stands there already: an earlier process may have ended before that was on the disk.
             _write_counters(self._folder, {**counters, self._name: to})
 
@@ -269,7 +269,7 @@ def _read_counters(folder: Path) -> dict[str, int]:
     path = folder / "counters.json"
     data = _files.read_private(path, limit=_LARGEST_FILE)
     if data is None:
-        raise StateError(f"{path} is gone: without its counters this platform cannot tell old state from new")
+        raise StateError(f"{path} is gone: without its counters this platform cannot detect old state")
     try:
         values = json.loads(data)
     except ValueError:

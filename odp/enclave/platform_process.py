@@ -1,4 +1,4 @@
-"""The platform as a process: plays the CPU under one enclave. Started by ``odp.enclave.launcher``.
+"""The platform as a process: it emulates the CPU below one enclave. Started by ``odp.enclave.launcher``.
 
 It opens the emulated chip, measures the image that it was asked to launch, starts the enclave process from what it
 measured, and then answers the enclave's calls (``odp.enclave.guest_socket``) until one of the three ends:
@@ -8,7 +8,7 @@ measured, and then answers the enclave's calls (``odp.enclave.guest_socket``) un
 - the platform ends: the kernel kills the enclave, and its channel to the host closes.
 
 So no process outlives another. The enclave gets two sockets and no environment of its caller, and where the kernel
-allows it, starts in namespaces of its own. It never says what it is: that is the platform's to tell.
+allows it, starts in namespaces of its own. It never states its own measurement: only the platform does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from odp.sandbox.frames import receive_frame, send_frame
 from odp.sandbox.kernel import end_with_parent
 from odp.transport.durability import Health
 
-#: Importing, warming up and compiling of an enclave ends within so many seconds.
+#: Time limit of an enclave's imports, warm-up and compilation, in seconds.
 START_SECONDS = 180.0
 
 _CHANNEL, _PLATFORM = 3, 4
@@ -74,7 +74,7 @@ class PlatformProcess:
         self._running = False
 
     def run(self) -> None:
-        """Launches and serves; returns when it is over, with the enclave gone."""
+        """Launches the enclave and serves it; returns after the end of the enclave."""
         try:
             platform_end, health = self._launch()
         except OdpError as error:
@@ -117,7 +117,7 @@ class PlatformProcess:
                 self._tell_host(error_frame(StateError(f"the enclave did not start within {START_SECONDS:.0f} s")))
                 return
             if any(descriptor == self._control.fileno() for descriptor, _ in events):
-                return  # the host says nothing after its request: this is its end
+                return  # the host sends nothing after its request: this is its end
             try:
                 call = receive_frame(connection)
                 if call is None:
@@ -162,10 +162,10 @@ class PlatformProcess:
         return self._guest
 
     def _loading(self, _: dict[str, Any]) -> object:
-        """The image to import from, once. By now the process runs the loader, and its namespaces can be seen."""
+        """The image to import from, once. At this time the process runs the loader, and its namespaces are visible."""
         image, self._image = self._image, {}
         if not image:
-            raise StateError("the image was handed out before")
+            raise StateError("the image was read before")
         held = namespaces.apart(self._enclave)
         self._record(held, [name for name in sandbox.NAMESPACES if name not in held])
         return image
@@ -178,9 +178,9 @@ class PlatformProcess:
 
     def _ready(self, given: dict[str, Any]) -> None:
         if self._running:
-            raise StateError("the enclave said before that it runs")
+            raise StateError("the enclave reported before that it runs")
         held, refused = _strings(given.get("held")), _strings(given.get("refused"))
-        # What the platform itself has to tell cannot be told by the enclave.
+        # The enclave cannot report what only the platform knows.
         allowed = {*sandbox.BEFORE_IMPORTS, *sandbox.BEFORE_RUN}
         if len({*held, *refused}) != len(held) + len(refused) or not allowed.issuperset((*held, *refused)):
             raise ConfigurationError("Expected each restriction of an enclave once")
@@ -189,7 +189,7 @@ class PlatformProcess:
         self._tell_host({"ok": {**self._digest, "pid": self._enclave}})
 
     def _failed(self, given: dict[str, Any]) -> None:
-        # One line, whatever the enclave says.
+        # One line, whatever the enclave sends.
         message = "".join(
             letter if letter.isprintable() else "?" for letter in _text(given, "message")[:_LONGEST_REASON]
         )
@@ -229,7 +229,7 @@ def _image(entry: str, packages: Sequence[str], measured: Measurement, *, debug:
 
 
 def _start(channel: int, platform: int) -> int:
-    """Starts the enclave process in as many new namespaces as the kernel gives; its process id."""
+    """Starts the enclave process in as many new namespaces as the kernel allows; returns its process id."""
     binary = str(Path(sys.executable).resolve())
     program = [binary, *_PYTHON, str(package_folder("odp") / "enclave" / "loader.py"), str(_CHANNEL), str(_PLATFORM)]
     for names in namespaces.ATTEMPTS:
@@ -243,7 +243,7 @@ def _start(channel: int, platform: int) -> int:
 
 
 def _clone(flags: int) -> int:
-    """fork with new namespaces: the process id, 0 in the child, or -1 where the kernel refuses."""
+    """Forks with new namespaces: the process id, 0 in the child, or -1 if the kernel refuses."""
     machine = os.uname().machine
     if sys.platform != "linux" or machine not in _CLONE:
         return -1

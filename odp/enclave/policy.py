@@ -1,4 +1,4 @@
-"""The policy of an enclave: the limits that it holds whatever a task asks for.
+"""The policy of an enclave: limits that it enforces for every task.
 
 The policy's bytes are hashed into the enclave's evidence, so a device knows the limits before it sends anything, and
 nobody can relax them for a running enclave.
@@ -95,7 +95,7 @@ class EnclavePolicy:
         object.__setattr__(self, "population_delta", float(self.population_delta))
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: keys sorted, no spaces, ASCII; what may be left out stands there where it is set."""
+        """Canonical JSON: keys sorted, no spaces, ASCII; optional fields only if they are set."""
         values = dataclasses.asdict(self)
         if self.test_noise_seed is None:
             del values["test_noise_seed"]
@@ -117,7 +117,7 @@ class EnclavePolicy:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnclavePolicy:
-        """The policy that ``to_bytes`` wrote; a policy written any other way is refused.
+        """The policy from ``to_bytes``; any other form is refused.
 
         Raises:
             ConfigurationError: not canonical JSON, a key is unknown or missing, or a value is out of range.

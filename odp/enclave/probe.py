@@ -1,4 +1,4 @@
-"""An enclave that does nothing: `odp enclave doctor` launches it to see which restrictions hold on a machine."""
+"""An enclave without a task: `odp enclave doctor` launches it to list the restrictions that hold on a machine."""
 
 from __future__ import annotations
 

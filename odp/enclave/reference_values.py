@@ -1,4 +1,4 @@
-"""Reference values: what a verifier pins before it trusts any evidence.
+"""Reference values: the pinned values that a verifier needs before it trusts any evidence.
 
 A device ships with them, or a person checks them in. Everything is denied by default: no root, no digest or no policy
 listed means that nothing is accepted, and emulated platforms are accepted only where the file says so.
@@ -36,7 +36,9 @@ _LARGEST_TIME = 2.0**40
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Validity:
-    """When a measurement may be accepted: seconds since the epoch, ``not_before`` included and ``not_after`` not."""
+    """The time in which a measurement is accepted: seconds since the epoch, from ``not_before`` to before
+    ``not_after``.
+    """
 
     not_before: float = 0.0
     not_after: float = _LARGEST_TIME

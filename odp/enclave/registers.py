@@ -1,4 +1,4 @@
-"""Runtime registers: what happened since the launch, in hashes that can be extended and never set.
+"""Runtime registers: hashes of all events since the launch, which can be extended and never set.
 
 A register starts as 48 zero bytes; extending it by an event makes it SHA-384(register || SHA-384(event)). So whoever
 has the event log, one line per event, computes the registers again, and whoever has signed registers knows that the

@@ -1,4 +1,4 @@
-"""A guest that is nothing but memory, for the rehearsal that an enclave runs before it is shut in."""
+"""A guest in memory alone, for the rehearsal of an enclave before its restrictions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RehearsalSlots:
 
 
 class RehearsalGuest:
-    """Implements ``Guest``, with a key that everybody knows and no evidence: nothing real may be sealed under it."""
+    """Implements ``Guest``, with a public sealing key and no evidence: seal nothing real under it."""
 
     image_digest = "sha384:" + "0" * 96
 
@@ -55,10 +55,10 @@ class RehearsalGuest:
         self._counters: dict[str, RehearsalCounter] = {}
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
-        """Nothing is bound."""
+        """Does nothing."""
 
     def evidence(self, nonce: bytes) -> Evidence:
-        """Raises StateError: nobody stands behind this guest."""
+        """Raises StateError: this guest has no platform."""
         raise StateError("a rehearsal has no evidence")
 
     def sealing_key(self) -> bytes:
@@ -70,4 +70,4 @@ class RehearsalGuest:
         return self._counters.setdefault(name, RehearsalCounter())
 
     def extend(self, event: str) -> None:
-        """Nothing is recorded."""
+        """Does nothing."""

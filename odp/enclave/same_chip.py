@@ -1,4 +1,4 @@
-"""Whether another enclave of the same chip is genuine: what two enclaves check of each other before a hand-over.
+"""Verifies another enclave on the same chip: the mutual check of two enclaves before a hand-over.
 
 An enclave pins no root of its own. It asks its platform for evidence of itself: the chip that signs that is the one
 chip whose word it takes, by that chip's clock.
@@ -34,7 +34,7 @@ class OwnChip:
 
     @classmethod
     def of(cls, identity: EnclaveIdentity) -> OwnChip:
-        """Asks the platform. Raises StateError where its evidence does not carry its whole chain."""
+        """Asks the platform. Raises StateError if its evidence does not carry the whole chain."""
         token = read_token(identity.evidence(os.urandom(NONCE_BYTES)).token)
         if len(token.chain) != 3:
             raise StateError("the platform's evidence does not carry its root: there is no hand-over on it")
@@ -46,7 +46,7 @@ class OwnChip:
         return float(self.claims.issued)
 
     def verify(self, given: attestation_pb2.GetEvidenceResponse, *, nonce: bytes) -> VerifiedEnclave:
-        """The enclave that ``given`` is evidence of, over ``nonce``: of this chip, this role and this policy.
+        """The verified enclave of ``given``, over ``nonce``: of this chip, this role and this policy.
 
         Which code it is, the caller judges.
 

@@ -1,4 +1,4 @@
-"""What an enclave process gives up: files, network, other processes, debuggers. Linux only; elsewhere all are refused.
+"""The restrictions of an enclave process: no files, network, other processes or debuggers. Linux only.
 
 Restrictions are taken in two steps. ``before_imports`` runs while the process has one thread, so whatever libraries
 start later inherits it. ``before_run`` runs when everything is loaded, and closes the doors: after it no file can be
@@ -72,5 +72,5 @@ def before_run(keep: Iterable[int], *, debug: bool = False) -> Restrictions:
 
 
 def before_platform() -> Restrictions:
-    """What the platform process itself takes: nobody may read its memory."""
+    """The restrictions of the platform process: no other process may read its memory."""
     return kernel.take({"not-dumpable": kernel.not_dumpable, "no-core-dumps": kernel.no_core_dumps})

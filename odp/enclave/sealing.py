@@ -1,4 +1,4 @@
-"""Sealed storage: bytes that only the same code on the same chip can read back.
+"""Sealed storage: only the same code on the same chip can read the bytes back.
 
 The key comes from the platform (``sealing_key``), which derives it from the chip's secret and from the measurement of
 the enclave. ``context`` says what the bytes are (task, kind, counter value): sealed bytes put in another place do not

@@ -1,4 +1,4 @@
-"""Erasable slots of the emulated platform: secrets that are gone for good once they are erased.
+"""Erasable slots of the emulated platform: secrets that cannot be restored after they are erased.
 
 A sealing key can be derived again for as long as chip and code are the same. What is sealed under a slot's secret as
 well is lost with the slot, even to somebody who reads every other secret of the chip later. Hardware keeps such secrets

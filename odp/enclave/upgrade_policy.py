@@ -1,4 +1,4 @@
-"""Whose word lets an enclave hand its ledger to other code: endorsers, and the log in which they have to say so.
+"""The parties that approve a hand-over of an enclave's ledger to other code: endorsers, and their log.
 
 Part of an aggregator's policy, so that it is measured, attested and the same for both enclaves of a hand-over. Without
 it an enclave hands over nothing, and its populations end with its code.

@@ -1,4 +1,4 @@
-"""The verifier: whether evidence of an enclave is good enough to send it anything.
+"""The verifier: decides whether the evidence of an enclave is sufficient to send it data.
 
 A pure function of the evidence, the caller's nonce, the pinned reference values and the time. It denies by default, and
 every denial carries one ``Reason`` of a closed set. The order of the checks is part of the contract: nothing inside a
@@ -145,9 +145,7 @@ def verify_evidence(
     chip = chain.verify(parsed.chain, roots=reference_values.roots, now=now)
     _check_revocation(chip, reference_values)
     if not jwt.signature_is_valid(parsed, chip.key):
-        raise AttestationError(
-            Reason.BAD_SIGNATURE, "the token was changed, or not signed by the platform that it names"
-        )
+        raise AttestationError(Reason.BAD_SIGNATURE, "the token was changed, or was not signed by the platform in it")
     claims = Claims.from_json(parsed.claims)
 
     expires = _check_time(claims, reference_values, now)
@@ -207,7 +205,7 @@ def _check_revocation(chip: chain.VerifiedChain, reference_values: ReferenceValu
 
 
 def _check_image(digest: str, role: Role, reference_values: ReferenceValues, now: float) -> float:
-    """The time after which the measurement is no longer accepted."""
+    """The time until which the measurement is accepted."""
     if digest in reference_values.withdrawn_images:
         raise AttestationError(Reason.IMAGE_WITHDRAWN, f"its code {digest[:40]!r}.. was withdrawn")
     if digest not in reference_values.image_digests.get(role, ()):
@@ -221,7 +219,7 @@ def _check_image(digest: str, role: Role, reference_values: ReferenceValues, now
 def _check_events(
     event_log: bytes, claims: Claims, policy: bytes
 ) -> tuple[tuple[str, ...], dict[str, dict[str, bytes]]]:
-    """Restrictions that the log says hold; and what it shows of populations, by name: charters in force, ledgers.
+    """The restrictions in the event log; and charters in force and ledgers of populations, by name.
 
     It has to lead to the signed registers and to say what the token says.
     """
@@ -239,7 +237,7 @@ def _check_events(
         ("runtime", f"keys {claims.hpke_key.hex()} {claims.signing_key.hex()}"),
     ]
     if stated != expected:
-        raise AttestationError(Reason.EVENT_LOG, "its event log tells of another launch, policy or keys")
+        raise AttestationError(Reason.EVENT_LOG, "its event log is of another launch, policy or keys")
     held = tuple(event.removeprefix("held ") for where, event in events if (where, event[:5]) == ("sandbox", "held "))
     shown: dict[str, dict[str, bytes]] = {"population": {}, "ledger": {}}
     for match in [_SHOWN.fullmatch(event) for where, event in events if where == "runtime"]:
@@ -279,7 +277,8 @@ def _check_policy(policy: bytes, role: Role, reference_values: ReferenceValues) 
     if accepted.test_noise_seed is not None and not reference_values.allow_test_noise:
         raise AttestationError(
             Reason.TEST_NOISE_NOT_ALLOWED,
-            "its policy adds noise from a seed, which protects nobody; set allow_test_noise in the reference values to "
+            "its policy adds noise from a seed, which gives no protection; set allow_test_noise in "
+            "the reference values to "
             "accept that in a test",
         )
     return accepted

@@ -1,4 +1,4 @@
-"""Challenges that cost an issuer nothing until a device has answered one.
+"""Challenges that cost an issuer no memory until a device has answered one.
 
 A challenge is ``random (16 bytes) || expiry (8 bytes, whole seconds) || HMAC-SHA-256 (32 bytes)`` under a key of this
 process. So a stranger who asks for any number of them fills no memory; a restart ends all of them, and devices ask
@@ -23,12 +23,12 @@ _RETRY_SECONDS = 5.0
 
 
 class Challenges:
-    """Makes challenges and takes each of them once; thread-safe.
+    """Creates challenges, and accepts each of them once; thread-safe.
 
     Args:
         clock: seconds since the epoch.
         random_bytes: the source of keys and challenges.
-        most: answered challenges that are remembered; beyond them devices are told to come back.
+        most: answered challenges that are remembered; beyond them devices get a retry window.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Challenges:
         """
         body, tag = challenge[: _RANDOM_BYTES + _TIME_BYTES], challenge[_RANDOM_BYTES + _TIME_BYTES :]
         if len(challenge) != CHALLENGE_BYTES or not hmac.compare_digest(tag, hmac.digest(self._key, body, "sha256")):
-            raise EnrolmentError("the challenge is not one of this issuer since it started; get a new one")
+            raise EnrolmentError("the challenge is not from this run of the issuer; get a new one")
         if self._clock() > int.from_bytes(body[_RANDOM_BYTES:], "big"):
             raise EnrolmentError(f"the challenge is older than {VALID_SECONDS} s; get a new one")
         with self._lock:
@@ -69,7 +69,7 @@ class Challenges:
                 raise _answered()
 
     def spend(self, challenge: bytes) -> None:
-        """Counts a checked challenge as answered.
+        """Marks a checked challenge as answered.
 
         Raises EnrolmentError where another call was first, Busy where too many are remembered.
         """

@@ -37,7 +37,7 @@ _PRUNE_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLimits:
-    """What one party may take of an issuer.
+    """Limits of an issuer per developer, round and device.
 
     Attributes:
         tokens_per_device: tokens of one device within 24 hours, over all tasks.
@@ -62,7 +62,7 @@ class TokenLimits:
 
 
 class Issuer:
-    """Answers servers and devices; thread-safe.
+    """Serves servers and devices; thread-safe.
 
     Args:
         storage: its database.
@@ -112,11 +112,11 @@ class Issuer:
 
     @property
     def attesters(self) -> list[str]:
-        """The kinds of statements that count."""
+        """The accepted kinds of statements."""
         return sorted(self._verifiers)
 
     def token_key(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> enrolment_pb2.SignedTokenKey:
-        """The key of the ordered round, made when it is asked for first. It ends the keys of the task's earlier rounds.
+        """The key of the ordered round, created on the first call. It ends the keys of the task's earlier rounds.
 
         Args:
             task: the task, under its developer's signature.
@@ -145,15 +145,15 @@ class Issuer:
             if record is None:
                 record = self._make(definition, wanted.task_sha256, wanted.round, now)
             if record.private_key is None or record.not_after < now:
-                raise EnrolmentError(f"the token key of round {wanted.round} signs nothing more: the round is over")
+                raise EnrolmentError(f"the token key of round {wanted.round} has ended: the round is over")
             return record.signed
 
     def challenge(self) -> bytes:
-        """Something to make a statement about, 56 bytes."""
+        """A challenge for a statement, 56 bytes."""
         return self._challenges.make()
 
     def issue(self, request: enrolment_pb2.IssueTokenRequest) -> bytes:
-        """The blind signature (256 bytes) of one device for one round: the same again for the same blinded message.
+        """The blind signature (256 bytes) of one device for one round; the same for the same blinded message.
 
         Raises:
             ConfigurationError: a field is malformed.
@@ -250,5 +250,5 @@ class Issuer:
             Grant.OTHER: f"this device has its token of round {round}: one device, one token",
             Grant.DEVICE_LIMIT: f"this device has {per_device} tokens of the last 24 hours, the limit of one device",
             Grant.ROUND_LIMIT: f"{per_round} devices have a token of round {round}, the limit of one round",
-            Grant.ENDED: f"the token key of round {round} signs nothing more: the round is over",
+            Grant.ENDED: f"the token key of round {round} has ended: the round is over",
         }[grant]

@@ -1,4 +1,4 @@
-"""The issuer of tokens as a program: its folder, its key, its two listeners. It may belong to somebody else."""
+"""The issuer of tokens as a program: its folder, its key, its two listeners. An independent operator may run it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LARGEST_ROOT = 16 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """How an issuer runs.
+    """Settings of an issuer.
 
     Attributes:
         state: folder of everything that it must not lose; made on first start with mode 0700.
@@ -80,14 +80,14 @@ class Config:
 
 
 class RunningIssuer(Running):
-    """An issuer; ``key`` (64 hex digits) is what populations name, ``control_address`` where servers ask it."""
+    """An issuer that is running; populations name ``key`` (64 hex digits), servers call ``control_address``."""
 
     key: str
     control_address: str
 
 
 def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> RunningIssuer:
-    """Starts an issuer; keys of rounds and given tokens are as they were.
+    """Starts an issuer; keys of rounds and issued tokens persist.
 
     Raises ConfigurationError (keys, files, ports, certificates) and StateError (folder in use, full or damaged).
     """
@@ -160,7 +160,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
 
 
 def issuer_key(state: Path) -> str:
-    """The public key (64 hex digits) of the issuer of a state folder, made where there is none yet.
+    """The public key (64 hex digits) of the issuer of a state folder; created on first use.
 
     Raises StateError where the folder cannot be used.
     """

@@ -1,4 +1,4 @@
-"""What an issuer of tokens must not lose: the key of each round, and which device got its token.
+"""The storage of an issuer of tokens: the key of each round, and the devices that got a token.
 
 Of a device the database holds its name (a hash of its key), the rounds that it asked for, and the hash of the blinded
 message: nothing that a token could be recognised by. A row is on the disk before the signature leaves, so that no kill
@@ -65,7 +65,7 @@ _COUNT = sa.text("UPDATE keys SET issued = issued + 1 WHERE task_sha256 = :task 
 
 
 class Grant(enum.Enum):
-    """What became of a device's request."""
+    """The outcome of a device's request."""
 
     NEW = "new"
     #: The same request as before: the answer was lost, or the device was killed.
@@ -80,7 +80,7 @@ class Grant(enum.Enum):
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """The key of one round; ``private_key`` (PKCS #8) is None once it signs nothing more. ``not_after`` in seconds."""
+    """The key of one round; ``private_key`` (PKCS #8) is None after its end. ``not_after`` in seconds."""
 
     task_sha256: bytes
     round: int
@@ -95,7 +95,7 @@ class KeyRecord:
 
 @dataclass(eq=False)
 class _Request:
-    """A device that asks, and what became of it; ``grant`` is None until its commit."""
+    """A device's request and its outcome; ``grant`` is None until its commit."""
 
     mine: dict[str, Any]
     blinded_sha256: bytes
@@ -106,7 +106,7 @@ class _Request:
 
 
 class Storage:
-    """The issuer's database; thread-safe. Every method raises StateError where the file cannot be used."""
+    """The issuer's database; thread-safe. Every method raises StateError if the file cannot be used."""
 
     def __init__(self, path: Path, *, health: Health | None = None) -> None:
         self._path = path
@@ -128,7 +128,7 @@ class Storage:
         return None if row is None else _record(row)
 
     def newest_round(self, task_sha256: bytes) -> int | None:
-        """The last round of a task that a key was made for, or None."""
+        """The last round of a task with a key, or None."""
         with database_errors(self._path), self._engine.connect() as connection:
             found: int | None = connection.execute(
                 sa.select(sa.func.max(_KEYS.c.round)).where(_KEYS.c.task_sha256 == task_sha256)
@@ -136,7 +136,7 @@ class Storage:
         return found
 
     def keys_of(self, developer: bytes) -> int:
-        """Number of the keys of a developer's rounds that sign."""
+        """Number of the signing keys of a developer's rounds."""
         chosen = (_KEYS.c.developer == developer, _KEYS.c.private_key.is_not(None))
         with database_errors(self._path), self._engine.connect() as connection:
             return int(connection.execute(sa.select(sa.func.count()).select_from(_KEYS).where(*chosen)).scalar_one())
@@ -170,7 +170,7 @@ class Storage:
         per_device: int,
         per_round: int,
     ) -> Grant:
-        """Notes that ``device`` gets its token of a round, unless it has one or a limit is reached.
+        """Records that ``device`` gets its token of a round, unless it has one or a limit is reached.
 
         ``per_device`` tokens within ``DAY`` are the most of one device, ``per_round`` those of all devices.
         """
@@ -181,11 +181,11 @@ class Storage:
             if request in self._waiting:
                 self._decide_waiting()
         if request.grant is None:
-            raise StateError(f"a token could not be noted in {self._path}, which another request found; try again")
+            raise StateError(f"a failed write of {self._path} also affects this request; try again")
         return request.grant
 
     def _decide_waiting(self) -> None:
-        """Decides all requests that wait, in the order in which they came, and commits once; under the lock."""
+        """Decides all waiting requests in their order of arrival, and commits once; under the lock."""
         batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
         with self._engine.begin() as connection:
             decided = [_decided(connection, request) for request in batch]
@@ -193,7 +193,7 @@ class Storage:
             request.grant = grant
 
     def sizes(self) -> tuple[int, int]:
-        """(keys, tokens) that are stored."""
+        """(keys, tokens) in the database."""
         with database_errors(self._path), self._engine.connect() as connection:
             keys, tokens = (
                 connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
@@ -202,7 +202,7 @@ class Storage:
         return int(keys), int(tokens)
 
     def prune(self, now: float) -> None:
-        """Ends the keys that have expired, and forgets what no rule needs any more."""
+        """Ends expired keys, and deletes rows that no rule needs any more."""
         signing = sa.select(_KEYS.c.task_sha256, _KEYS.c.round).where(_KEYS.c.private_key.is_not(None))
         needed = sa.tuple_(_TOKENS.c.task_sha256, _TOKENS.c.round).in_(signing)
         with database_errors(self._path), self._lock, self._engine.begin() as connection:

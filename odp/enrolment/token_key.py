@@ -29,7 +29,7 @@ _LARGEST_TIME = 2**40
 
 @dataclass(frozen=True)
 class TokenKey:
-    """A round's key: whom it is for, its RSA modulus, and the time after which its issuer signs nothing more.
+    """A round's key: its purpose, its RSA modulus, and the time after which its issuer stops signing.
 
     ``not_after`` is in seconds since the epoch.
 
@@ -61,7 +61,9 @@ class TokenKey:
         return PublicKey.from_bytes(self.modulus)
 
     def admits(self, message: bytes, token: bytes) -> bool:
-        """Whether ``token`` is one over ``message``: of ``domains.contribution_token`` or ``domains.session_token``."""
+        """Whether ``token`` is a signature of ``message``: from ``domains.contribution_token`` or
+        ``domains.session_token``.
+        """
         try:
             self.public.verify(message, token)
         except SignatureError:
@@ -83,7 +85,7 @@ class TokenKey:
 def open_token_key(
     signed: enrolment_pb2.SignedTokenKey, *, issuer_key: bytes, population: str, task_sha256: bytes, round: int
 ) -> TokenKey:
-    """The key of exactly this round, after its signature and every field were checked.
+    """The key of exactly this round, after checks of its signature and every field.
 
     ``not_after`` is left to the caller: an enclave has no clock that it could trust.
 

@@ -1,4 +1,4 @@
-"""A device's side of a token: what it asks for, and what it gets.
+"""A device's side of a token: the request and the result.
 
 Salt and blinding factor follow from the device's secret, the key and the message. So a device that was killed asks for
 the same again without having stored anything, and an issuer that answers once per round answers it again. To everybody
@@ -25,7 +25,7 @@ _MESSAGE_BYTES = 32
 
 @dataclass(frozen=True)
 class TokenRequest:
-    """A token that a device wants: ``key`` of the round, ``issuer_key`` (32 bytes) of whom it asks."""
+    """A request for a token: ``key`` of the round, ``issuer_key`` (32 bytes) of the issuer."""
 
     key: TokenKey
     issuer_key: bytes
@@ -33,7 +33,7 @@ class TokenRequest:
 
     @classmethod
     def of(cls, key: TokenKey, message: bytes, *, issuer_key: bytes, secret: bytes, now: float) -> TokenRequest:
-        """The request for a token over ``message``; the same one for the same arguments, whatever the time.
+        """The request for a token over ``message``; the same for the same arguments at any time.
 
         Args:
             key: of the round; its signature was checked.
@@ -53,7 +53,7 @@ class TokenRequest:
         return cls(key, issuer_key, blind(key.public, message, _derived(secret, key, message)))
 
     def answer(self, reply: enrolment_pb2.GetChallengeResponse, attester: Attester) -> enrolment_pb2.IssueTokenRequest:
-        """What to send for a challenge: the blinded message under a statement of ``attester``.
+        """The answer to a challenge: the blinded message under a statement of ``attester``.
 
         Raises:
             EnrolmentError: the issuer does not accept statements of this kind.
@@ -81,7 +81,7 @@ class TokenRequest:
         )
 
     def token(self, reply: enrolment_pb2.IssueTokenResponse) -> bytes:
-        """The token (256 bytes), verified. Raises SignatureError where the issuer did not sign what it was asked to."""
+        """The token (256 bytes), verified. Raises SignatureError if the issuer signed something else."""
         return finalize(self.key.public, self.blinding, reply.blind_signature)
 
 

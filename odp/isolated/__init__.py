@@ -1,4 +1,4 @@
-"""A developer's on-device code: what it is written with. ``docs/isolated-service.md`` shows how."""
+"""A developer's on-device code: the classes to write it with. ``docs/isolated-service.md`` shows how."""
 
 from odp.isolated.rights import RIGHTS, DataKind, Handler, Rights
 from odp.isolated.service import IsolatedService, Stores

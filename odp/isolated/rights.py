@@ -1,9 +1,9 @@
-"""What each handler of a service may read and write: data, which the runtime enforces outside of the handler's process.
+"""The rights of each handler of a service to read and write data; enforced outside of the handler's process.
 
 Nothing private leaves because of this table:
 
 - events, requests and local data are private; downloads are the same for everybody;
-- the answer of ``on_request`` is all that the asking app is told, and ``on_request`` reads nothing private;
+- the answer of ``on_request`` is all that the calling app gets, and ``on_request`` reads nothing private;
 - downloads are all else that it reads, and ``on_download``, which chooses what is kept of them, reads nothing private;
 - every call runs in a process of its own, so that no handler finds in memory what another left there.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 class DataKind(enum.Enum):
-    """The kinds of data that a service's stores hold, in a namespace of the service's own."""
+    """The kinds of data in a service's stores, in the service's own namespace."""
 
     EVENTS = "events"
     REQUESTS = "requests"
@@ -25,7 +25,7 @@ class DataKind(enum.Enum):
 
     @property
     def private(self) -> bool:
-        """Whether it holds anything about the person."""
+        """Whether it contains data about the person."""
         return self is not DataKind.DOWNLOADS
 
 
@@ -41,7 +41,7 @@ class Handler(enum.Enum):
 
 
 class Receiver(enum.Enum):
-    """Who gets what a handler returns, beside the tables that it may write."""
+    """The receiver of a handler's result, besides the tables that it may write."""
 
     APP = "the app that asked"
     ON_RENDER = "on_render, and nobody else"
@@ -52,7 +52,7 @@ class Receiver(enum.Enum):
 
 @dataclass(frozen=True)
 class Rights:
-    """Of one handler: the tables that it may read, those that it may write, and who gets what it returns."""
+    """The rights of one handler: the tables that it may read or write, and the receiver of its result."""
 
     reads: frozenset[DataKind]
     writes: frozenset[DataKind]
@@ -64,7 +64,7 @@ _NONE: frozenset[DataKind] = frozenset()
 _PUBLIC = frozenset({DataKind.DOWNLOADS})
 
 RIGHTS: Mapping[Handler, Rights] = {
-    # What it accepts goes to on_execute; whether it accepts, and why not, is told to the app.
+    # What it accepts goes to on_execute; the app learns whether it accepts, and the reason of a refusal.
     Handler.ON_REQUEST: Rights(_PUBLIC, _NONE, Receiver.APP),
     Handler.ON_EXECUTE: Rights(_ALL, frozenset({DataKind.REQUESTS, DataKind.LOCAL}), Receiver.ON_RENDER),
     Handler.ON_RENDER: Rights(_PUBLIC, _NONE, Receiver.PAGE),

@@ -27,7 +27,7 @@ from odp.isolated.values import (
 
 
 class Stores(Protocol):
-    """What a handler reads, of its own service's data on this device; which tables, ``RIGHTS`` says.
+    """The data that a handler reads, of its own service on this device; ``RIGHTS`` limits the tables.
 
     A read that the handler has no right to raises PermissionError here, and ends the call where code goes around that.
     """
@@ -79,7 +79,7 @@ class IsolatedService:
 
         When: first, once per request. Reads: downloads. Writes: nothing.
         Kept on success: the runtime adds the request to the requests; ``work`` goes to ``on_execute``.
-        On failure: the request is not kept, and the app is told that it failed.
+        On failure: the request is not stored, and the app learns that it failed.
 
         The default accepts and passes on what was asked.
         """
@@ -90,12 +90,12 @@ class IsolatedService:
 
         When: after ``on_request``. Reads: everything. Writes: rows of its request, local data.
         Kept on success: those; ``result`` goes to ``on_render`` and to nobody else, and is not stored.
-        On failure: the request stays without rows; nothing is rendered, and the app is not told why.
+        On failure: the request stays without rows; nothing is rendered, and the app does not learn the reason.
         """
         raise NotImplementedError
 
     def on_render(self, rendering: Rendering, stores: Stores) -> Rendered:
-        """Makes the page of a result.
+        """Creates the page of a result.
 
         When: after ``on_execute``, each time the result is shown. Reads: downloads. Writes: nothing.
         Kept on success: nothing; the page is shown, and cannot request anything but the event URLs.
@@ -104,7 +104,7 @@ class IsolatedService:
         raise NotImplementedError
 
     def on_event(self, happening: Happening, stores: Stores) -> Noted:
-        """Something happened: the person followed an event URL of a page, or the app tells of it.
+        """Handles an event: the person followed an event URL of a page, or the app reported something.
 
         When: once per happening. Reads: everything. Writes: events (rows are added), local data.
         Kept on success: those. On failure: the happening is lost.
@@ -114,7 +114,7 @@ class IsolatedService:
         return Noted((NewEvent(happening.type, happening.data),))
 
     def on_download(self, download: Download, stores: Stores) -> Kept:
-        """A new version of the developer's data has come; says which rows this device keeps.
+        """Selects the rows of a new version of the developer's data that this device keeps.
 
         When: once per version, before any other handler sees it. Reads: that version only. Writes: downloads (the
         named rows replace all earlier ones). Kept on success: those. On failure: the earlier version stays.

@@ -1,4 +1,4 @@
-"""Imports of a developer's package from memory: its process has no files to import from."""
+"""Imports of a developer's package from memory: its process cannot read files."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def only(sources: Mapping[str, tuple[str, bool]]) -> None:
-    """From here on, this process imports what is loaded already, what is built in, and these sources."""
+    """Limits this process to modules that are loaded already, built-in ones, and these sources."""
     sys.meta_path[:] = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter, SourceFinder(sources)]

@@ -1,4 +1,4 @@
-"""The process that the processes of calls are copied from: it has imported what they may import, and nothing of theirs.
+"""The template process: the processes of calls are forked from it, with all allowed imports and no private data.
 
 Run by its path, in an interpreter that reads no environment and no site folder (``-I -S``), with one socket to the
 runtime. It runs no code of the developer and sees no data: every call has a socket of its own from the runtime to its
@@ -69,7 +69,7 @@ class Template:
         self._base = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
     def run(self) -> None:
-        """Serves until the runtime is gone."""
+        """Serves until the runtime closes the socket."""
         while True:
             # One byte carries the descriptor, where there is one; the frame follows.
             head, descriptors, _, _ = socket.recv_fds(self._control, _HEADER, 1)

@@ -1,4 +1,4 @@
-"""What goes into the handlers of a service, and what comes out. All are values; ``Json`` is what JSON can hold.
+"""The inputs and outputs of a service's handlers. All are value objects; ``Json`` is any JSON value.
 
 Times are in seconds since the epoch. None of them shows its private content in its ``repr``.
 """
@@ -18,7 +18,7 @@ Columns = Mapping[str, Json]
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: columns or bytes; ``request`` is the number of the request that it followed."""
+    """An event: columns or bytes; ``request`` is the number of the request that it followed."""
 
     id: int
     type: str
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass(frozen=True)
 class PastRequest:
-    """What an app once asked, and the rows that ``on_execute`` logged of its answer; None without an answer."""
+    """An earlier request of an app, and the rows that ``on_execute`` logged for it; None without an answer."""
 
     id: int
     app: str
@@ -43,7 +43,7 @@ class PastRequest:
 
 @dataclass(frozen=True)
 class AppRequest:
-    """To ``on_request``: which app asks, and for what."""
+    """Input of ``on_request``: the app, and its request."""
 
     app: str
     asked: Columns = field(repr=False)
@@ -52,7 +52,7 @@ class AppRequest:
 
 @dataclass(frozen=True)
 class Execution:
-    """To ``on_execute``: the number of the request in the store, and what ``on_request`` made of it."""
+    """Input of ``on_execute``: the number of the request in the store, and the ``work`` of ``on_request``."""
 
     request: int
     app: str
@@ -62,7 +62,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Rendering:
-    """To ``on_render``: the result of ``on_execute``."""
+    """Input of ``on_render``: the result of ``on_execute``."""
 
     request: int
     result: Columns = field(repr=False)
@@ -71,7 +71,7 @@ class Rendering:
 
 @dataclass(frozen=True)
 class Happening:
-    """To ``on_event``: what happened on a page, or what the app tells of; ``request`` where it followed one."""
+    """Input of ``on_event``: an event of a page or from the app; ``request`` if it followed one."""
 
     type: str
     data: Columns = field(repr=False)
@@ -81,7 +81,7 @@ class Happening:
 
 @dataclass(frozen=True)
 class Download:
-    """To ``on_download``: all rows of a new version."""
+    """Input of ``on_download``: all rows of a new version."""
 
     version: str
     entries: Mapping[str, bytes] = field(repr=False)
@@ -90,7 +90,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Training:
-    """To ``on_training_examples``: which task of which population wants examples."""
+    """Input of ``on_training_examples``: the task and the population that want examples."""
 
     population: str
     task: str
@@ -102,21 +102,21 @@ class Training:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Of ``on_request``: ``work`` goes to ``on_execute``; the app learns that it was accepted, and nothing more."""
+    """Result of ``on_request``: ``work`` goes to ``on_execute``; the app learns only that the request was accepted."""
 
     work: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Declined:
-    """Of ``on_request``: the app is told ``reason``, a line of at most 200 characters."""
+    """Result of ``on_request``: the app gets ``reason``, a line of at most 200 characters."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Executed:
-    """Of ``on_execute``.
+    """Result of ``on_execute``.
 
     Attributes:
       result: goes to ``on_render``.
@@ -131,14 +131,14 @@ class Executed:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Of ``on_render``: an HTML document, shown in a page that can request nothing but the event URLs."""
+    """Result of ``on_render``: an HTML document, shown in a page that can request nothing but the event URLs."""
 
     html: str = field(repr=False)
 
 
 @dataclass(frozen=True)
 class NewEvent:
-    """A row for the events: columns of ``[a-z0-9_.-]`` names."""
+    """A new row of the events: columns with names of ``[a-z0-9_.-]``."""
 
     type: str
     data: Columns = field(repr=False)
@@ -146,7 +146,7 @@ class NewEvent:
 
 @dataclass(frozen=True)
 class Noted:
-    """Of ``on_event``: rows to append to the events, at the time of the happening, and changes of local data."""
+    """Result of ``on_event``: rows to append to the events, at the time of the event, and changes of local data."""
 
     events: Sequence[NewEvent] = field(default=(), repr=False)
     local: Mapping[str, bytes | None] = field(default_factory=dict, repr=False)
@@ -154,7 +154,7 @@ class Noted:
 
 @dataclass(frozen=True)
 class Kept:
-    """Of ``on_download``: the keys of the rows to keep; they are kept as they came."""
+    """Result of ``on_download``: the keys of the rows to keep, unchanged."""
 
     keys: Collection[str] = field(repr=False)
 

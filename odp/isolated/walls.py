@@ -1,4 +1,4 @@
-"""What the process of one call gives up, before any of the developer's code runs in it. Linux only; elsewhere all.
+"""The restrictions of a call's process, taken before it runs any of the developer's code. Linux only.
 
 =======================  ==========================================================================
 ``no-new-privileges``    no program that it starts could have more rights
@@ -6,8 +6,8 @@
 ``no-core-dumps``        its memory is never written to a file
 ``no-capabilities``      it keeps none of root's rights
 ``closed-descriptors``   of what it inherited, nothing is open but its channel
-``memory-limit``         so many bytes more than the runtime itself takes
-``processor-limit``      so many seconds, of all its threads together
+``memory-limit``         a number of bytes above the runtime's own memory
+``processor-limit``      a number of seconds, for all its threads together
 ``file-limit``           no file can grow above zero bytes, and few descriptors can be open
 ``landlock-no-files``    no file below ``/`` is accessible; no TCP, no abstract sockets, no signals to others
 ``seccomp``              system calls are limited to ``odp.sandbox.system_calls.ISOLATED``
@@ -61,12 +61,12 @@ _DESCRIPTORS = 16
 
 
 def broken_promises(held: Collection[str]) -> list[str]:
-    """The promises that are not kept where these restrictions hold and no others."""
+    """The promises that are not kept under these restrictions."""
     return [name for name, needed in PROMISES.items() if not needed <= set(held)]
 
 
 def take(channel: int, *, memory_bytes: int, processor_seconds: int) -> Restrictions:
-    """Takes them all, in the process of one call; ``memory_bytes`` is its whole address space."""
+    """Takes all restrictions in the process of one call; ``memory_bytes`` is its whole address space."""
     steps: dict[str, Callable[[], bool]] = {
         "no-new-privileges": kernel.no_new_privileges,
         "not-dumpable": kernel.not_dumpable,

@@ -1,7 +1,7 @@
-"""The process of one call: gives up what it may not have, loads the developer's class, serves one call.
+"""The process of one call: it takes its restrictions, loads the developer's class, and serves one call.
 
-From the line on where the developer's module is loaded, whatever this process sends is the developer's word; the
-runtime takes it so (``device_runtime.isolated``). What it holds of restrictions it says before.
+After the import of the developer's module, the developer controls everything that this process sends; the runtime does
+not trust it (``device_runtime.isolated``). What it holds of restrictions it says before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LONGEST_TRACE = 4000
 
 
 class RemoteStores:
-    """``Stores`` that asks the runtime."""
+    """``Stores`` by calls to the runtime."""
 
     def __init__(self, channel: socket.socket, handler: Handler) -> None:
         self._channel = channel
@@ -86,7 +86,7 @@ class RemoteStores:
         if answer is None:
             os._exit(0)
         if "ok" not in answer:
-            raise ValueError("the runtime refused the read: a value of it is out of range")
+            raise ValueError("the runtime refused the read: one of its values is out of range")
         return answer["ok"]
 
 

@@ -1,4 +1,4 @@
-"""Runs one program in the foreground until it is told to stop: the same for all four."""
+"""Runs one program in the foreground until a signal; the same for all four programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odp.transport.state_folder import state_errors, write_atomically
 
 
 def parent_watch(stop: threading.Event) -> None:
-    """Sets ``stop`` when stdin ends: the parent is gone."""
+    """Sets ``stop`` when stdin ends: the parent process has ended."""
 
     def watch() -> None:
         # The raw descriptor: a reader blocked inside sys.stdin would hold its lock when the interpreter ends.
@@ -28,7 +28,7 @@ def parent_watch(stop: threading.Event) -> None:
 
 
 def serve_until_stopped(running: Running, state: Path, *, with_parent: bool) -> None:
-    """Writes ``<state>/address`` (where the program serves) and returns after SIGINT, SIGTERM or the parent's death.
+    """Writes ``<state>/address`` (where the program serves); returns after SIGINT, SIGTERM or the end of the parent.
 
     Where the program has a control listener, that one's address is in ``<state>/control-address``.
     """

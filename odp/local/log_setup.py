@@ -1,4 +1,4 @@
-"""What `odp up` and `odp demo` pin by default: a log key, an endorser, and endorsements of their own enclaves."""
+"""The default pins of `odp up` and `odp demo`: a log key, an endorser, and endorsements of their own enclaves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pin_log(
     witness_keys: Sequence[VerifierKey] = (),
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Pins the log of the state folder ``root`` in the file ``reference_values``; endorses the enclaves listed there.
+    """Pins the log of the state folder ``root`` in the file ``reference_values``, and endorses the enclaves in it.
 
     The keys of log and endorser are made on first use. All of ``witness_keys`` have to cosign.
 
@@ -57,7 +57,8 @@ def pin_log(
 def endorse_all(
     path: Path, values: ReferenceValues, policies: Sequence[EnclavePolicy], key: SigningKey, *, now: float
 ) -> int:
-    """Adds endorsements of what ``values`` list to the file ``path``; those that hold for half their time yet are kept.
+    """Adds endorsements of the enclaves in ``values`` to the file ``path``; keeps those with more than half their time
+    left.
 
     Returns the number of endorsements that were added.
 
@@ -95,7 +96,7 @@ def endorse_all(
 
 
 def endorse_image(path: Path, policy: EnclavePolicy, image_digest: str, key: SigningKey, *, now: float) -> None:
-    """Adds an endorsement of one image under one policy to the file ``path``, unless one stands there for long.
+    """Adds an endorsement of one image under one policy to the file ``path``, unless a fresh one is in it.
 
     Raises:
         ConfigurationError: the file, or the digest, is malformed.
@@ -111,7 +112,7 @@ def endorse_image(path: Path, policy: EnclavePolicy, image_digest: str, key: Sig
 
 
 def upgrade_policy(root: Path) -> UpgradePolicy:
-    """Who may have the aggregator of the state folder ``root`` upgraded: its own endorser, in its own log.
+    """The parties that may approve an upgrade of the aggregator in ``root``: its own endorser, in its own log.
 
     The witnesses of the log are not named: the policy of an enclave stays as it is, and they may change.
 
@@ -124,7 +125,7 @@ def upgrade_policy(root: Path) -> UpgradePolicy:
 
 
 def withdraw_all(path: Path, image_digest: str, key: SigningKey) -> int:
-    """Adds the withdrawals of every endorsement of an image by ``key`` to the file ``path``; returns their number.
+    """Adds withdrawals of all endorsements of an image by ``key`` to the file ``path``; returns their number.
 
     Raises:
         ConfigurationError: the file is malformed, or no endorsement in it is of that image and key.

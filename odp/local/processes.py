@@ -1,4 +1,4 @@
-"""Child processes of `odp up` and `odp demo`: started together, stopped together, never left behind.
+"""Child processes of `odp up` and `odp demo`: started together, stopped together, never left running.
 
 A child is given ``--with-parent`` and the read end of a pipe as its stdin: when this process dies, however it dies, the
 kernel closes the pipe and the child stops.
@@ -44,7 +44,7 @@ ODP = (sys.executable, "-P", "-m", "odp.cli.main")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdmissionRule:
-    """How devices are admitted.
+    """The rule for the admission of devices.
 
     Attributes:
       how: "open": anybody. "token": with tokens, devices of an emulated vendor. "roster": with tokens, those of a file.
@@ -69,7 +69,7 @@ OPEN = AdmissionRule(how=_OPEN)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListenAddresses:
-    """Where the services listen, for devices and developers; port 0 takes any that is free."""
+    """The listen addresses of the services, for devices and developers; port 0 selects any free port."""
 
     host: str = "127.0.0.1"
     server: int = 0
@@ -78,7 +78,7 @@ class ListenAddresses:
 
 
 class Child:
-    """One started program; ``command`` runs `odp`.
+    """A started program; ``command`` runs `odp`.
 
     ``address`` is where it serves, once ``wait_serving`` returned, and ``control_address`` its control listener's.
     """
@@ -114,7 +114,7 @@ class Child:
         deadline: float = _START_SECONDS,
         stop: threading.Event | None = None,
     ) -> None:
-        """Returns when the program answers that it serves; asked as ``identity`` where it answers programs alone.
+        """Returns when the program reports that it serves; calls it as ``identity`` if it answers only programs.
 
         Raises ServiceError with its last line otherwise, KeyboardInterrupt where ``stop`` is set.
         """
@@ -138,7 +138,7 @@ class Child:
             return ""
 
     def last_line(self) -> str:
-        """The last line of the program's log: where a failed start says why."""
+        """The last line of the program's log: the reason of a failed start."""
         try:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
@@ -146,7 +146,7 @@ class Child:
         return lines[-1].removeprefix("odp: ") if lines else f"no output; exit code {self.process.returncode}"
 
     def stop(self, *, deadline: float = _STOP_SECONDS) -> None:
-        """Asks the program to stop, and kills it when it does not within ``deadline`` seconds. Idempotent."""
+        """Stops the program, and kills it after ``deadline`` seconds. Idempotent."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -168,7 +168,7 @@ def _serving(address: str, ca: Path, identity: TlsIdentity | None) -> bool:
 
 
 class Services:
-    """Distributor, aggregator, issuer and server under one state folder, and a helper where one is asked for.
+    """Distributor, aggregator, issuer and server under one state folder, and an optional helper.
 
     A context manager that stops what it started.
 
@@ -219,7 +219,7 @@ class Services:
 
     @property
     def developer_key(self) -> str:
-        """The public key of the server, 64 hex digits; made on first use, before the server runs."""
+        """The public key of the server, 64 hex digits; created on first use, before the server runs."""
         if self._founder is None:
             from server.program import developer_key
 
@@ -228,7 +228,7 @@ class Services:
 
     @property
     def policy(self) -> EnclavePolicy:
-        """Of the aggregator; the server's key founds populations, and the endorser of this folder has it upgraded."""
+        """The aggregator's policy; the server's key founds populations, this folder's endorser approves upgrades."""
         from odp.local.log_setup import upgrade_policy
 
         if self._upgrade is None:
@@ -243,45 +243,45 @@ class Services:
 
     @property
     def reference_values(self) -> Path:
-        """What a device pins."""
+        """The reference values for devices."""
         return self.root / "reference_values.json"
 
     @property
     def server_address(self) -> str:
-        """Where devices and developers connect."""
+        """The address for devices and developers."""
         return self.children["server"].address
 
     @property
     def helper_key(self) -> str:
-        """The helper's public key, 64 hex digits, once it serves."""
+        """The helper's public key, 64 hex digits, after its start."""
         from distributor.helper_program import helper_key
 
         return helper_key(self.root / HELPER)
 
     @property
     def _helper_port(self) -> int:
-        """Behind those of the others and the transparency log's witness, or any."""
+        """The port after those of the other services and the log's witness, or any."""
         return self._listen.server + 4 if self._listen.server else 0
 
     @property
     def _issuer_port(self) -> int:
-        """Behind the helper's, or any."""
+        """The port after the helper's, or any."""
         return self._listen.server + 5 if self._listen.server else 0
 
     @property
     def emulated_vendor(self) -> Path | None:
-        """The folder of the emulated vendor of devices; None where none is asked."""
+        """The folder of the emulated vendor of devices; None without one."""
         return self.root / _VENDOR if self._admission.how == _TOKEN else None
 
     @property
     def issuer_key(self) -> str:
-        """The issuer's public key, 64 hex digits; made on first use."""
+        """The issuer's public key, 64 hex digits; created on first use."""
         from odp.enrolment.issuer_program import issuer_key
 
         return issuer_key(self.root / ISSUER)
 
     def start(self, stop: threading.Event | None = None) -> Services:
-        """Starts them and returns when all serve. On any failure, or once ``stop`` is set, stops what was started."""
+        """Starts all services and returns when they serve. After a failure, or once ``stop`` is set, stops them."""
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
         try:
@@ -304,12 +304,12 @@ class Services:
         return self
 
     def _distributor_identity(self) -> TlsIdentity:
-        """As whom a helper is asked whether it serves: the distributor that will run."""
+        """The identity for health checks of the helper: the distributor's."""
         with StateFolder.open(self.root / "distributor", "distributor") as state:
             return development_identity(state, self.root / "ca")
 
     def write_reference_values(self) -> None:
-        """Pins the enclaves of this installation on the platform of these services, and where these are."""
+        """Pins the enclaves of this installation on the platform of these services, and their addresses."""
         write_reference_values(
             self.root / "platform",
             self.policy,
@@ -325,7 +325,7 @@ class Services:
         )
 
     def pin_log(self) -> None:
-        """Pins the transparency log, and endorses the enclaves again where half of an endorsement's time is over."""
+        """Pins the transparency log, and renews endorsements with at most half of their time left."""
         from odp.local.log_setup import pin_log
         from server.transparency import read_witness
 
@@ -337,7 +337,7 @@ class Services:
         )
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
-        """Starts one of them (again: pass the port that it had)."""
+        """Starts one service (after a restart: pass its earlier port)."""
         from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, UPGRADE
 
         program = ["distributor", HELPER] if name == HELPER else [name]
@@ -385,7 +385,7 @@ class Services:
         return child
 
     def restart_child(self, name: str) -> Child:
-        """Starts one that ended again, where the others look for it; returns before it serves."""
+        """Restarts a service at its earlier address; returns before it serves."""
         before = self.children[name]
         before.stop()
         _host, port = channel.parse_address(before.address)
@@ -394,7 +394,7 @@ class Services:
         return child
 
     def _attesters(self) -> list[str]:
-        """Who counts as a device, as options of the issuer; an emulated vendor is made on first use."""
+        """The attesters of devices, as options of the issuer; an emulated vendor is created on first use."""
         if self._admission.roster is not None:
             return ["--roster", str(self._admission.roster)]
         from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
@@ -406,11 +406,11 @@ class Services:
         return ["--emulated-vendor", str(folder / ROOT_FILE)]
 
     def dead(self) -> Child | None:
-        """A program that ended by itself, if any."""
+        """A service that ended by itself, if any."""
         return next((child for child in self.children.values() if child.process.poll() is not None), None)
 
     def stop(self) -> None:
-        """Stops all, in the reverse order of their start. Idempotent."""
+        """Stops all services in the reverse order of their start. Idempotent."""
         for child in reversed(self.children.values()):
             child.stop()
         if self._folder is not None:

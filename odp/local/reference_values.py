@@ -1,4 +1,4 @@
-"""What devices pin of the enclaves of this installation: reference values, written by the code that is measured."""
+"""Reference values for the enclaves of this installation, written by the code that is measured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_reference_values(
 
 
 def measurements() -> dict[str, Measurement]:
-    """Role -> measurement of the enclave that this installation runs for it."""
+    """Role -> measurement of this installation's enclave."""
     entries = {"aggregator": AGGREGATOR_ENTRY, "distributor": DISTRIBUTOR_ENTRY}
     measured = measure_all({entry: packages_of(entry) for entry in entries.values()})
     return {role: measured[entry] for role, entry in entries.items()}

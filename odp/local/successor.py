@@ -1,4 +1,4 @@
-"""The state that an upgrade of the aggregator made beside the old one, and how it takes its place."""
+"""Moves the state that an upgrade of the aggregator created beside the old one into its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEXT = ".next"
 
 
 def adopt_successor(state: Path) -> None:
-    """Puts the state that an upgrade made beside ``state`` in its place, once that is whole; the old one is kept.
+    """Moves the new state beside ``state`` into its place, once it is complete; keeps the old one.
 
     Raises StateError where one of the two is in use, or cannot be moved.
     """

@@ -1,4 +1,4 @@
-"""Programs of `odp up` that end by themselves are started again, each later than before, and not for ever.
+"""Restarts programs of `odp up` that end by themselves, with growing pauses, up to a limit.
 
 A program recovers everything from its files, so that the next start goes on where the last one ended. One that ends
 again and again has a fault that no further start removes: its last line is the operator's.
@@ -22,7 +22,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 
 
 class Supervisor:
-    """Looks after the children of ``services``; ``say`` takes one line for the operator."""
+    """Supervises the children of ``services``; ``say`` takes one line for the operator."""
 
     def __init__(
         self, services: Services, *, say: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic
@@ -34,7 +34,7 @@ class Supervisor:
         self._due: dict[str, float] = {}
 
     def look(self) -> None:
-        """Starts what is due; returns at once.
+        """Starts the programs that are due; returns at once.
 
         Raises:
             ServiceError: a program ended too often, with its last line.

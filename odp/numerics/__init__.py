@@ -1,1 +1,1 @@
-"""Numerics without a domain: array types, threads, vector code, and sorting at addresses that no data decide."""
+"""Numerics without a domain: array types, threads, vector code, and sorting with data-independent memory accesses."""

@@ -1,4 +1,4 @@
-"""Blocks of work on several threads, results in order: what runs in them must release the interpreter lock."""
+"""Blocks of work on several threads, results in order: the work must release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Out = TypeVar("_Out")
 
 
 def processors(threads: int | None = None) -> int:
-    """``threads``, or as many as this process may use processors.
+    """``threads``, or by default the number of processors of this process.
 
     Raises:
       ConfigurationError: ``threads`` is not positive.
@@ -49,7 +49,9 @@ def each(
 
 
 def one_blas_thread() -> contextlib.AbstractContextManager[object]:
-    """BLAS on one thread, where threadpoolctl is installed: its own threads slow small matrices down by 5 and more."""
+    """BLAS on one thread, if threadpoolctl is installed: BLAS's own threads make small matrices at least 5 times
+    slower.
+    """
     controller = _blas()
     if controller is None:
         return contextlib.nullcontext()
@@ -59,7 +61,7 @@ def one_blas_thread() -> contextlib.AbstractContextManager[object]:
 
 @functools.cache
 def _blas() -> ThreadpoolController | None:
-    """Looking for the libraries takes milliseconds, so it is done once."""
+    """The libraries found by threadpoolctl; the search takes milliseconds, so it runs once."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:

@@ -58,7 +58,7 @@ class Writer:
         return self._builder.load(self.at(pointer, *offsets))
 
     def vectors(self, pointer: Any, count: int) -> list[Any]:
-        """Pointers to so many vectors in a row."""
+        """Pointers to ``count`` vectors in a row."""
         places = [self.at(pointer, v * LANES) for v in range(count)]
         return [self._builder.bitcast(place, self.vector.as_pointer()) for place in places]
 

@@ -64,7 +64,7 @@ def noised_coordinates(events: Iterable[Event]) -> int:
 
 
 def added_delta(events: Iterable[Event]) -> float:
-    """Upper bound of the delta that comes on top of the mechanisms' own.
+    """Upper bound of the delta that adds to the mechanisms' own.
 
     2^-48 per noised number for sampling the noise, at any grid; of sampled rounds also the probability that a cap is
     reached, and the rounding of their accountant; of noise in shares, that the graph of a session fails.
@@ -75,7 +75,7 @@ def added_delta(events: Iterable[Event]) -> float:
 
 
 def epsilon(events: Iterable[Event] | Mapping[Event, int], *, delta: float, interval: float | None = None) -> float:
-    """The epsilon at ``delta`` of all events together, 0 without events; a mapping says how often each happens.
+    """The epsilon at ``delta`` of all events together, 0 without events; a mapping gives the count of each event.
 
     Never too small; too large by at most a part in 1e8 plus 1e-12, and with sampled rounds by the discretisation.
 
@@ -99,7 +99,9 @@ def epsilon(events: Iterable[Event] | Mapping[Event, int], *, delta: float, inte
 
 
 def _with_shares(counts: Mapping[Event, int], delta: float) -> float:
-    """Of lists with noise in shares: closed form, or with sampled rounds Renyi DP; never by a profile (rule P21)."""
+    """Epsilon of lists with noise in shares: in closed form, or with sampled rounds by Renyi DP; never by a profile
+    (rule P21).
+    """
     left = _left_of(counts, delta)
     far = closeness(counts)
     if any(isinstance(event, SampledRound) for event in counts):
@@ -109,7 +111,7 @@ def _with_shares(counts: Mapping[Event, int], delta: float) -> float:
 
 
 def closeness(events: Iterable[Event] | Mapping[Event, int]) -> float:
-    """How far the sums of shares are from discrete Gaussians, all numbers together (``concentrated.py``)."""
+    """The distance of the sums of shares from discrete Gaussians, over all numbers (``concentrated.py``)."""
     return math.fsum(
         times * event.coordinates * concentrated.closeness(event.share_std, sharers=event.sharers)
         for event, times in _counted(events).items()
@@ -130,7 +132,7 @@ def graph_delta(events: Iterable[Event] | Mapping[Event, int]) -> float:
 
 
 def epsilon_if_alone(events: Iterable[Event], *, delta: float) -> float:
-    """Epsilon at ``delta`` for a device all of whose companions work for the server.
+    """Epsilon at ``delta`` of one device if all other devices of its sessions work for the server.
 
     Of a sum with noise in shares, its own share is then all that hides it; other releases are as they were.
 
@@ -161,7 +163,7 @@ def epsilon_of_rho(
 
 
 def mu_for_shares(*, epsilon: float, delta: float, coordinates: int, graph_delta: float) -> float:
-    """The largest sensitivity over noise within the budget where devices add the noise in shares; as ``mu_for``.
+    """The largest sensitivity over noise within the budget for noise in shares; as ``mu_for``.
 
     ``graph_delta`` is of all rounds together.
 
@@ -175,7 +177,7 @@ def mu_for_shares(*, epsilon: float, delta: float, coordinates: int, graph_delta
 def noise_multiplier_for_shares(
     *, epsilon: float, delta: float, graph_delta: float, releases: int = 1, coordinates: int = 0
 ) -> float:
-    """As ``noise_multiplier_for``, of noise that devices add in shares: of the sharers' noise together.
+    """As ``noise_multiplier_for`` for noise in shares: of the total noise of all sharers.
 
     ``graph_delta`` is of all releases together.
 
@@ -415,7 +417,7 @@ def _coordinates(counts: Mapping[Event, int]) -> int:
 
 
 def _left_of(counts: Mapping[Event, int], delta: float) -> float:
-    """What is left of ``delta`` for the mechanisms themselves."""
+    """The part of ``delta`` that is left for the mechanisms."""
     left = _delta_left(delta, _coordinates(counts), graph_delta(counts))
     overflow, rounding = composition.overflow_delta(counts), composition.rounding_delta(counts)
     if overflow + rounding >= left:
@@ -434,7 +436,7 @@ def _require_delta(delta: float) -> None:
 
 
 def _delta_left(delta: float, coordinates: int, graph: float = 0.0) -> float:
-    """What is left of ``delta`` once sampling ``coordinates`` numbers and the graphs of sessions are paid for."""
+    """The part of ``delta`` that is left after the sampling of ``coordinates`` numbers and the graphs of sessions."""
     _require_delta(delta)
     _validate.integer(low=0, high=2**62, coordinates=coordinates)
     added = coordinates * ADDED_DELTA

@@ -73,6 +73,6 @@ _IN_WORDS = {
 
 
 def of_list(adjacencies: Iterable[Adjacency]) -> Adjacency:
-    """What a list of events, each under its own adjacency, claims together; ``zero_out_user`` for none."""
+    """The joint claim of a list of events, each under its own adjacency; ``zero_out_user`` for an empty list."""
     found = set(adjacencies)
     return found.pop() if len(found) == 1 else Adjacency.ZERO_OUT_USER

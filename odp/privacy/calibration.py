@@ -1,4 +1,4 @@
-"""From a budget to noise when rounds are sampled: the inverse of ``composition.py``, found by search.
+"""From a budget to noise for sampled rounds: the inverse of ``composition.py``, found by search.
 
 A run is described by how it divides mu^2 among its rounds, and by its draw. Searching is done at the coarse
 discretisation, whose epsilon is never below that of the ledger, so that what is found here is never refused there.
@@ -67,7 +67,7 @@ def _sampled(shares: tuple[float, ...], epsilon: float, delta: float, coordinate
             return total * (1.0 - 1e-9)
         total *= 1.0 - _STEP_BACK
     raise PrivacyError(
-        f"cap={sampling.cap} of the draw is too tight for delta={delta:g}: take that of truncation_cap, or a looser one"
+        f"cap={sampling.cap} of the draw is too tight for delta={delta:g}: use that of truncation_cap, or a larger one"
     )
 
 

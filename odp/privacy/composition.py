@@ -63,7 +63,7 @@ _Group = tuple[tuple[Sampling, float], int]  # sampling and joint noise multipli
 
 
 def truncation_cap(*, probability: float, population_bound: int, rounds: int, delta: float) -> int:
-    """The smallest cap that all rounds together reach with probability delta / 100 at most (rule P14).
+    """The smallest cap that all rounds together reach with a probability of at most delta / 100 (rule P14).
 
     A looser cap costs next to nothing, a tighter one is costly. At most ``population_bound``, which is no cap.
 
@@ -100,7 +100,7 @@ def overflow_delta(events: Mapping[Event, int]) -> float:
 
 
 def rounding_delta(events: Mapping[Event, int]) -> float:
-    """What the floating-point composition of these events may add to delta; 0 without sampled rounds."""
+    """The delta that the floating-point composition of these events may add; 0 without sampled rounds."""
     rounds = _sampled_rounds(events)
     return ROUNDING_DELTA * max(1.0, rounds / _MANY_ROUNDS) if rounds else 0.0
 
@@ -111,7 +111,7 @@ def interval_for(events: Mapping[Event, int]) -> float:
 
 
 def epsilon(events: Mapping[Event, int], *, delta_left: float, interval: float | None = None) -> float:
-    """Epsilon of the events, each as often as its number says, at what is left of delta.
+    """Epsilon of the events with their counts, at the rest of delta.
 
     Args:
         events: Gaussian releases and sampled rounds; no other type.
@@ -120,7 +120,7 @@ def epsilon(events: Mapping[Event, int], *, delta_left: float, interval: float |
 
     Raises:
         ConfigurationError: an event of another type, or a number out of range.
-        PrivacyError: the events are so many or so dear that no finite epsilon can be computed.
+        PrivacyError: the events are too many or too costly for a finite epsilon.
     """
     _validate.within(low=1e-300, high=1.0, delta=delta_left)
     if not all(isinstance(event, (GaussianRelease, SampledRound)) for event in events):

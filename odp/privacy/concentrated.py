@@ -1,4 +1,4 @@
-"""Noise in shares: what the sum of discrete Gaussians that many devices drew costs, in closed form.
+"""Noise in shares: the privacy cost of the sum of discrete Gaussians of many devices, in closed form.
 
 A sum of m independent discrete Gaussians of variance s^2 (grid units) is no discrete Gaussian. Each of its
 probabilities is within a factor e^(+-tau) of the one of variance m s^2, per number, with
@@ -39,7 +39,7 @@ _LOG_ORDERS = (-18.0, 30.0)  # of alpha - 1
 
 
 def closeness(share_std: float, *, sharers: int) -> float:
-    """tau per number: how far the logarithm of a sum's probability is from the discrete Gaussian's, at most.
+    """tau per number: the largest difference of a sum's log-probability from the discrete Gaussian's.
 
     ``share_std`` is of one share, in grid units.
 
@@ -80,7 +80,7 @@ def epsilon_of_rho(rho: float, *, delta: float) -> float:
 
 
 def epsilon_of_shares(rho: float, *, delta: float, closeness: float) -> float:
-    """As ``epsilon_of_rho``, of releases whose tau times numbers together is ``closeness``.
+    """``epsilon_of_rho`` of releases whose tau times numbers together is ``closeness``.
 
     Raises:
         ConfigurationError: a number is out of range.

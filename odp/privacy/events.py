@@ -1,4 +1,4 @@
-"""What a release costs: the closed list of mechanisms that may be charged, as values.
+"""The events of a privacy ledger: the closed list of mechanisms that can be charged, as value objects.
 
 Every event names the adjacency that it is a claim about (``adjacency.py``); a mechanism refuses those that its bound
 does not hold for. A mechanism that is not a class of this module cannot be charged, so it cannot be released.
@@ -72,7 +72,7 @@ class GaussianRelease:
 
     @property
     def mu(self) -> float:
-        """The mu of Gaussian differential privacy of this release (Dong, Roth, Su 2022, Theorem 1)."""
+        """The mu of this release in Gaussian differential privacy (Dong, Roth, Su 2022, Theorem 1)."""
         return self.sensitivity / self.noise_std
 
     @property
@@ -143,7 +143,7 @@ class DistributedRelease:
 
     @property
     def rho(self) -> float:
-        """Of concentrated differential privacy, the discrete Gaussian's (``concentrated.py``)."""
+        """The rho of the discrete Gaussian in concentrated differential privacy (``concentrated.py``)."""
         return 0.5 * self.mu**2
 
     @property
@@ -174,7 +174,7 @@ class DistributedRelease:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the enclave draws the contributions of a round that count; the draw and its size stay inside (rule P13).
+    """The enclave's sampling of the contributions that count; the draw and its size stay inside (rule P13).
 
     Each accepted contribution is drawn independently with ``probability``; of a round that drew more than ``cap``, none
     counts.
@@ -238,7 +238,7 @@ class SampledRound:
 
     @property
     def adjacency(self) -> Adjacency:
-        """What is compared: that of the releases."""
+        """The adjacency of the releases."""
         return self.releases[0].adjacency
 
     @property
@@ -253,7 +253,7 @@ class SampledRound:
 
     @property
     def noise_multiplier(self) -> float:
-        """Of the joint Gaussian mechanism: the reciprocal of ``joint_mu``."""
+        """The noise multiplier of the joint Gaussian mechanism: the reciprocal of ``joint_mu``."""
         return 1.0 / self.joint_mu
 
     @property
@@ -291,7 +291,7 @@ def releases_of(event: Event) -> tuple[GaussianRelease | DistributedRelease, ...
 
 
 def adjacency_of(events: Iterable[Event]) -> Adjacency:
-    """What the events together are a claim about (``adjacency.of_list``)."""
+    """The joint claim of the events (``adjacency.of_list``)."""
     return adjacencies.of_list(event.adjacency for event in events)
 
 
@@ -329,7 +329,7 @@ def from_json(value: object) -> Event:
 
 
 def _fitting(name: object, mechanism: str) -> Adjacency:
-    """The adjacency of that name. Raises PrivacyError where the bound of ``mechanism`` is not for it."""
+    """The adjacency of that name. Raises PrivacyError if the bound of ``mechanism`` does not hold for it."""
     adjacency = Adjacency.named(name)
     if adjacency not in _ADJACENCIES[mechanism]:
         raise PrivacyError(

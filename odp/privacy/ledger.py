@@ -1,4 +1,4 @@
-"""A whole ledger, as auditors, reports and files have it: every entry, each checked against those before it.
+"""A complete ledger for auditors, reports and files: every entry, each checked against those before it.
 
 An enclave keeps only the state (``ledger_state.py``), and gives out the entries and a signed head. Whoever has both has
 the ledger. The hash chain detects damage and gives the transparency log one value to hold.
@@ -22,7 +22,7 @@ from odp.privacy.ledger_state import LedgerState
 
 @dataclass(frozen=True)
 class Ledger:
-    """All releases of one population in the order of their charges; ``state`` is what they come to.
+    """All releases of one population in the order of their charges; ``state`` is their total.
 
     Raises:
         ConfigurationError: ``population`` is not a name.
@@ -57,7 +57,7 @@ class Ledger:
         self, *, task_id: str, round: int, events: Sequence[Event], contributions: int, population_size: int,
         id_set_sha256: bytes, task_budget: Budget, population_budget: Budget, noise_id: bytes = b"",
     ) -> Ledger:  # fmt: skip
-        """The ledger with one more release, or this same ledger when that very release was charged before.
+        """The ledger with one more release, or this same ledger if that very release was charged before.
 
         A round is one release: the same noise under another set of contributions would reveal their difference, so any
         difference to the charge on record is refused.
@@ -79,9 +79,7 @@ class Ledger:
             return Ledger(self.population, (*self.entries, entry))
         where, standing = f"round {round} of task {task_id}", self.state.find(task_id, round)
         if standing is not None and standing.state is ReleaseState.VOID:
-            raise PrivacyError(
-                f"The {where} is void: its charge stays, nothing can be released for it; open another round"
-            )
+            raise PrivacyError(f"The {where} is void: its charge stays, and it can have no release; open another round")
         for name, value in asked.items():
             if getattr(recorded, name) != value:
                 raise PrivacyError(
@@ -90,7 +88,7 @@ class Ledger:
         return self
 
     def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Ledger:
-        """The ledger with the release in its next state, or this same ledger when it is there already.
+        """The ledger with the release in its next state, or this same ledger if it is there already.
 
         Raises:
             PrivacyError: as ``LedgerState.advance``.
@@ -99,7 +97,7 @@ class Ledger:
         return self if entry is None else Ledger(self.population, (*self.entries, entry))
 
     def verify(self) -> None:
-        """Recomputes the epsilons on record from the events before them: what an auditor runs.
+        """Recomputes the recorded epsilons from the events before them: an auditor's check.
 
         Raises:
             StateError: as ``EpsilonCheck.add``.
@@ -135,7 +133,7 @@ class Ledger:
 
 
 class EpsilonCheck:
-    """Recomputes what the entries of one ledger claim, as they come.
+    """Recomputes the claims of one ledger's entries, one batch after the other.
 
     Every epsilon of a list of Gaussian releases is recomputed. With sampled rounds a recomputation takes a second, so
     of each batch only the last one of each task and of the population is (at each delta); those before never fall.

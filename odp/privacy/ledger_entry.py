@@ -46,7 +46,7 @@ _ENTRY_KEYS = (
 
 
 class ReleaseState(enum.Enum):
-    """Where a release stands; a later state never goes back."""
+    """The state of a release; a later state never goes back."""
 
     CHARGED = 10
     SEALED = 20
@@ -62,7 +62,7 @@ NEXT = {
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that may be spent: epsilon at delta.
+    """A spending limit: epsilon at delta.
 
     Raises:
         ConfigurationError: epsilon is not positive, or delta not strictly between 0 and 1.
@@ -80,7 +80,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Entry:
-    """One step of one release; all of it may be published, but for the exact set behind ``id_set_sha256``.
+    """One step of one release; publishable, except for the exact set behind ``id_set_sha256``.
 
     Attributes:
         task_id: hash of the task definition, lower-case hexadecimal.
@@ -151,7 +151,7 @@ class Entry:
 
     @property
     def claims(self) -> tuple[tuple[tuple[str, float], float], ...]:
-        """((whose, delta), epsilon) of the task and of the population, whose name here is empty."""
+        """((owner, delta), epsilon) of the task and of the population; the population's name here is empty."""
         return (
             ((self.task_id, self.task_budget.delta), self.task_epsilon),
             (("", self.population_budget.delta), self.population_epsilon),
@@ -159,7 +159,7 @@ class Entry:
 
     @functools.cached_property
     def canonical(self) -> bytes:
-        """This entry as it stands in an encoded ledger."""
+        """The entry in the form of an encoded ledger."""
         return canonical(self.to_json())
 
     @functools.cached_property
@@ -174,7 +174,7 @@ def lines_of(entries: Iterable[Entry]) -> bytes:
 
 
 def entries_of(lines: bytes) -> Iterator[Entry]:
-    """The entries of ``lines_of``; whether they form a chain, ``LedgerState.append`` decides.
+    """The entries in ``lines_of``; ``LedgerState.append`` checks that they form a chain.
 
     Raises:
         StateError: a line is no entry of this version, or not canonical.
@@ -214,7 +214,7 @@ def _list(value: object) -> list[object]:
 
 
 def refuse_constant(name: str) -> float:
-    """Refuses NaN and infinities as ``json.loads`` meets them. Raises ValueError."""
+    """Refuses NaN and infinities in ``json.loads``. Raises ValueError."""
     raise ValueError(f"{name} is no number of a ledger")
 
 

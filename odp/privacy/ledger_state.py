@@ -1,4 +1,4 @@
-"""What all entries of a ledger come to: the spending of one population, without the entries themselves.
+"""The state after all entries of a ledger: the spending of one population, without the entries.
 
 Guarantee: ``charge`` never gives an entry with which the events of a task, or of all tasks of the population together,
 exceed the budgets they are charged against. Epsilon is recomputed at every charge from all events so far. They are
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError, StateError
-from odp.privacy import accounting, room
+from odp.privacy import accounting, budget_check
 from odp.privacy.events import Event
 from odp.privacy.events import from_json as event_from_json
 from odp.privacy.ledger_entry import FORMAT, NEXT, Budget, Entry, ReleaseState, canonical, entry_of, genesis
@@ -32,7 +32,7 @@ _FREE = "Expected at least one privacy event: a release without events is not fr
 
 @dataclass(frozen=True)
 class LedgerHead:
-    """What names one version of a ledger; its bytes are what an enclave signs.
+    """The identity of one version of a ledger; an enclave signs its bytes.
 
     Attributes:
         population: whose ledger it is.
@@ -52,7 +52,7 @@ class LedgerHead:
 
     @staticmethod
     def decode(data: bytes) -> LedgerHead:
-        """The head that ``encode`` wrote. Raises StateError where the bytes are none of this version."""
+        """The head from ``encode``. Raises StateError if the bytes are not of this version."""
         try:
             value = json.loads(data.decode("ascii"))
             _validate.identifier(population=value["population"])
@@ -66,7 +66,7 @@ class LedgerHead:
 
 
 class Standing(NamedTuple):
-    """Where one release stands.
+    """The state of one release.
 
     ``charge`` is the entry that charged it, as long as it is neither sealed nor void; ``release_sha256`` names the
     release that was sealed.
@@ -80,7 +80,7 @@ class Standing(NamedTuple):
 
 @dataclass
 class Account:
-    """What one task was charged; ``last`` is the number of its newest entry."""
+    """The charges of one task; ``last`` is the number of its newest entry."""
 
     budget: Budget
     events: Counter[Event] = field(default_factory=Counter)
@@ -88,12 +88,12 @@ class Account:
     last: int = 0
 
     def copy(self) -> Account:
-        """Another one, equal for now."""
+        """An independent copy."""
         return Account(self.budget, self.events.copy(), dict(self.rounds), self.last)
 
 
 class Remaining(NamedTuple):
-    """What is left for a task: epsilon under its own budget, and under that of the population."""
+    """The rest for a task: epsilon under its own budget, and under that of the population."""
 
     task_epsilon: float
     population_epsilon: float
@@ -115,7 +115,7 @@ class LedgerState:
         self._own: set[str] = set()
 
     def copy(self) -> LedgerState:
-        """Another state, equal for now; shares what neither of the two changes."""
+        """An independent copy; the two share what neither changes."""
         other = LedgerState(self.head.population)
         other.head, other.charges, other.largest_cohort = self.head, self.charges, self.largest_cohort
         other._events, other._accounts = self._events.copy(), dict(self._accounts)
@@ -138,7 +138,7 @@ class LedgerState:
         return {} if account is None else account.events
 
     def rounds(self, task_id: str) -> Mapping[int, Standing]:
-        """Where the charged rounds of a task stand."""
+        """The states of a task's charged rounds."""
         account = self._accounts.get(task_id)
         return {} if account is None else account.rounds
 
@@ -147,7 +147,7 @@ class LedgerState:
         return self._accounts[task_id].last
 
     def find(self, task_id: str, round: int) -> Standing | None:
-        """Where a release stands; None where nothing was charged."""
+        """The state of a release; None if nothing was charged."""
         return self.rounds(task_id).get(round)
 
     def epsilon_of_task(self, task_id: str, *, delta: float) -> float:
@@ -170,13 +170,13 @@ class LedgerState:
     def rounds_possible(
         self, task_id: str, events: Sequence[Event], *, task_budget: Budget, population_budget: Budget
     ) -> int:
-        """How many more rounds of ``events`` each fit both budgets, if nothing else is charged meanwhile.
+        """How many more rounds of ``events`` each fit both budgets, if nothing else is charged in the meantime.
 
         Raises:
             ConfigurationError: ``events`` is empty.
         """
         return min(
-            room.rounds_possible(spent, events, budget=budget.epsilon, delta=budget.delta)
+            budget_check.rounds_possible(spent, events, budget=budget.epsilon, delta=budget.delta)
             for _, spent, budget in self._claims(task_id, task_budget, population_budget)
         )
 
@@ -203,12 +203,12 @@ class LedgerState:
             raise PrivacyError(f"Round {round} of task {task_id} was charged before: open another round")
         self._check_terms(task_id, task_budget, population_budget, population_size)
         epsilons = [
-            room.epsilon_within(whose, spent, entry.events, budget=budget.epsilon, delta=budget.delta)
+            budget_check.epsilon_within(whose, spent, entry.events, budget=budget.epsilon, delta=budget.delta)
             for whose, spent, budget in self._claims(task_id, task_budget, population_budget)
         ]
         return replace(entry, task_epsilon=epsilons[0], population_epsilon=epsilons[1])
 
-    def require_room(
+    def require_budget(
         self, *, task_id: str, events: Sequence[Event], population_size: int, task_budget: Budget,
         population_budget: Budget,
     ) -> None:  # fmt: skip
@@ -221,10 +221,10 @@ class LedgerState:
             raise ConfigurationError(_FREE)
         self._check_terms(task_id, task_budget, population_budget, population_size)
         for whose, spent, budget in self._claims(task_id, task_budget, population_budget):
-            room.require_room(whose, spent, events, budget=budget.epsilon, delta=budget.delta)
+            budget_check.require_budget(whose, spent, events, budget=budget.epsilon, delta=budget.delta)
 
     def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Entry | None:
-        """The entry that brings a release into its next state; None where it is there already.
+        """The entry that brings a release into its next state; None if it is there already.
 
         ``release_sha256`` names the release that is sealed.
 
@@ -305,7 +305,7 @@ class LedgerState:
 
     @staticmethod
     def decode(data: bytes) -> LedgerState:
-        """The state that ``encode`` wrote: for bytes that were unsealed, since it is believed as it stands.
+        """The state from ``encode``: for unsealed bytes only, since they are trusted.
 
         Raises:
             StateError: the bytes are no state of this version.
@@ -337,7 +337,7 @@ class LedgerState:
     def _claims(
         self, task_id: str, task_budget: Budget, population_budget: Budget
     ) -> tuple[tuple[str, Mapping[Event, int], Budget], ...]:
-        """Whose epsilon a charge raises, from which events, within which budget."""
+        """The epsilons that a charge raises: owner, events, and budget."""
         return (
             (f"task {task_id}", self.task_events(task_id), task_budget),
             (f"population {self.head.population}", self._events, population_budget),

@@ -1,4 +1,4 @@
-"""The normal law's tails in plain floating point, without underflow: devices have no SciPy.
+"""The tails of the normal distribution in plain floating point, without underflow: devices have no SciPy.
 
 ``math.erfc`` underflows near 26, where privacy profiles begin to matter; scaled by ``e^(x^2)`` it does not.
 

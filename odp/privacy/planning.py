@@ -1,4 +1,4 @@
-"""Before a task: which noise, cohort and rounds a budget buys, and what the noise leaves of the signal, if anything.
+"""Plans for a task: the noise, cohort and rounds within a budget, and the error of the result.
 
 The query is a sum of vectors of norm at most ``clip``, released with Gaussian noise ``sigma * clip`` per number, once
 per round, divided by the expected cohort. The answer's scale is the clip: a mean of clipped vectors has norm 1 at most,
@@ -15,9 +15,9 @@ from typing import Any
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.privacy import accounting, composition
+from odp.privacy.budget_check import rounds_possible
 from odp.privacy.calibration import largest_within
 from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
-from odp.privacy.room import rounds_possible
 
 _DROWNED = 1.0  # the noise is as long as the longest possible mean
 _CAP_ROUNDS = 10_000
@@ -30,7 +30,7 @@ _MEANINGLESS = 20.0  # an epsilon above protects nobody
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is known; None is asked for, or follows. Fields as the options of `odp privacy plan`.
+    """The known values; None is wanted, or follows from the others. Fields as the options of `odp privacy plan`.
 
     Raises:
         ConfigurationError: a number is out of range, or two of them contradict each other.
@@ -77,7 +77,7 @@ class Question:
 
 
 def answer(question: Question) -> dict[str, Any]:
-    """The question with its gap filled, and what follows; JSON-able. ``possible`` is False where nothing fits.
+    """The question with its gap filled, and the consequences; JSON-able. ``possible`` is False if nothing fits.
 
     Raises:
         ConfigurationError: too little is given; the message says what is missing.
@@ -121,7 +121,7 @@ def answer(question: Question) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Query:
-    """The released sum, and whom it is of."""
+    """The released sum, and its population."""
 
     clip: float
     dimension: int
@@ -145,7 +145,7 @@ class _Query:
         return accounting.epsilon({self.event(sigma, drawn): rounds}, delta=self.delta)
 
     def least_sigma(self, budget: float, drawn: float, rounds: int) -> float | None:
-        """Rounded up; None above what the sampler covers."""
+        """The smallest sigma, rounded up; None above the sampler's range."""
         full = accounting.noise_multiplier_for(
             epsilon=budget, delta=self.delta, releases=rounds, coordinates=self.dimension * rounds
         )
@@ -173,7 +173,7 @@ class _Query:
         return share
 
     def quick_epsilon(self, sigma: float, drawn: float, rounds: int) -> float:
-        """Epsilon from above, quickly: a coarse grid, and no cap, which is hardly ever reached."""
+        """An upper bound of epsilon, quickly: a coarse grid, and no cap, which is hardly ever reached."""
         event = self.event(sigma, drawn, capped=False)
         return accounting.epsilon({event: rounds}, delta=self.delta, interval=composition.COARSE_INTERVAL)
 
@@ -246,7 +246,7 @@ def _described(
 
 
 def _ways_out(query: _Query, found: dict[str, Any], factor: float) -> list[str]:
-    """What would have to change, each alone, for ``factor`` times less noise on the mean."""
+    """The single changes that would each give ``factor`` times less noise on the mean."""
     drawn, rounds = found["probability"], found["rounds"]
     ways = [f"a population of {math.ceil(found['population'] * factor):,} at the same probability and delta"]
     quieter = found["sigma"] / factor
@@ -266,7 +266,7 @@ def _ways_out(query: _Query, found: dict[str, Any], factor: float) -> list[str]:
 
 
 def _impossible(query: _Query, solved: str, drawn: float, question: Question) -> dict[str, Any]:
-    """No value of what was asked for fits the budget."""
+    """The answer if no value fits the budget."""
     rounds, budget, ways = question.rounds or 1, question.epsilon or 0.0, []
     if question.sigma is not None:
         ways.append(f"epsilon = {query.epsilon(question.sigma, drawn, rounds):.4g} for {rounds} round(s) of this noise")
@@ -289,7 +289,7 @@ def _impossible(query: _Query, solved: str, drawn: float, question: Question) ->
 
 
 def render_plan(found: Mapping[str, Any]) -> str:
-    """The answer as a table, the number that was asked for marked."""
+    """The answer as a table; the wanted number is marked."""
     rows = [
         ("epsilon", "epsilon", ".6g"), ("budget", "budget", ".6g"), ("delta", "delta", "g"),
         ("delta times population", "delta_times_population", ".3g"), ("population", "population", ",d"),

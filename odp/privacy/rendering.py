@@ -1,4 +1,4 @@
-"""The privacy report for a person: as text of one screen, and as one HTML page without anything fetched."""
+"""The privacy report for a person: as text of one screen, and as one HTML page without external resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The privacy report of a task: every number that a claim rests on, as plain values. ``rendering.py`` shows them.
+"""The privacy report of a task: every number behind a claim, as plain values. ``rendering.py`` renders them.
 
 One report for `odp demo` and `odp privacy report`: what a person reads and what a program reads are the same values.
 """
@@ -39,21 +39,22 @@ _NOT_CHARGED = (
     ("local parameters of a device (its rows, its bias)", "they stay on the device"),
     ("the server's steps, the model, inference", "functions of releases and of public constants"),
     ("public item features, clips, ridges, start values", "functions of the task definition"),
-    ("number of contributions of a round", "whoever sees connections can count uploads"),
+    ("number of contributions of a round", "an observer of connections can count uploads"),
     ("noise of a round that never closed", "it left nothing"),
 )
 _ASSUMED = (
     "the enclave runs the measured code and keeps its memory secret",
     "encryption, signatures and hashes hold: the guarantee is computational where it rests on them",
-    "a device follows its own code; what others send cannot weaken a user's guarantee, every bound is enforced",
+    "a device follows its own code; contributions of others cannot weaken a user's guarantee, because "
+    "every bound is enforced",
 )
-_DRAW_ASSUMED = "the enclave's draw of contributions is secret: amplification holds against whoever cannot see it"
+_DRAW_ASSUMED = "the enclave's draw of contributions is secret: amplification holds against everybody who cannot see it"
 _SHARES_ASSUMED = (
     "of the devices in a sum, at least the declared sharers are honest and add their share of the noise; each keeps its"
     " own bound, and takes part in one session of a round",
-    "that follows where at most the declared fraction of the task's roster works for the server; of a task without a"
-    " roster it is an assumption about whoever the host lets into a session, and nothing enforces it",
-    "whoever works for the server did so before the order of a session was drawn",
+    "that follows where at most the declared fraction of the task's roster works for the server; of a "
+    "task without a roster it is an assumption about whoever the host lets into a session, and nothing enforces it",
+    "the devices that work for the server are fixed before the order of a session is drawn",
 )
 _SHARES_ACCOUNTANT = f"{concentrated.ACCOUNTANT}; closeness of the sum of shares: Kairouz, Liu, Steinke 2021"
 _RENYI_ACCOUNTANT = "Renyi differential privacy of all events, shares as discrete Gaussians and caps as a part of delta"
@@ -186,7 +187,7 @@ def privacy_report(
 
 
 def report_of_ledger(ledger: Ledger, task_id: str, *, cross_check: bool = False) -> dict[str, Any]:
-    """The report that a stored ledger alone allows: no plan, no minimum, no evidence; the rest as ``privacy_report``.
+    """The report from a stored ledger alone: no plan, no minimum, no evidence; the rest as ``privacy_report``.
 
     ``task_id`` may be its first digits.
 
@@ -228,7 +229,7 @@ def _sampling(draws: Iterable[Sampling]) -> dict[str, Any]:
 
 
 def _cohort(entry: Entry, state: ReleaseState) -> dict[str, Any]:
-    """Uploads of a round; the number that was drawn is secret, its expectation is not."""
+    """Uploads of a round; the number of drawn contributions is secret, its expectation is not."""
     sampled = next((event.sampling for event in entry.events if isinstance(event, SampledRound)), None)
     expected = None if sampled is None else sampled.probability * entry.contributions
     return {
@@ -276,12 +277,13 @@ def _warnings(events: Sequence[Event], delta: float, n_users: int, population_bu
     shares = any(isinstance(event, DistributedRelease) for event in events)
     proved = concentrated.PROVED_UP_TO if shares else accounting.PROVED_UP_TO
     if accounting.epsilon(events, delta=delta) > proved:
-        found.append(f"epsilon is above {proved:g}: it has no protective meaning")
+        found.append(f"epsilon is above {proved:g}: such a guarantee protects nobody")
     return found
 
 
 def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[str, Any]]:
-    """One row per distinct released tensor in the order of the plan; the shares are of what was done, or of the plan.
+    """One row per distinct released tensor in the order of the plan; shares refer to the releases so far, or to the
+    plan.
 
     Shares are of mu^2, of sampled rounds before amplification.
     """

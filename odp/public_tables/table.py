@@ -1,4 +1,4 @@
-"""Tables that a developer publishes beside models: public rows, looked up by keys that nobody learns.
+"""Public tables that a developer publishes beside models: rows for private lookup by keys.
 
 A table is public data: item metadata, candidates, embeddings of items. What a device asks of it follows from private
 data, and travels as in training: a fixed number of keys, sealed to the attested distributor. A table is signed as a
@@ -77,11 +77,11 @@ class Table:
 
     @property
     def content(self) -> bytes:
-        """The bytes that are published; their SHA-256 stands in the manifest."""
+        """The published bytes; their SHA-256 is in the manifest."""
         return encoded(self.rows, self.encoding)
 
     def header(self) -> table_pb2.TableHeader:
-        """What a server is asked to sign."""
+        """The header that a server signs."""
         return table_pb2.TableHeader(
             name=self.name,
             rows_per_request=self.rows_per_request,
@@ -144,12 +144,12 @@ def open_table(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
     plain = _definition(definition.name, definition.table.rows_per_request, definition.developer_key)
     # Terms of a task, or fields of a later version, would change what is signed: a table has none.
     if plain.SerializeToString(deterministic=True) != signed.definition:
-        raise ConfigurationError(f"the definition of table {definition.name!r} holds more than a table has")
+        raise ConfigurationError(f"the definition of table {definition.name!r} has fields that a table does not have")
     return definition
 
 
 def open_published(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
-    """The definition of what a distributor holds: a table's, or a task's. Raises as ``open_table``, ``open_task``."""
+    """The definition of a distributor's model: a table's, or a task's. Raises as ``open_table``, ``open_task``."""
     return open_table(signed) if is_table(_parsed(signed)) else open_task(signed)
 
 

@@ -1,6 +1,6 @@
-"""JSON over a local socket between a process and one that it does not trust: bounded frames, with deadlines.
+"""JSON over a local socket to an untrusted process: bounded frames, with deadlines.
 
-A frame is four bytes of length, big-endian, then a JSON object of so many bytes.
+A frame is four bytes of length, big-endian, then a JSON object of that length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Remaining = Callable[[], float]
 
 
 def frame(message: object, *, most: int = LARGEST_FRAME) -> bytes:
-    """The bytes of one JSON value. Raises ConfigurationError where it is larger than ``most``."""
+    """The bytes of one JSON value. Raises ConfigurationError if it is larger than ``most``."""
     data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
     if len(data) > most:
         raise ConfigurationError(f"Expected a message of at most {most} bytes, got {len(data)}")
@@ -47,7 +47,7 @@ def send_frame(
 def receive_frame(
     connection: socket.socket, *, most: int = LARGEST_FRAME, remaining: Remaining | None = None
 ) -> dict[str, Any] | None:
-    """The next frame's JSON object, or None where the other side closed the connection between frames.
+    """The next frame's JSON object, or None if the other side closed the connection between frames.
 
     However its bytes drip in, it takes no longer than what remains; no more is held than came.
 

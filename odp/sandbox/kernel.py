@@ -1,7 +1,7 @@
-"""Single restrictions that a process puts on itself, for good, each checked after it was taken. Linux only.
+"""Restrictions that a process takes for good, each checked afterwards. Linux only.
 
 A restriction is a function that returns whether it holds: it asks the kernel, or tries what is forbidden. ``take`` runs
-several and tells which hold; elsewhere than on Linux all are refused.
+several and returns which hold; on systems other than Linux all are refused.
 
 Source: prctl(2), landlock(7), seccomp(2), capabilities(7), setrlimit(2).
 """
@@ -42,20 +42,20 @@ _STANDARD = (0, 1, 2)
 
 
 class Restrictions(NamedTuple):
-    """Names of restrictions that hold, and of those that the kernel refused; together all that were asked for."""
+    """Names of restrictions that hold, and of those that the kernel refused; together all requested ones."""
 
     held: tuple[str, ...]
     refused: tuple[str, ...]
 
 
 def end_with_parent() -> None:
-    """Has the kernel kill this process when the thread that started it ends (Linux)."""
+    """Makes the kernel kill this process when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
         prctl(_PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def take(steps: dict[str, Callable[[], bool]]) -> Restrictions:
-    """Takes the restrictions in their order; one that fails is told as refused, and the next is tried."""
+    """Takes the restrictions in order; a failed one counts as refused, and the next one follows."""
     held: list[str] = []
     refused: list[str] = []
     for name, step in steps.items():
@@ -68,7 +68,7 @@ def take(steps: dict[str, Callable[[], bool]]) -> Restrictions:
 
 
 def prctl(option: int, value: int = 0) -> int:
-    """Sets or reads an attribute of this process. Raises OSError where the kernel refuses."""
+    """Sets or reads an attribute of this process. Raises OSError if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     return _checked(libc.prctl(option, *(ctypes.c_ulong(number) for number in (value, 0, 0, 0))))
 
@@ -86,7 +86,7 @@ def not_dumpable() -> bool:
 
 
 def leave_open() -> bool:
-    """A restriction that is not wanted."""
+    """A restriction that is not requested."""
     return False
 
 
@@ -104,7 +104,7 @@ def limit_resources(wanted: Mapping[int, int]) -> bool:
 
 
 def no_capabilities() -> bool:
-    """It keeps none of root's rights, within its own namespaces neither."""
+    """The process keeps none of root's rights, also within its own namespaces."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     _checked(libc.capset(header, bytes(24)))

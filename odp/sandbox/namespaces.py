@@ -1,4 +1,4 @@
-"""Namespaces: which a process has of its own, and how it takes new ones. Linux only.
+"""Linux namespaces: which ones a process has of its own, and how it creates new ones.
 
 Source: namespaces(7), unshare(2), setns(2).
 """
@@ -35,14 +35,14 @@ def flags_of(names: Iterable[str]) -> int:
 
 
 def unshare(names: Iterable[str]) -> bool:
-    """Takes new namespaces for this process, the one of processes for its children; False where the kernel refuses."""
+    """Creates new namespaces for this process (process ids: for its children); False if the kernel refuses."""
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None, use_errno=True).unshare(ctypes.c_int(flags_of(names))) == 0)
 
 
 def enter(descriptor: int, name: str) -> bool:
-    """Enters the namespace behind an open link of /proc/<pid>/ns; False where the kernel refuses."""
+    """Enters the namespace behind an open link of /proc/<pid>/ns; False if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     return bool(libc.setns(ctypes.c_int(descriptor), ctypes.c_int(NAMESPACES[name][0])) == 0)
 

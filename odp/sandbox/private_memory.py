@@ -1,4 +1,4 @@
-"""Memory of a process that no other process shares, not even for reading: no page of a file, no page that was merged.
+"""Memory that no other process shares, not even for reading: no page of a file, no merged page.
 
 Processes that map one file share its pages in the kernel's cache. Which of these pages are in memory, one process can
 change and another one can find out: by asking, by counting page faults, or by the time that a first read takes. So
@@ -29,7 +29,7 @@ _KIBIBYTES = re.compile(r"(Anonymous|Swap): +(\d+) kB")
 
 @dataclass(frozen=True)
 class _Mapping:
-    """Of a file: from ``start`` to ``end``, with the protection ``protection``; ``copied`` bytes are its own."""
+    """A mapping of a file from ``start`` to ``end`` with the given ``protection``; ``copied`` bytes are private."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ def no_shared_pages() -> bool:
 
 
 def own_copies() -> bool:
-    """Puts private copies in the place of all pages of files that this process has mapped; whether none is left.
+    """Replaces all mapped pages of files by private copies; returns whether none is left.
 
     For a process of one thread. Pages that it may write to (variables of libraries) are copied where they lie, because
     they may change while this runs: each is written to. The others are moved in from new memory, so that what they are
@@ -97,7 +97,7 @@ def _check(address: int | None) -> None:
 
 
 def _of_files() -> Iterator[_Mapping]:
-    """The mappings that files are behind, as they were when this was called."""
+    """The mappings of files at the time of the call."""
     found = re.split(r"^(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text(encoding="utf-8"), flags=re.MULTILINE)
     for text in found:
         place = _MAPPING.match(text)

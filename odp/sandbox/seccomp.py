@@ -1,4 +1,4 @@
-"""A seccomp filter over all threads of a process, made of an allow-list of ``odp.sandbox.system_calls``.
+"""A seccomp filter over all threads of a process, from an allow-list of ``odp.sandbox.system_calls``.
 
 What the list does not name fails with EPERM. ``clone3``, whose arguments a filter cannot see, answers ENOSYS, and the C
 library then uses ``clone``. A call of another architecture ends the process.
@@ -38,7 +38,7 @@ class Unsupported(OSError):
 
 
 def restrict(allowed: CallList) -> None:
-    """Puts the filter over every thread of this process, for good. Needs no_new_privs.
+    """Installs the filter for every thread of this process, for good. Needs no_new_privs.
 
     Raises:
         OSError: the kernel refused, or the machine is neither x86-64 nor aarch64; nothing changed.
@@ -88,7 +88,7 @@ def _numbers(names: Iterable[str], place: int) -> list[int]:
 
 
 def _test_of(condition: Condition, process: int) -> list[_Rule]:
-    """Rules that go on with the next one where the condition fails, and skip one where it holds."""
+    """Rules that continue if the condition fails, and skip one rule if it holds."""
     load: _Rule = (_LOAD, 0, 0, _ARGUMENTS + 8 * condition.index)
     match condition:
         case OwnProcess():

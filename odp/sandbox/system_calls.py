@@ -1,4 +1,4 @@
-"""The two lists of system calls: what an enclave may call, and the less that a developer's on-device code may call.
+"""The two allow-lists of system calls: one for enclaves, and a shorter one for a developer's on-device code.
 
 A list is an allow-list. Every call that it does not name fails with EPERM; ``odp.sandbox.seccomp`` makes the filter.
 
@@ -66,7 +66,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class OwnProcess:
-    """The argument ``index`` is the number of the process that the filter is made for."""
+    """The argument ``index`` is the process id of the filter's own process."""
 
     index: int
 
@@ -76,7 +76,7 @@ Condition = OneOf | Zero | Flags | OwnProcess
 
 @dataclass(frozen=True)
 class CallList:
-    """What may be called.
+    """A list of allowed calls.
 
     Attributes:
       always: with any arguments.

@@ -1,4 +1,4 @@
-"""The transparency log: Merkle tree, signed checkpoints, entries, and how devices, witnesses and auditors check them.
+"""The transparency log: Merkle tree, signed checkpoints, entries, and the checks of devices, witnesses and auditors.
 
 Whoever runs the log is not trusted. What the log holds is listed in ``entries``; ``audit`` checks all of it.
 """

@@ -1,4 +1,4 @@
-"""Verifies a whole log again: every hash, signature, charge and epsilon. Believes nothing but what the auditor pins.
+"""Verifies a whole log again: every hash, signature, charge and epsilon. Trusts only what the auditor pins.
 
 1. The checkpoint: signed by the pinned log, cosigned by a quorum of the pinned witnesses, no line by anybody else.
 2. The tree: every entry's hash, every stored hash, the root.
@@ -25,7 +25,7 @@ from odp.transparency.sources import AuditFailure, LogSource
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit that passed has seen.
+    """The result of an audit that passed.
 
     Attributes:
         checkpoint: the tree that was verified, with its witnesses and its time.
@@ -39,7 +39,7 @@ class AuditReport:
 
 
 def audit(source: LogSource, reference_values: ReferenceValues) -> AuditReport:
-    """Verifies the log of ``source`` against what ``reference_values`` pin.
+    """Verifies the log of ``source`` against the pinned values of ``reference_values``.
 
     Raises:
         AuditFailure: names the first record that is wrong.

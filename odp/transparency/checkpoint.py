@@ -1,4 +1,4 @@
-"""Checkpoints: which tree a log has, signed by the log and cosigned by witnesses.
+"""Checkpoints: the tree of a log, signed by the log and cosigned by witnesses.
 
 A checkpoint is a signed note of three lines, ``origin``, ``size`` and the base64 of the root. The log signs it twice
 with its one key: as a note, and as a cosignature, which states when. Witnesses add cosignatures of their own.
@@ -19,14 +19,14 @@ from odp.enclave.log_policy import LogPolicy
 from odp.errors import ConfigurationError
 from odp.transparency.merkle import HASH_BYTES, LARGEST_TREE
 
-#: Clocks of logs, witnesses and devices differ by so much.
+#: Maximum difference between the clocks of logs, witnesses and devices.
 CLOCK_SKEW_SECONDS = 60.0
 _SIZE = re.compile(r"0|[1-9][0-9]{0,14}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """The tree of a log: how many entries, under which root."""
+    """The tree of a log: its number of entries and its root."""
 
     origin: str
     size: int
@@ -88,7 +88,8 @@ def sign_checkpoint(checkpoint: Checkpoint, key: NoteKey, *, now: float) -> Note
 
 
 def verify_checkpoint(data: bytes, policy: LogPolicy, *, strict: bool = False) -> VerifiedCheckpoint:
-    """Checks a checkpoint's form, origin, signatures and quorum against what is pinned. Its age is another question.
+    """Checks a checkpoint's form, origin, signatures and quorum against the pinned values. ``check_age`` checks its
+    age.
 
     ``strict`` refuses lines of keys that are not pinned, which other readers ignore.
 
@@ -131,17 +132,17 @@ def verify_checkpoint(data: bytes, policy: LogPolicy, *, strict: bool = False) -
 
 
 def check_age(verified: VerifiedCheckpoint, policy: LogPolicy, *, now: float) -> None:
-    """Returns if the checkpoint was vouched for recently.
+    """Returns if the checkpoint was cosigned recently.
 
     Raises:
         TransparencyError: ``stale`` or ``not_yet_valid``.
     """
     if verified.time is None:
-        raise refused(LogReason.STALE, "nobody states when the checkpoint was the newest")
+        raise refused(LogReason.STALE, "no signature states when the checkpoint was the newest")
     if verified.time > now + CLOCK_SKEW_SECONDS:
         raise refused(LogReason.NOT_YET_VALID, f"signed {verified.time - now:.0f} s in the future; check the clock")
     if now - verified.time > policy.max_age_seconds:
         raise refused(
             LogReason.STALE,
-            f"the checkpoint was the newest {now - verified.time:.0f} s ago; {policy.max_age_seconds:g} s are allowed",
+            f"the checkpoint was the newest {now - verified.time:.0f} s ago; the limit is {policy.max_age_seconds:g} s",
         )

@@ -1,4 +1,4 @@
-"""What a device knows of a log: the newest checkpoint that it accepted, and that later ones only ever continue it.
+"""A device's view of a log: the newest checkpoint that it accepted; later checkpoints must continue it.
 
 A device must not say what it saw last: the size would link its visits. So it asks for no consistency proof. It keeps
 the leaf hashes of the last, unfinished *tile* of 256 leaves, and of all tiles before it what a head needs: one hash for
@@ -7,7 +7,7 @@ tile on, in whole tiles: they have to start with those that it has, and all toge
 reveals is the number of a tile.
 
 The leaf hashes also show whether an endorsement was withdrawn, since each endorsement names the leaf that would
-withdraw it: nobody has to say so, and who serves the log cannot hide it. A leaf is looked for as long as its
+withdraw it: no further message is needed, and the log's server cannot hide it. A leaf is looked for as long as its
 endorsement is valid. So what is remembered stays small, however long the log grows.
 """
 
@@ -36,7 +36,7 @@ TILE_LEVEL = 8
 TILE = 1 << TILE_LEVEL
 #: Hashes per request: a few tiles.
 PAGE = 8 * TILE
-#: A device that was away for longer than so many entries is not what this log is for; 32 MiB of hashes.
+#: Maximum number of entries that a device may have missed; 32 MiB of hashes.
 _LONGEST_GAP = 2**20
 #: Of endorsements that are valid at one time; dozens are, where each of a few enclaves gets one per month.
 MOST_WATCHED = 256
@@ -66,7 +66,7 @@ class Watched:
 
 @dataclasses.dataclass(frozen=True)
 class LogView:
-    """What is remembered of one log. Immutable: ``advanced``, ``watching`` and ``pruned`` give the next one.
+    """The remembered state of one log. Immutable: ``advanced``, ``watching`` and ``pruned`` return the next one.
 
     Attributes:
         note: the newest accepted checkpoint; empty before the first.
@@ -103,7 +103,8 @@ class LogView:
         """
         if checkpoint.size < self.size:
             raise refused(
-                LogReason.SHRUNK, f"the log has {checkpoint.size} entries; a checkpoint of {self.size} was seen before"
+                LogReason.SHRUNK,
+                f"the log has {checkpoint.size} entries; this device knows a checkpoint of {self.size}",
             )
         if checkpoint.size == self.size and self.note:
             if checkpoint.root != self.root:
@@ -151,7 +152,7 @@ class LogView:
         return dataclasses.replace(self, watched=tuple(sorted((*self.watched, Watched(leaf, until, found)))))
 
     def watch(self, leaf: bytes) -> Watched | None:
-        """What is known of a leaf that is watched."""
+        """The state of a watched leaf."""
         return next((one for one in self.watched if one.leaf == leaf), None)
 
     def pruned(self, now: float) -> LogView:
@@ -163,11 +164,12 @@ class LogView:
         start = TILE * self.tiles.size
         if checkpoint.size - start > _LONGEST_GAP:
             raise refused(
-                LogReason.INCONSISTENT, f"the log grew by more than {_LONGEST_GAP} entries since it was last seen"
+                LogReason.INCONSISTENT,
+                f"the log grew by more than {_LONGEST_GAP} entries since this device last read it",
             )
         leaves = _fetched(fetch, 0, start, checkpoint.size - start)
         if tuple(leaves[: len(self.tail)]) != self.tail:
-            raise refused(LogReason.INCONSISTENT, "the log changed entries that were seen before")
+            raise refused(LogReason.INCONSISTENT, "the log changed entries that this device knows")
         full = len(leaves) >> TILE_LEVEL
         tiles = (root_of(leaves[TILE * place : TILE * (place + 1)]) for place in range(full))
         shown = frozenset(leaves)
@@ -228,12 +230,12 @@ class LogMemory:
 
     @property
     def view(self) -> LogView:
-        """What is remembered now."""
+        """The present view."""
         with self._lock:
             return self._view
 
     def accept(self, note: bytes, *, now: float) -> Checkpoint:
-        """The checkpoint of ``note``, once everything about it holds; it is remembered, on the disk, by then.
+        """The checkpoint of ``note``, after all checks; it is stored durably before this returns.
 
         An older checkpoint is accepted again only where this process accepted it before: it may still be in an answer
         that was on its way when a newer one came.
@@ -280,7 +282,7 @@ class LogMemory:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[LogView]:
-        """The newest view, of this process or another one, which nobody else changes meanwhile."""
+        """The newest view, of this process or another one, locked against other changes."""
         with self._lock:
             if self._file is None:
                 yield self._view
@@ -305,19 +307,19 @@ class LogMemory:
             except FileNotFoundError:
                 if kept_before:
                     raise StateError(
-                        f"{file} is gone: what this device saw of the log is lost; restore it from a backup, or remove "
-                        f"{file.with_suffix('.lock').name} too, to believe the next log that is shown"
+                        f"{file} is gone: this device's state of the log is lost; restore it from a "
+                        f"backup, or remove {file.with_suffix('.lock').name} too, to trust the next log"
                     ) from None
                 return LogView()
         try:
             view = LogView.decode(data)
         except Exception as error:
             raise StateError(
-                f"{file} is damaged: what this device saw of the log is lost; restore it from a backup"
+                f"{file} is damaged: this device's state of the log is lost; restore it from a backup"
             ) from error
         checkpoint = view.checkpoint
         if checkpoint is not None and checkpoint.origin != self.policy.origin:
-            # The person pinned another log: what was seen of the old one says nothing about it.
+            # The person pinned another log: the state of the old one does not apply to it.
             return LogView()
         return view
 
@@ -336,6 +338,6 @@ def _fetched(fetch: FetchHashes, level: int, start: int, count: int) -> list[byt
         # Whole tiles are asked for, whatever is needed: an unfinished one ends where the log does.
         page = list(fetch(level, start + len(hashes), -(-wanted // TILE) * TILE))[:wanted]
         if len(page) != wanted or any(len(value) != HASH_BYTES for value in page):
-            raise refused(LogReason.INCONSISTENT, "the log does not show the hashes that its checkpoint covers")
+            raise refused(LogReason.INCONSISTENT, "the log does not return the hashes that its checkpoint covers")
         hashes += page
     return hashes

@@ -1,6 +1,6 @@
-"""Endorsements: who publishes an enclave's code says which code is good, under which policy, and for how long.
+"""Endorsements: an endorser of an enclave's code states which code is good, under which policy, and for how long.
 
-An endorsement can be withdrawn before it ends, and a device has to notice even where the server does not say so. So the
+An endorsement can be withdrawn before it ends, and a device has to notice even if the server hides it. So the
 withdrawal is made together with the endorsement: the same statement, signed in another domain. Its endorsement names
 the hash that it would have as a leaf of the log. The endorser keeps the withdrawal to itself until it is needed. Who
 has the hashes of a log's leaves knows whether it is there, and nobody else can make it.
@@ -109,7 +109,7 @@ def withdrawal_of(entry: EndorsementEntry, key: SigningKey) -> WithdrawalEntry:
 
 
 def open_endorsement(entry: EndorsementEntry) -> Endorsement:
-    """What the entry states, after its signature by the key that it names was checked. Who that is, is another matter.
+    """The statement of an entry, after a check of its signature by the key in it. The caller decides about that key.
 
     Raises:
         ConfigurationError: the statement is malformed.
@@ -139,7 +139,7 @@ def check_withdrawal(entry: WithdrawalEntry, endorsement: Endorsement) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class EndorsementFile:
-    """What an endorser hands to whoever runs the log: policies, endorsements, and withdrawals that take effect."""
+    """The file of an endorser for the log's operator: policies, endorsements, and effective withdrawals."""
 
     policies: tuple[PolicyEntry, ...] = ()
     endorsements: tuple[EndorsementEntry, ...] = ()
@@ -177,19 +177,19 @@ class EndorsementFile:
 
     @property
     def entries(self) -> Sequence[PolicyEntry | EndorsementEntry | WithdrawalEntry]:
-        """Everything, in the order in which it belongs into the log."""
+        """All entries in the order of the log."""
         return (*self.policies, *self.endorsements, *self.withdrawals)
 
 
 class Changed:
-    """Reads a file of endorsements again where it changed since it was looked at last; made when it was read."""
+    """Reads a file of endorsements again after each change; the constructor reads it first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = self._stamp()
 
     def __call__(self) -> EndorsementFile | None:
-        """What the file holds now; None where it did not change. Raises ConfigurationError, once for each change."""
+        """The new content of the file; None if it did not change. Raises ConfigurationError, once per change."""
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return None

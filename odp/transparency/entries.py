@@ -1,4 +1,4 @@
-"""What may stand in the log: a closed set of entries, each with one spelling.
+"""The entries of the log: a closed set of types, each with one encoding.
 
 Bytes of an entry::
 
@@ -108,7 +108,7 @@ class EndorsementEntry(_Entry):
 
 @dataclasses.dataclass(frozen=True)
 class WithdrawalEntry(_Entry):
-    """What an endorsement states, signed once more to say that it no longer holds."""
+    """The statement of an endorsement, signed again to withdraw it."""
 
     code: ClassVar[int] = 4
     label: ClassVar[str] = "withdrawal"
@@ -118,7 +118,7 @@ class WithdrawalEntry(_Entry):
 
 @dataclasses.dataclass(frozen=True)
 class EvidenceEntry(_Entry):
-    """Evidence of an enclave: the token in ASCII, the policy that it binds, and the log of what its registers hold."""
+    """Evidence of an enclave: the token in ASCII, its policy, and the event log of its registers."""
 
     code: ClassVar[int] = 5
     label: ClassVar[str] = "evidence"
@@ -164,7 +164,7 @@ class ReleaseEntry(_Entry):
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry(_Entry):
-    """What was charged to a task's population since the last such entry, up to the signed head after one of its rounds.
+    """The new charges to a task's population since the last such entry, up to the signed head after one of its rounds.
 
     ``lines`` are entries of the ledger, as ``odp.privacy.ledger_entry`` has them; ``head`` is a ``LedgerHead``.
     """
@@ -190,7 +190,7 @@ class LedgerEntry(_Entry):
 
 @dataclasses.dataclass(frozen=True)
 class CharterEntry(_Entry):
-    """A SignedCharter: whose a population is from here on."""
+    """A SignedCharter: the owners of a population from here on."""
 
     code: ClassVar[int] = 9
     label: ClassVar[str] = "charter"
@@ -256,14 +256,14 @@ HEAD_BYTES = len(PREFIX) + 1
 
 
 def type_of(head: bytes) -> type[Entry] | None:
-    """The type of an entry that starts with ``head``; None for what is no entry of this version."""
+    """The type of an entry that starts with ``head``; None if it is no entry of this version."""
     if len(head) < HEAD_BYTES or not head.startswith(PREFIX):
         return None
     return TYPES.get(head[len(PREFIX)])
 
 
 def decode(data: bytes) -> Entry:
-    """The entry that ``encode`` wrote; its signatures are not looked at.
+    """The entry from ``encode``; its signatures are unchecked.
 
     Raises:
         ConfigurationError: it is no entry of this version.

@@ -1,4 +1,4 @@
-"""One tree of the log, shown to an enclave by its host: which enclaves are endorsed in it, and by how many.
+"""The log as its host shows it to an enclave: one tree, with the endorsed enclaves and their endorsers in it.
 
 An enclave has no network, and its host is the attacker. So the host hands in the leaf hashes of the whole tree under a
 signed checkpoint: the enclave computes the root, finds each endorsement among the leaves, and finds no withdrawal of it
@@ -24,7 +24,7 @@ MOST_ENDORSEMENTS = 64
 
 
 class EndorsedImages:
-    """The endorsements that stand in a tree, by endorsers that a policy names."""
+    """The endorsements in a tree by endorsers that a policy names."""
 
     def __init__(self, standing: Sequence[Endorsement], approvals: int, now: float) -> None:
         self._standing = tuple(standing)
@@ -33,7 +33,7 @@ class EndorsedImages:
 
     @classmethod
     def read(cls, excerpt: hand_over_pb2.LogExcerpt, policy: UpgradePolicy, *, now: float) -> EndorsedImages:
-        """What ``excerpt`` proves at ``now`` (seconds since the epoch, by the platform's clock).
+        """The verified content of ``excerpt`` at ``now`` (seconds since the epoch, by the platform's clock).
 
         Raises:
             TransparencyError: the checkpoint is not accepted, the leaves are not those of its tree, or an endorsement
@@ -59,7 +59,7 @@ class EndorsedImages:
         return cls(found, policy.approvals, now)
 
     def require(self, *, role: str, image_digest: str, policy_sha256: str, ended: bool = False) -> None:
-        """Returns if enough endorsers stand behind this code under this policy now; ``ended``: now or before.
+        """Returns if enough endorsers endorse this code under this policy now; with ``ended``, now or before.
 
         Raises:
             TransparencyError: ``not_endorsed``.

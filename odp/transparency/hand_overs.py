@@ -1,4 +1,4 @@
-"""What the log has to say of hand-overs: which code had a population's ledger, and that it went on as it was.
+"""Hand-overs in the log: the code that had a population's ledger, and the ledger's continuity.
 
 An auditor follows each population from code to code. A ledger by other code than the last one's needs a hand-over
 between the two, and continues what was handed over: the same id, the same first entries under the same head. What the
@@ -24,7 +24,7 @@ from odp.v1 import hand_over_pb2
 
 
 class WrongHandOver(OdpError):
-    """What is wrong with a hand-over, or with a ledger after one; one line."""
+    """The fault of a hand-over, or of a ledger after one; one line."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Handed:
 
 
 def open_hand_over(entry: HandOverEntry, enclave: VerifiedEnclave) -> hand_over_pb2.HandOverStatement:
-    """What ``enclave``, whose key has signed the entry, states.
+    """The statement of ``enclave``, whose key has signed the entry.
 
     Raises:
         SignatureError: another key has signed it.
@@ -72,13 +72,13 @@ class HandOvers:
         self._handed: dict[str, list[_Handed]] = {}
 
     def attested(self, ledgers: Mapping[str, bytes]) -> None:
-        """Evidence shows these ids of ledgers. Raises WrongHandOver where a population has two."""
+        """Records ids of ledgers from evidence. Raises WrongHandOver if a population has two."""
         for name, ledger_id in ledgers.items():
             if self._ids.setdefault(name, ledger_id) != ledger_id:
                 raise WrongHandOver(f"the ledger of population {name!r} started again: its evidence shows another id")
 
     def add(self, entry: HandOverEntry, enclave: VerifiedEnclave) -> None:
-        """A hand-over that ``enclave`` has signed.
+        """Adds a hand-over that ``enclave`` has signed.
 
         Raises:
             SignatureError, ConfigurationError: as ``open_hand_over``.
@@ -88,7 +88,7 @@ class HandOvers:
         for one in statement.populations:
             self.attested({one.population: one.ledger_id})
             if self._holder.get(one.population, enclave.image_digest) != enclave.image_digest:
-                raise WrongHandOver(f"population {one.population!r} is not that code's to hand over")
+                raise WrongHandOver(f"population {one.population!r} is not owned by the code that hands it over")
             if one.entries < self._logged.get(one.population, 0):
                 raise WrongHandOver(f"it hands over fewer entries of population {one.population!r} than were logged")
             handed = _Handed(enclave.image_digest, one.entries, one.head)
@@ -96,7 +96,7 @@ class HandOvers:
             self._holder[one.population] = statement.successor_image
 
     def charged(self, before: LedgerHead, new: Sequence[Entry], image_digest: str) -> None:
-        """Entries behind ``before``, the head that was logged last; an enclave of this code has signed where they lead.
+        """Adds entries after ``before``, the last logged head; an enclave with this code has signed the new head.
 
         Raises WrongHandOver where the population is another code's, or its first entries are not those handed over.
         """
@@ -121,7 +121,7 @@ class HandOvers:
 
 
 def signer_of(entry: HandOverEntry, enclaves: list[VerifiedEnclave]) -> VerifiedEnclave:
-    """Which of ``enclaves`` has signed a hand-over, the newest first. Raises WrongHandOver where none has."""
+    """The enclave among ``enclaves`` that has signed a hand-over, newest first. Raises WrongHandOver if none."""
     for enclave in reversed(enclaves):
         try:
             verify(enclave.signing_key, entry.signature, domains.HAND_OVER, entry.statement)

@@ -1,4 +1,4 @@
-"""Private keys of the log's parties in files that only their owner reads: made on first use, then kept."""
+"""Private keys of the log's parties in files that only their owner can read, created on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log as three plain files: what was appended, the hashes of its tree, and the newest signed checkpoint.
+"""A log as three plain files: its entries, the hashes of its tree, and the newest signed checkpoint.
 
 =============== ================================================================================================
 ``entries``     each entry as length (4 bytes, big-endian) and bytes, in order
@@ -7,10 +7,10 @@
 =============== ================================================================================================
 
 A batch is appended in this order, each step on the disk before the next: entries, hashes, checkpoint (renamed into
-place), and only then does anybody hear of it. So a death at any point leaves the log of the last checkpoint, with bytes
-behind it that nobody was told of: ``open`` cuts them off. A checkpoint leaves this object only after it is stored, so
-no two trees of one size are ever signed, as long as nobody brings back old files; who does is found out by everyone who
-saw a newer checkpoint.
+place), and only then is it published. So a death at any point leaves the log of the last checkpoint, with unpublished
+bytes behind it: ``open`` cuts them off. A checkpoint leaves this object only after it is stored, so no two trees of one
+size are ever signed, as long as nobody brings back old files; who does is found out by everyone who saw a newer
+checkpoint.
 
 A log has a checkpoint before it has an entry. Where the other files hold anything and the checkpoint is missing, it was
 lost, and the log is not opened: ``odp.transparency.repair`` restores it.
@@ -59,7 +59,7 @@ class LogFiles:
 
     @classmethod
     def open(cls, folder: Path, key: NoteKey, *, now: float, health: Health | None = None) -> LogFiles:
-        """Opens the log, or starts it with a signed empty tree where the folder holds none.
+        """Opens the log, or starts it with a signed empty tree if the folder has none.
 
         ``health`` is told of the first sync that fails; nothing is appended or signed after it (DiskFailed).
 
@@ -77,7 +77,7 @@ class LogFiles:
             try:
                 fcntl.flock(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise StateError(f"the log in {folder} is in use by another program; stop that one") from error
+                raise StateError(f"the log in {folder} is in use by another program; stop that program") from error
             for unfinished in folder.glob(".*.tmp"):
                 unfinished.unlink(missing_ok=True)
             log = cls(folder, key, health, *files)
@@ -103,13 +103,13 @@ class LogFiles:
             return Checkpoint.from_body(self._note.body)
 
     def append(self, entries: Sequence[bytes], *, now: float) -> list[int]:
-        """Appends what the log does not hold yet, all or nothing, and signs the tree. Gives the number of each entry.
+        """Appends the new ones of the entries, all or none, and signs the tree. Returns the number of each entry.
 
         Once it returns, the entries are on the disk and under a signed checkpoint.
 
         Raises:
             ConfigurationError: an entry is empty or too long.
-            StateError: the disk is full; the log is as before. DiskFailed: only a new start tells how it is.
+            StateError: the disk is full; the log is as before. DiskFailed: only a restart can determine its state.
         """
         if sum(map(len, entries)) > _LARGEST_BATCH:
             raise ConfigurationError(f"Expected at most {_LARGEST_BATCH} bytes at once")
@@ -138,7 +138,7 @@ class LogFiles:
             self._store(self._note.with_lines([self._key.cosign(self._note.body, now=now)]))
 
     def add_cosignatures(self, body: bytes, lines: Sequence[SignatureLine]) -> bool:
-        """Adds lines of witnesses to the checkpoint with the text ``body``; False where that is not the newest one."""
+        """Adds lines of witnesses to the checkpoint with the text ``body``; False if that is not the newest one."""
         with self._lock:
             if body != self._note.body:
                 return False
@@ -146,7 +146,7 @@ class LogFiles:
             return True
 
     def index_of(self, leaf: bytes) -> int | None:
-        """Number of the entry with this leaf hash; None where there is none."""
+        """Number of the entry with this leaf hash; None if there is none."""
         with self._lock:
             return self._index.get(leaf)
 
@@ -200,7 +200,7 @@ class LogFiles:
             return [self.node(level, place) for place in range(start, end)]
 
     def close(self) -> None:
-        """Frees the folder. Idempotent."""
+        """Releases the folder. Idempotent."""
         with self._lock:
             for file in (self._hashes_file, self._entries_file):
                 if file != _CLOSED:
@@ -285,7 +285,7 @@ class LogFiles:
         return note
 
     def _scan(self, size: int) -> None:
-        """Where the first ``size`` entries stand."""
+        """The offsets of the first ``size`` entries."""
         self._offsets = array("Q", [0])
         length_of_file, at = os.fstat(self._entries_file).st_size, 0
         for number in range(size):

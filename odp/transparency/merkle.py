@@ -34,7 +34,7 @@ Nodes = Callable[[int, int], bytes]
 
 
 class ProofError(OdpError):
-    """A proof does not prove what it is for."""
+    """A proof is not valid."""
 
 
 def leaf_hash(data: bytes) -> bytes:
@@ -48,7 +48,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def position(level: int, place: int) -> int:
-    """Where the hash of a complete subtree stands in the store.
+    """The position of a complete subtree's hash in the store.
 
     Its last leaf is number ``m``; before the hashes of that leaf stand those of all earlier leaves: ``2 m`` minus the
     ones of ``m`` in binary.
@@ -58,12 +58,14 @@ def position(level: int, place: int) -> int:
 
 
 def stored_hashes(size: int) -> int:
-    """How many hashes the store of a tree of ``size`` leaves holds."""
+    """The number of hashes in the store of a tree of ``size`` leaves."""
     return 2 * size - size.bit_count()
 
 
 def completed(leaf: bytes, index: int, nodes: Nodes) -> list[bytes]:
-    """What the leaf number ``index`` with hash ``leaf`` appends to the store: its own hash, then those it completes."""
+    """The hashes that leaf number ``index`` with hash ``leaf`` adds to the store: its own, then those that it
+    completes.
+    """
     hashes = [leaf]
     level = 0
     while index >> level & 1:
@@ -83,7 +85,7 @@ def root_of(leaves: Iterable[bytes]) -> bytes:
 
 
 class Frontier:
-    """A tree to append to, reduced to what its head needs: the largest complete subtrees, left to right. Immutable.
+    """A tree for appending, reduced to the input of its root: the largest complete subtrees, left to right. Immutable.
 
     ``hashes`` has one hash per one in the binary form of ``size``.
     """

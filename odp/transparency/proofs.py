@@ -1,4 +1,4 @@
-"""The proofs beside an assignment: that task, model and charter are in the log, and which enclaves are endorsed."""
+"""The proofs of an assignment: task, model and charter are in the log, and the enclaves are endorsed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REMEMBERED = 16
 
 
 def packed(hashes: Sequence[bytes]) -> bytes:
-    """Hashes as they travel."""
+    """Hashes in their wire form."""
     return b"".join(hashes)
 
 
@@ -43,14 +43,14 @@ def unpacked(data: bytes) -> list[bytes]:
 
 @dataclass(frozen=True)
 class LoggedEndorsement:
-    """An endorsement that is in the log, at entry ``index``."""
+    """An endorsement in the log, at entry ``index``."""
 
     endorsement: Endorsement
     index: int
 
 
 class LogGuard:
-    """Checks what a device is asked to do against the log that its person pinned. Thread-safe.
+    """Checks assignments against the log that the device's person pinned. Thread-safe.
 
     Nothing is remembered of a refusal: the next answer is checked anew.
     """
@@ -71,7 +71,8 @@ class LogGuard:
         model: common_pb2.SignedManifest,
         charter: population_pb2.SignedCharter | None,
     ) -> tuple[LoggedEndorsement, ...]:
-        """The endorsements that came along, after task, model, charter and each of them were found in the log.
+        """The endorsements beside the assignment, after checks that task, model, charter and each of them are in the
+        log.
 
         Raises:
             TransparencyError: any reason but ``not_endorsed`` and ``withdrawn``.
@@ -94,7 +95,7 @@ class LogGuard:
             return found
 
     def require_endorsed(self, enclave: VerifiedEnclave, logged: Sequence[LoggedEndorsement]) -> None:
-        """Returns if an endorsement of ``logged`` covers this enclave now, and was not withdrawn.
+        """Returns if an endorsement of ``logged`` covers this enclave now and is not withdrawn.
 
         Raises:
             TransparencyError: ``not_endorsed``, ``withdrawn``, ``inconsistent``.
@@ -136,7 +137,7 @@ def endorsements_in(
     model: bytes,
     charter: bytes,
 ) -> tuple[LoggedEndorsement, ...]:
-    """The endorsements that came along, by pinned endorsers, once they and the leaves of the three others are found.
+    """The endorsements by pinned endorsers, after checks that they and the other three leaves are in the log.
 
     Args:
         proof: inclusion proofs in the tree of ``checkpoint``.
@@ -158,7 +159,7 @@ def endorsements_in(
     included(proof.model, model, "the model")
     included(proof.charter, charter, "the charter")
     if len(proof.endorsements) > _MOST_ENDORSEMENTS:
-        raise refused(LogReason.MALFORMED, f"more than {_MOST_ENDORSEMENTS} endorsements came along")
+        raise refused(LogReason.MALFORMED, f"there are more than {_MOST_ENDORSEMENTS} endorsements")
     found = []
     for inclusion in proof.endorsements:
         included(inclusion, leaf_hash(inclusion.entry), "an endorsement")

@@ -62,7 +62,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class TaskFindings:
-    """What the log says of one task.
+    """The findings about one task.
 
     Attributes:
         name, population, task_id: the task; the id in hexadecimal.
@@ -86,7 +86,7 @@ class TaskFindings:
 
 
 class _Wrong(OdpError):
-    """What is wrong with the entry at hand; one line."""
+    """The fault of the present entry; one line."""
 
 
 @dataclass
@@ -106,13 +106,13 @@ class _Task:
         return Budget(self.definition.privacy.epsilon, self.definition.privacy.delta)
 
     def charges(self, round: int) -> tuple[Event, ...]:
-        """What the task declares for one round."""
+        """The declared charges of one round."""
         return round_charges(self.algorithm.query(round), sampling_of(self.definition))
 
 
 @dataclass
 class _Ledger:
-    """What was logged of one population's ledger, and the charges whose releases were not."""
+    """The logged part of one population's ledger, and the charges without a logged release."""
 
     state: LedgerState
     epsilons: EpsilonCheck
@@ -173,7 +173,7 @@ class Records:
             raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
 
     def finish(self) -> tuple[TaskFindings, ...]:
-        """What was found of each task.
+        """The findings about each task.
 
         Raises:
             AuditFailure: a release has no ledger.
@@ -214,7 +214,7 @@ class Records:
         self._chains.setdefault(charter.population, set()).add(charter.sha256)
 
     def _founders(self) -> set[bytes]:
-        """The keys that the policies of aggregators name whose endorsement stands in the log."""
+        """The founders in the policies of aggregators with an endorsement in the log."""
         standing = {one.endorsement.policy_sha256 for one in self._endorsements if one.withdrawn is None}
         return {key for sha256 in standing for key in self._policies[sha256].founder_keys}
 
@@ -378,7 +378,7 @@ class Records:
         return task
 
     def _signer(self, entry: ReleaseEntry | LedgerEntry, domain: bytes, data: bytes) -> VerifiedEnclave:
-        """The attested aggregator whose key signed ``data``."""
+        """The attested aggregator that signed ``data``."""
         for enclave, endorsed in reversed(self._enclaves):
             if enclave.role != "aggregator":
                 continue
@@ -394,7 +394,7 @@ class Records:
         raise _Wrong("no aggregator whose evidence is in the log before it has signed it")
 
     def _about(self, entry: Entry) -> str:
-        """Round and task of an entry, as far as they can be read."""
+        """Round and task of an entry, as far as they are readable."""
         try:
             if isinstance(entry, TaskEntry):
                 return f" {common_pb2.TaskDefinition.FromString(entry.definition).name!r}"

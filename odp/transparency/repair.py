@@ -1,4 +1,4 @@
-"""A log made whole again from what is left of it, from a copy, and from what others saw of it.
+"""Restores a damaged log from its own files, a copy, and checkpoints that others have.
 
 What was signed once must stay the beginning of the log for ever. So every tree that is known to have been signed (by
 the log's own checkpoint, a copy's, a witness's) has to be the beginning of what is restored, and entries that are there
@@ -28,8 +28,9 @@ from odp.transport.state_folder import state_errors, write_atomically
 
 @dataclass(frozen=True)
 class Repaired:
-    """``size`` of the log now, of which ``own`` entries were still in its own file; ``signed_anew`` where no stored
-    checkpoint covers exactly these entries."""
+    """The result: ``size`` of the log now, of which ``own`` entries were in its own file; ``signed_anew`` if no stored
+    checkpoint covers exactly these entries.
+    """
 
     size: int
     own: int
@@ -38,7 +39,7 @@ class Repaired:
 
 @dataclass(frozen=True)
 class _Known:
-    """A tree that was signed, who says so, and the note where it is the log's own."""
+    """A tree that was signed, its source, and the note if it is the log's own."""
 
     tree: Checkpoint
     source: str
@@ -48,7 +49,7 @@ class _Known:
 def repair(
     folder: Path, key: NoteKey, *, copies: Sequence[Path] = (), checkpoints: Sequence[Path] = (), now: float
 ) -> Repaired:
-    """Restores the log in ``folder``, whose own key is ``key``. Idempotent; nobody may be writing it.
+    """Restores the log in ``folder``, whose own key is ``key``. Idempotent; no other program may write it.
 
     Args:
         copies: folders with another copy of the log, each with a checkpoint under ``key``.
@@ -64,7 +65,7 @@ def repair(
         known += [_stated(path, key) for path in checkpoints]
         if not known:
             raise ConfigurationError(
-                f"nothing says how far the log in {folder} went: give --from a copy of it, or --checkpoint the file "
+                f"the size of the log in {folder} is unknown: give --from a copy of it, or --checkpoint the file "
                 "that a witness keeps of it"
             )
         own = _kept(folder, max(one.tree.size for one in known))
@@ -85,7 +86,7 @@ def repair(
 def _locked(folder: Path) -> Iterator[None]:
     with state_errors(folder):
         if not folder.is_dir():
-            raise ConfigurationError(f"{folder} is no folder of a log")
+            raise ConfigurationError(f"{folder} is not the folder of a log")
         file = open_private(folder / ENTRIES, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,7 +99,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _own(folder: Path, key: NoteKey) -> list[_Known]:
-    """The log's own checkpoint, where it is there and whole."""
+    """The log's own checkpoint, if it exists and is intact."""
     try:
         return [_signed(folder / CHECKPOINT, key)]
     except ConfigurationError:
@@ -117,7 +118,7 @@ def _signed(path: Path, key: NoteKey) -> _Known:
 
 
 def _stated(path: Path, key: NoteKey) -> _Known:
-    """A signed note, whose signature by the log holds, or the text of a checkpoint alone."""
+    """The tree of a signed note with a valid signature by the log, or of a bare checkpoint text."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_NOTE + 1)
@@ -130,7 +131,7 @@ def _stated(path: Path, key: NoteKey) -> _Known:
     try:
         tree = Checkpoint.from_body(data if note is None else note.body)
     except TransparencyError as error:
-        raise ConfigurationError(f"{path} is no checkpoint of a log: {error}") from error
+        raise ConfigurationError(f"{path} is not a checkpoint of a log: {error}") from error
     if tree.origin != key.name:
         raise ConfigurationError(f"{path} is of the log {tree.origin!r}, and this one is {key.name!r}")
     if note is not None:
@@ -141,7 +142,7 @@ def _stated(path: Path, key: NoteKey) -> _Known:
 
 
 def _whole_entries(path: Path) -> Iterator[bytes]:
-    """The entries of a file up to the first that is not whole."""
+    """The entries of a file up to the first damaged one."""
     try:
         with path.open("rb") as file:
             while True:
@@ -155,7 +156,7 @@ def _whole_entries(path: Path) -> Iterator[bytes]:
 
 
 def _kept(folder: Path, known: int) -> list[bytes]:
-    """The entries of the log's own file: as far as trees are known, and further ones that the log wrote whole.
+    """The entries of the log's own file: as far as trees are known, and later ones that are complete.
 
     Their hashes say so, which were written after them; without these, that they are records.
     """
@@ -197,7 +198,9 @@ def _begins(leaves: Sequence[bytes], tree: Checkpoint) -> bool:
 
 
 def _write(folder: Path, entries: Sequence[bytes], note: Note) -> None:
-    """The checkpoint last: where this is interrupted, the log is refused or as it was, and repaired once more."""
+    """Writes the files, the checkpoint last: after an interruption, the log is unchanged or refused, and can be
+    repaired again.
+    """
     framed = b"".join(len(entry).to_bytes(LENGTH_BYTES, "big") + entry for entry in entries)
     with state_errors(folder):
         write_atomically(folder / ENTRIES, framed)

@@ -1,4 +1,4 @@
-"""Where an auditor reads a log from: the files of a folder, or the service of a running server. Neither is believed."""
+"""The sources of a log for an auditor: the files of a folder, or a running server. Neither is trusted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGE = 256
 
 
 class AuditFailure(OdpError):
-    """A record of a log is not what it should be: ``record`` names it, ``reason`` says why."""
+    """A record of a log is wrong: ``record`` names it, ``reason`` explains."""
 
     def __init__(self, record: str, reason: str) -> None:
         super().__init__(f"{record}: {reason}")
@@ -30,26 +30,26 @@ class AuditFailure(OdpError):
 
 
 class LogSource(Protocol):
-    """What an audit reads."""
+    """The data for an audit."""
 
     def note(self) -> bytes:
         """The newest checkpoint."""
         ...
 
     def entries(self, size: int) -> Iterator[bytes]:
-        """The first ``size`` entries. Raises AuditFailure where they are not there."""
+        """The first ``size`` entries. Raises AuditFailure if they are missing."""
         ...
 
     def stored_hashes(self, size: int) -> Sequence[bytes] | None:
-        """The tree's hashes as they are stored for ``size`` entries; None where the source keeps none of its own."""
+        """The stored hashes of the tree for ``size`` entries; None if the source keeps none of its own."""
         ...
 
 
 class LogFolder:
-    """The files of ``odp.transparency.log_files``; nobody may be writing them."""
+    """The files of ``odp.transparency.log_files``; no program may be writing them."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConfigurationError where the folder holds no log."""
+        """Raises ConfigurationError if the folder has no log."""
         self._folder = folder
         for name in (ENTRIES, HASHES, CHECKPOINT):
             if not (folder / name).is_file():
@@ -82,7 +82,7 @@ class LogFolder:
 
 
 class LogServer:
-    """A ``LogService`` over gRPC. Raises ServiceError where it does not answer."""
+    """A ``LogService`` over gRPC. Raises ServiceError if it does not answer."""
 
     def __init__(self, channel: grpc.Channel, address: str) -> None:
         self._stub = log_pb2_grpc.LogServiceStub(channel)
@@ -112,12 +112,12 @@ class LogServer:
             )
             page = reply.entries[: size - done]
             if not page:
-                raise AuditFailure(f"entry {done}", "the server does not show it")
+                raise AuditFailure(f"entry {done}", "the server does not return it")
             yield from page
             done += len(page)
 
     def leaves(self, size: int) -> list[bytes]:
-        """The leaf hashes of the first ``size`` entries. Raises ServiceError where the server does not show them."""
+        """The leaf hashes of the first ``size`` entries. Raises ServiceError if the server does not return them."""
         packed, wanted = b"", merkle.HASH_BYTES * size
         while len(packed) < wanted:
             start = len(packed) // merkle.HASH_BYTES
@@ -129,7 +129,7 @@ class LogServer:
                 address=self._address,
             )
             if not reply.hashes:
-                raise ServiceError(f"{self._address} shows {start} of the {size} hashes of its log")
+                raise ServiceError(f"{self._address} returns {start} of the {size} hashes of its log")
             packed += reply.hashes
         return [packed[at : at + merkle.HASH_BYTES] for at in range(0, wanted, merkle.HASH_BYTES)]
 

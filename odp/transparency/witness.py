@@ -1,4 +1,4 @@
-"""A witness: cosigns a log's checkpoint only where it continues the last one that it cosigned.
+"""A witness: it cosigns a log's checkpoint only if that continues the last one that it cosigned.
 
 For each log it keeps the newest checkpoint that it cosigned, on the disk before the cosignature leaves. So it never
 cosigns two trees of one size, nor a tree that drops what it vouched for, whatever the log says and whenever it dies.
@@ -24,14 +24,14 @@ from odp.transport.state_folder import StateFolder
 
 @dataclass(frozen=True)
 class Answer:
-    """``size`` of the checkpoint that was cosigned last; ``line`` is None where the log has to prove from there."""
+    """``size`` of the last cosigned checkpoint; ``line`` is None if the log has to prove from there."""
 
     size: int
     line: SignatureLine | None
 
 
 class Witness:
-    """Cosigns checkpoints of the logs that its operator named. Thread-safe.
+    """Cosigns checkpoints of the logs in its configuration. Thread-safe.
 
     Args:
         state: the witness's folder.
@@ -50,7 +50,7 @@ class Witness:
         self._lock = threading.Lock()
 
     def add_checkpoint(self, note: bytes, *, old_size: int, proof: Sequence[bytes]) -> Answer:
-        """Cosigns the checkpoint of ``note``, which ``proof`` shows to continue that of ``old_size`` leaves.
+        """Cosigns the checkpoint of ``note``, if ``proof`` shows that it continues that of ``old_size`` leaves.
 
         Raises:
             TransparencyError: ``malformed``, ``wrong_origin``, ``wrong_log_key``, ``bad_signature``; ``shrunk``,
@@ -85,7 +85,7 @@ class Witness:
             return Answer(found.size, self._key.cosign(found.body, now=self._clock()))
 
     def last(self, origin: str) -> Checkpoint:
-        """The checkpoint of a log that was cosigned last; that of an empty tree before the first. Raises StateError."""
+        """The last cosigned checkpoint of a log; an empty tree before the first. Raises StateError."""
         self._state.require_not_lost(_file(origin), beside=_known(origin))
         stored = self._state.read(_file(origin))
         if stored is None:
@@ -107,7 +107,7 @@ def _file(origin: str) -> str:
 
 
 def _known(origin: str) -> str:
-    """Made after the first checkpoint: without it, a lost checkpoint would look like a new log."""
+    """A marker, created after the first checkpoint: without it, a lost checkpoint would look like a new log."""
     return f"{_number(origin)}.known"
 
 

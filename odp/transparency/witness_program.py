@@ -1,4 +1,4 @@
-"""The witness as a program: its folder, its key, its gRPC service. It belongs to somebody else than the log."""
+"""The witness as a program: its folder, its key, its gRPC service. Its operator is not the log's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY_FILE = "witness.key"
 
 @dataclass(frozen=True)
 class Config:
-    """How a witness runs.
+    """Settings of a witness.
 
     ``log_keys`` are the verifier keys of the logs that it watches. ``certificate``, ``key`` and ``ca`` are PEM files,
     all three or none: without them a development CA in ``ca_folder`` (default: inside ``state``) issues one. ``limits``
@@ -55,13 +55,13 @@ class Config:
 
 
 class RunningWitness(Running):
-    """A witness at ``address``; ``verifier_key`` is what readers of logs pin."""
+    """A witness at ``address``; readers of logs pin ``verifier_key``."""
 
     verifier_key: str
 
 
 def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] = time.time) -> RunningWitness:
-    """Starts a witness; what it cosigned before still binds it.
+    """Starts a witness; its earlier cosignatures still bind it.
 
     Raises ConfigurationError (keys, port, certificates) and StateError (folder in use, full or damaged).
     """

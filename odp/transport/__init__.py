@@ -1,1 +1,1 @@
-"""What every program shares to run as a process: state folder, logs, TLS, channels, service scaffolding, database."""
+"""Shared parts of every program: state folder, logs, TLS, channels, service scaffolding, database."""

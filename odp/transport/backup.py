@@ -1,4 +1,4 @@
-"""Backups of state folders: everything that a program must not lose, in one file; and back.
+"""Backups of state folders, and how to restore them: everything that a program must not lose, in one file.
 
 A backup is a tar archive of regular files, after a manifest with the SHA-256 of each. It is taken of a program that is
 stopped, so that its files belong together, and it holds private keys: it is its user's alone (0600).
@@ -46,7 +46,7 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True)
 class Backup:
-    """What a backup holds: ``role`` of the folder's program, its files and their bytes together."""
+    """The content of a backup: ``role`` of the folder's program, its files, and their total size in bytes."""
 
     role: str
     files: int
@@ -54,7 +54,7 @@ class Backup:
 
 
 def back_up(state: Path, archive: Path) -> Backup:
-    """Writes the state folder of a program that is stopped to the file ``archive``, whole or not at all.
+    """Writes the state folder of a stopped program to the file ``archive``, completely or not at all.
 
     Raises:
         StateError: a program runs on the folder or on one inside it, the archive exists, or a file cannot be read or
@@ -86,7 +86,7 @@ def back_up(state: Path, archive: Path) -> Backup:
 
 
 def restore(archive: Path, state: Path) -> Backup:
-    """Puts what ``archive`` holds into ``state``, which is empty, missing, or holds chips alone. Can be repeated.
+    """Restores ``archive`` into ``state``, which is empty, missing, or has only chips in it. Can be repeated.
 
     Raises:
         ConfigurationError: the file is no backup, or one of its bytes was changed.
@@ -166,7 +166,7 @@ def _files(state: Path) -> list[Path]:
     for folder in _folders(state):
         for path in sorted(folder.iterdir()):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise StateError(f"{path} is neither a file nor a folder: a backup holds these alone")
+                raise StateError(f"{path} is neither a file nor a folder: a backup has only these")
             if path.is_file() and not _PASSING.fullmatch(path.name):
                 found.append(path)
     return found

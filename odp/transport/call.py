@@ -1,4 +1,4 @@
-"""One call as a servicer method sees it: who calls, what it sent so far, and how to end it.
+"""One call as a servicer method sees it: its caller, its messages so far, and how to end it.
 
 A servicer method runs on a worker thread while the call itself lives on the event loop's. What is here is safe from
 both, unless it says otherwise.
@@ -22,7 +22,7 @@ END = object()
 
 
 class Aborted(Exception):
-    """A servicer method ended its call with a status of its own, which the call has."""
+    """A servicer method ended its call with its own status."""
 
 
 class Call(grpc.ServicerContext):
@@ -56,7 +56,7 @@ class Call(grpc.ServicerContext):
     # How the call goes on
 
     def end(self, error: OdpError) -> None:
-        """Ends the call with ``error``, wherever it is. A servicer method that works on it is not interrupted."""
+        """Ends the call with ``error``, in any state. This does not interrupt a servicer method that works on it."""
         self._loop.call_soon_threadsafe(self.end_now, error)
 
     def end_now(self, error: OdpError) -> None:
@@ -66,7 +66,7 @@ class Call(grpc.ServicerContext):
             self._task.cancel()
 
     def over(self) -> None:
-        """The call has ended, whichever way: callbacks run. On the loop's thread only."""
+        """The call has ended, for any reason: runs the callbacks. On the loop's thread only."""
         with self._lock:
             self._over = True
             callbacks, self._callbacks = self._callbacks, []
@@ -74,7 +74,7 @@ class Call(grpc.ServicerContext):
             callback()
 
     def status(self) -> tuple[grpc.StatusCode, str, Any]:
-        """Code, line and trailing metadata that the servicer method set, or those of an error that nobody foresaw."""
+        """The code, line and trailing metadata of the servicer method, or those of an unforeseen error."""
         if self._code is None:
             return grpc.StatusCode.INTERNAL, UNFORESEEN, ()
         return self._code, without_paths(one_line(self._details)), self._trailing
@@ -85,7 +85,7 @@ class Call(grpc.ServicerContext):
         return not self._over and self.ended is None
 
     def time_remaining(self) -> Any:
-        """Seconds until the caller's deadline; None where it set none."""
+        """Seconds until the caller's deadline; None if it set none."""
         return self._context.time_remaining()
 
     def cancel(self) -> bool:
@@ -93,7 +93,7 @@ class Call(grpc.ServicerContext):
         return True
 
     def add_callback(self, callback: Callable[[], object]) -> bool:
-        """Calls ``callback`` on the loop's thread when the call has ended; False where it has ended already."""
+        """Calls ``callback`` on the loop's thread when the call has ended; False if it has ended already."""
         with self._lock:
             if not self._over:
                 self._callbacks.append(callback)
@@ -146,12 +146,13 @@ class Call(grpc.ServicerContext):
 
 
 def progress(context: grpc.ServicerContext) -> Call | None:
-    """How the stream of a servicer method gets on (``turns.Progress``); None where no listener is around the method."""
+    """The progress of a servicer method's stream (``backpressure.Progress``); None outside of a listener."""
     return context if isinstance(context, Call) else None
 
 
 class Requests(Iterator[Any]):
-    """The messages of a stream, for the worker thread that reads them: the first is here, the others are waited for.
+    """The messages of a stream for the worker thread that reads them: the first is available, the thread waits for the
+    others.
 
     Raises:
       OdpError: the call has ended: its caller is gone, or did not send in time.

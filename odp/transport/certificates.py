@@ -1,4 +1,4 @@
-"""Certificates that end: a program says so in time, and takes up new ones while it runs.
+"""Certificates that expire: a program warns in time, and loads new ones while it runs.
 
 Whoever issues certificates replaces the files. The next handshake, of a caller or to another program, shows the new
 one; until both files fit together, the old one is shown. A certificate of the development CA is replaced by the program
@@ -31,7 +31,7 @@ class Renewal:
         self._stamp = identity.stamp()
 
     def newer(self) -> TlsIdentity | None:
-        """The identity, where the files changed since the last call and fit together; None otherwise."""
+        """The identity, if the files changed since the last call and fit together; None otherwise."""
         with self._lock:
             stamp = self._identity.stamp()
             if stamp == self._stamp or self._identity.source is None:
@@ -45,7 +45,7 @@ class Renewal:
 
 
 def server_credentials(identity: TlsIdentity, callers_ca: bytes | None) -> grpc.ServerCredentials:
-    """Credentials of a listener that shows what the files have at each handshake; with a CA, callers show one too."""
+    """Credentials of a listener: each handshake uses the current files; with a CA, callers need a certificate."""
 
     def configuration(shown: TlsIdentity) -> Any:
         return grpc.ssl_server_certificate_configuration([(shown.key_pem, shown.certificate_pem)], callers_ca)
@@ -62,7 +62,7 @@ def server_credentials(identity: TlsIdentity, callers_ca: bytes | None) -> grpc.
 
 
 class RenewedChannel(grpc.Channel):
-    """A channel that calls with the newest certificate: it is opened again where that changed."""
+    """A channel that calls with the newest certificate: it reconnects after a change."""
 
     def __init__(self, identity: TlsIdentity, open_as: Callable[[TlsIdentity], grpc.Channel]) -> None:
         self._renewal = Renewal(identity)
@@ -125,12 +125,12 @@ class RenewedChannel(grpc.Channel):
 
 
 def watch(identity: TlsIdentity, log: Log, *, clock: Callable[[], float] = time.time) -> Sweeping:
-    """Says now and every day which certificate ends within 30 days; replaces one of the development CA by then."""
+    """Warns, now and every day, of certificates that expire within 30 days; renews those of the development CA."""
     return Sweeping(lambda: look(identity, log, now=clock()), log, every=_DAY)
 
 
 def look(identity: TlsIdentity, log: Log, *, now: float) -> None:
-    """One look of ``watch``. Raises StateError where a certificate cannot be replaced."""
+    """One check of ``watch``. Raises StateError if a certificate cannot be replaced."""
     newest = identity
     if identity.source is not None:
         try:

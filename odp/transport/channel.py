@@ -107,7 +107,7 @@ def read_stream(replies: Iterator[_Reply], *, what: str, address: str) -> Iterat
 
 
 def translated(error: Any, *, what: str, address: str) -> ServiceError:
-    """The ServiceError of a grpc.RpcError, with its ``code`` and whether it was ``unforeseen``."""
+    """The ServiceError for a grpc.RpcError, with its ``code`` and whether it was ``unforeseen``."""
     code = error.code() if callable(getattr(error, "code", None)) else grpc.StatusCode.UNKNOWN
     details = one_line(error.details() or "") if callable(getattr(error, "details", None)) else ""
     window = _retry_window(error) if code == grpc.StatusCode.RESOURCE_EXHAUSTED else None
@@ -131,7 +131,7 @@ def translated(error: Any, *, what: str, address: str) -> ServiceError:
         result = ServiceUnavailable(f"could not {what}: {address} does not speak TLS; check the address")
     elif code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         result = ServiceUnavailable(
-            f"could not {what}: nobody answers at {address}; check the address, and that it runs"
+            f"could not {what}: nobody answers at {address}; check the address, and that the service runs"
         )
     else:
         result = ServiceError(f"could not {what}: {details or code.name}")
@@ -145,7 +145,7 @@ def _said_by_service(error: Any) -> bool:
 
 
 def _retry_window(error: Any) -> tuple[float, float] | None:
-    """(low, high) seconds of the other party's words; None where they are no window."""
+    """(low, high) seconds from the other party's text; None if it is no retry window."""
     match = _WINDOW.fullmatch(str(_trailing(error).get(RETRY_WINDOW, "")))
     if match is None or int(match[1]) > int(match[2]):
         return None

@@ -23,14 +23,14 @@ from odp.transport.state_folder import state_errors
 _BUSY_SECONDS = 30
 _EMPTYING_SECONDS = 1
 _MILLISECONDS = 1000
-# SQLite has another code for a disk without space alone: this is what it says of a quota, or a limit of a file's size.
+# SQLite has a separate code for a full disk; this one stands for a quota, or a limit of a file's size.
 _WRITE_FAILED = "SQLITE_IOERR_WRITE"
 
 
 def open_database(path: Path, *, health: Health | None = None) -> sqlalchemy.Engine:
     """An engine on the SQLite file ``path``, created on first use; every commit survives a power cut.
 
-    ``health`` is told of the first failure of the disk. Raises StateError for a file that is not a database.
+    ``health`` records the first failure of the disk. Raises StateError for a file that is not a database.
     """
     health = Health() if health is None else health
     with state_errors(path.parent):
@@ -73,7 +73,7 @@ def open_database(path: Path, *, health: Health | None = None) -> sqlalchemy.Eng
 
 
 def empty_log(engine: sqlalchemy.Engine) -> bool:
-    """Moves all commits into the database file, and empties its write-ahead log, which holds what was deleted before.
+    """Moves all commits into the database file, and empties its write-ahead log, which may contain deleted data.
 
     False where somebody reads the database: then the log is as it was.
     """
@@ -89,7 +89,7 @@ def empty_log(engine: sqlalchemy.Engine) -> bool:
 
 @contextlib.contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Turns what SQLite says of a full or failing disk, a corrupt or locked file into a one-line StateError."""
+    """Turns SQLite's errors about a full or failing disk, or a corrupt or locked file, into a one-line StateError."""
     try:
         yield
     except sqlalchemy.exc.DatabaseError as error:
@@ -97,7 +97,7 @@ def database_errors(path: Path) -> Iterator[None]:
         if failed:
             raise disk_failed(path, failed) from error
         if "full" in reason or _name(error.orig) == _WRITE_FAILED:
-            raise DiskFull(f"database {path}: disk full; free some space and start again, nothing was lost") from error
+            raise DiskFull(f"database {path}: disk full; free some space and start again; nothing was lost") from error
         if "malformed" in reason or "not a database" in reason:
             raise StateError(f"database {path} is damaged ({error.orig}); restore it from a backup") from error
         if "locked" in reason:

@@ -1,7 +1,7 @@
-"""Which call a worker thread works on next: a bounded queue in which connections have their turns one after the other.
+"""A bounded queue of calls for the worker threads; connections alternate.
 
 What calls hold in memory is bounded too: their requests, from the queue until the reply is there. A call that finds no
-place, or loses it to somebody with fewer calls, or gets no thread in time, is told when to come back.
+place, or loses it to somebody with fewer calls, or gets no thread in time, gets a retry window.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from odp.errors import Busy
+from odp.transport.backpressure import RetryWindows
 from odp.transport.call import Call
 from odp.transport.fairness import Fair
 from odp.transport.limits import Limits
-from odp.transport.turns import RetryWindows
 from odp.transport.workers import Job, Later, Mailbox, Workers
 
 # What a call costs beside its request.
@@ -24,7 +24,7 @@ _BUSY = "this service has too many calls; try again in a moment"
 
 
 class Dispatcher:
-    """Runs work of calls on ``workers`` threads; everything here happens on the loop's thread."""
+    """Runs work of calls on ``workers`` threads; use it only on the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, *, workers: int) -> None:
         self._loop = loop
@@ -41,11 +41,11 @@ class Dispatcher:
         self._windows = RetryWindows(at_once=workers, clock=loop.time)
 
     def busy(self) -> Busy:
-        """What a call is told that has no place."""
+        """The error for a call without a place."""
         return self._windows.busy(_BUSY, waiting=len(self._queue))
 
     async def run(self, call: Call, work: Callable[[], Any], *, size: int = 0) -> Any:
-        """What ``work`` returns on a worker thread; ``size`` is that of the request which it holds. Raises Busy."""
+        """The result of ``work`` on a worker thread; ``size`` is the size of its request. Raises Busy."""
         job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
         self._jobs[call] = job, self._loop.time() + self._limits.queue_seconds
         evicted = self._queue.add(call, job.weight)
@@ -62,7 +62,7 @@ class Dispatcher:
                 del self._jobs[call]
 
     async def run_here(self, work: Callable[[], Any], *, size: int) -> Any:
-        """What ``work`` returns, which must not wait for anything. Raises Busy."""
+        """The result of ``work``, which must not block. Raises Busy."""
         job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
         if self._held_bytes + job.weight > self._limits.queued_bytes:
             raise self.busy()
@@ -72,7 +72,7 @@ class Dispatcher:
         return await job.answer
 
     def refuse_overdue(self) -> None:
-        """Sends away the calls that have waited for a thread too long."""
+        """Refuses the calls that have waited too long for a thread."""
         now = self._loop.time()
         for call in [call for call, (_, until) in self._jobs.items() if until <= now]:
             self._queue.discard(call)
@@ -113,6 +113,6 @@ class Dispatcher:
         job.settle()
 
     def _refuse(self, call: Call) -> None:
-        """Tells a call that was taken out of the queue to come back."""
+        """Ends a call from the queue with a retry window."""
         job, _ = self._jobs.pop(call)
         job.answer.set_exception(self.busy())

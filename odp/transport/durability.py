@@ -1,4 +1,4 @@
-"""What is on the disk, and what a program does when the disk says that it is not.
+"""Durable writes, and the end of the program when the disk fails to store something.
 
 A sync that failed is not tried again: Linux drops the pages that it could not write and marks them as written, so that
 the next sync succeeds without them (Rebello et al. 2020, "Can applications recover from fsync failures?"). Whoever
@@ -22,7 +22,7 @@ UNFINISHED = ".tmp"
 
 
 class Health:
-    """Whether a disk still stores what it is given; of one program or one object. Thread-safe.
+    """Whether the disk of one program or one object still stores its writes. Thread-safe.
 
     Args:
         failed: called once, with the first failure: the program has to end.
@@ -34,12 +34,12 @@ class Health:
         self._failure: DiskFailed | None = None
 
     def require(self) -> None:
-        """Returns while nothing has failed. Raises DiskFailed."""
+        """Returns while no write has failed. Raises DiskFailed."""
         if self._failure is not None:
             raise DiskFailed(str(self._failure))
 
     def note(self, error: BaseException) -> None:
-        """Takes note of any error: with a DiskFailed, everything is refused from here on."""
+        """Records an error: after a DiskFailed, ``require`` refuses everything."""
         if not isinstance(error, DiskFailed):
             return
         with self._lock:
@@ -57,7 +57,7 @@ class Health:
 
 
 def disk_failed(path: Path, why: str) -> DiskFailed:
-    """The one line for a disk that did not store what it was given."""
+    """The one-line error for a disk that did not store a write."""
     return DiskFailed(
         f"{path}: the disk did not store what was written ({why}); this program ends; check the disk, then start it "
         "again: it goes on from what is stored"
@@ -65,9 +65,9 @@ def disk_failed(path: Path, why: str) -> DiskFailed:
 
 
 def sync(descriptor: int, path: Path) -> None:
-    """Brings an open file, or the names in an open folder, to the disk; ``path`` is what it is called.
+    """Syncs an open file, or the names in an open folder, to the disk; ``path`` is its name in errors.
 
-    Raises DiskFailed where that fails: what was written since the last sync may be lost, and no later sync tells.
+    Raises DiskFailed where that fails: what was written since the last sync may be lost, and no later sync reports it.
     """
     try:
         os.fsync(descriptor)
@@ -76,7 +76,7 @@ def sync(descriptor: int, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Brings the names in a folder to the disk. Raises DiskFailed, and OSError where it cannot be opened."""
+    """Syncs the names in a folder to the disk. Raises DiskFailed, and OSError if it cannot be opened."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync(descriptor, folder)
@@ -85,7 +85,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def create_file(path: Path, *, mode: int = 0o600) -> BinaryIO:
-    """Opens a new file to write. Its bytes are on the disk after ``finish``, its name after ``sync_folder``.
+    """Opens a new file to write. Its bytes are durable after ``finish``, its name after ``sync_folder``.
 
     Raises OSError, also where the file exists.
     """
@@ -93,14 +93,14 @@ def create_file(path: Path, *, mode: int = 0o600) -> BinaryIO:
 
 
 def finish(file: BinaryIO, path: Path) -> None:
-    """Brings what was written to ``file`` to the disk. Raises OSError, DiskFailed."""
+    """Syncs the content of ``file`` to the disk. Raises OSError, DiskFailed."""
     file.flush()
     sync(file.fileno(), path)
 
 
 @contextlib.contextmanager
 def replaced_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """What the body writes becomes the file ``path``, durably: it holds the old bytes or the new ones, never a mix.
+    """Replaces the file ``path`` by what the body writes, durably: it has the old bytes or the new ones, never a mix.
 
     A body that raises changes nothing. Raises OSError, DiskFailed.
     """
@@ -118,7 +118,7 @@ def replaced_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 
 def put_in_place(finished: Path, path: Path) -> None:
-    """Gives a file whose bytes are on the disk the name ``path``, durably. Raises OSError, DiskFailed."""
+    """Renames a file with durable bytes to ``path``, durably. Raises OSError, DiskFailed."""
     finished.replace(path)
     sync_folder(path.parent)
 
@@ -128,7 +128,7 @@ def _opened(path: Path, flag: int, mode: int) -> BinaryIO:
 
 
 def read_from_disk(path: Path) -> None:
-    """Has the next reads of a file come from the disk, where an earlier process may have met a failed sync.
+    """Makes the next reads of a file come from the disk: an earlier process may have had a failed sync.
 
     Until then they come from memory, which still holds what that sync dropped. A missing file is none to read.
     """

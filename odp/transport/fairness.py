@@ -1,4 +1,4 @@
-"""A bounded set of calls that connections share fairly: who holds the most loses first.
+"""A bounded set of calls, shared fairly by connections: the connection with the most calls loses first.
 
 Places that go to whoever comes first belong to whoever opens the most calls. Here a newcomer gets a place while some
 connection holds more than its own does, so that silent and greedy callers take places from each other and not from a
@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Caller(Protocol):
-    """Whose call it is: ``connection`` is one TLS connection, ``address`` the IP address that it came from."""
+    """The origin of a call: ``connection`` is one TLS connection, ``address`` its IP address."""
 
     @property
     def connection(self) -> str: ...
@@ -26,7 +26,7 @@ _Calls = OrderedDict[_Call, int]
 
 
 class Fair(Generic[_Call]):
-    """Calls in their order, at most ``most``, and at most ``most_of_address`` of one address.
+    """Calls in order of arrival, at most ``most``, and at most ``most_of_address`` from one address.
 
     Every call has a weight. A connection that has to give up a call loses its newest where ``newest`` says so, else its
     oldest. Not thread-safe.
@@ -44,7 +44,7 @@ class Fair(Generic[_Call]):
         return self._count
 
     def add(self, call: _Call, weight: int = 0) -> _Call | None:
-        """Takes ``call`` in; the call that has to leave for it, which may be ``call`` itself."""
+        """Adds ``call``; returns the call that it displaces, which may be ``call`` itself."""
         self._connections.setdefault(call.connection, OrderedDict())[call] = weight
         self._of_address[call.address] += 1
         self._count += 1
@@ -57,11 +57,11 @@ class Fair(Generic[_Call]):
         return None
 
     def lighten(self, newcomer: _Call) -> _Call:
-        """Removes a call of the connection with the most weight. Raises ValueError where there is no call."""
+        """Removes a call of the connection with the most weight. Raises ValueError if there is no call."""
         return self._remove_one(list(self._connections.values()), newcomer, by_weight=True)
 
     def discard(self, call: _Call) -> bool:
-        """Removes a call; whether it was here."""
+        """Removes a call; returns whether it was in the set."""
         calls = self._connections.get(call.connection)
         if calls is None or call not in calls:
             return False
@@ -75,7 +75,7 @@ class Fair(Generic[_Call]):
         return True
 
     def take(self) -> _Call | None:
-        """Removes the oldest call of the connection whose turn it is; None where there is no call."""
+        """Removes the oldest call of the next connection in turn; None if there is no call."""
         if not self._connections:
             return None
         connection, calls = next(iter(self._connections.items()))
@@ -85,11 +85,11 @@ class Fair(Generic[_Call]):
         return call
 
     def of_connection(self, connection: str) -> int:
-        """How many calls of a connection are here."""
+        """The number of calls of a connection."""
         return len(self._connections.get(connection, ()))
 
     def take_of(self, connection: str) -> _Call | None:
-        """Removes the oldest call of a connection; None where it has none."""
+        """Removes the oldest call of a connection; None if it has none."""
         calls = self._connections.get(connection)
         if calls is None:
             return None

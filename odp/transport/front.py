@@ -1,4 +1,4 @@
-"""How calls come in: received on an event loop, which costs a caller no thread, and then worked on by a few threads.
+"""The reception of calls: an event loop receives them without a thread per caller, and a few threads work on them.
 
 Every call is admitted at its headers, and its request is received in one of a bounded number of places (``reception``).
 Then it waits for one of a few worker threads (``dispatcher``), which runs the servicer method. A stream holds its
@@ -47,7 +47,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 class _Method:
-    """A servicer's method of whichever of gRPC's four kinds, with its parser and its serializer."""
+    """A servicer's method of any of gRPC's four kinds, with its parser and its serializer."""
 
     def __init__(self, handler: Any, immediate: Callable[[Any], bool] | None) -> None:
         self.immediate = immediate
@@ -61,7 +61,7 @@ class _Method:
         self._serialize = handler.response_serializer
 
     def parse(self, message: bytes) -> Any:
-        """Raises ConfigurationError where the bytes are no message of the method."""
+        """The message. Raises ConfigurationError if the bytes are no message of the method."""
         if self._deserialize is None:
             return message
         try:
@@ -87,7 +87,7 @@ class _Method:
 
 
 class Front(grpc.GenericRpcHandler):
-    """What a listener does with the calls of ``handlers``; everything here runs on ``event_loop()``."""
+    """The listener's part for the calls of ``handlers``; runs on ``event_loop()`` only."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Front(grpc.GenericRpcHandler):
         self._dispatcher.stop()
 
     def service(self, handler_call_details: Any) -> Any:
-        """The handler of a method; None where there is none."""
+        """The handler of a method; None if there is none."""
         name = handler_call_details.method
         if name not in self._methods:
             handler = next(filter(None, (each.service(handler_call_details) for each in self._handlers)), None)
@@ -139,7 +139,7 @@ class Front(grpc.GenericRpcHandler):
         return grpc.stream_unary_rpc_method_handler(one)
 
     async def _answer(self, context: Any, work: Callable[[Call], Awaitable[Any]]) -> Any:
-        """What ``work`` makes of a call, or the status of what it raises."""
+        """The result of ``work`` for a call, or the status of its error."""
         call = Call(context, self._loop)
         self._calls[call] = self._loop.time() + self._limits.call_seconds
         try:
@@ -192,7 +192,7 @@ class Front(grpc.GenericRpcHandler):
                 raise Unauthenticated(refusal)
 
     async def _receive(self, call: Call, context: Any) -> Any:
-        """The next message of a call; ``END`` after the last, or where its caller is gone."""
+        """The next message of a call; ``END`` after the last, or if its caller has disconnected."""
         with self._waits_for_caller(call):
             message = await context.read()
         if message is grpc.aio.EOF:
@@ -233,10 +233,10 @@ class _Feed:
         if self._call.is_active():
             self._reading = self._loop.create_task(self._read(answer)), answer
         else:
-            answer.put(self._call.ended or ServiceUnavailable("the caller is gone"))
+            answer.put(self._call.ended or ServiceUnavailable("the caller has disconnected"))
 
     async def _read(self, answer: SimpleQueue[Any]) -> None:
-        message: Any = ServiceUnavailable("the caller is gone")
+        message: Any = ServiceUnavailable("the caller has disconnected")
         with contextlib.suppress(Exception):  # of a call that ended meanwhile
             message = await self._receive()
         answer.put(message)
@@ -245,11 +245,11 @@ class _Feed:
         if self._reading is not None:
             task, answer = self._reading
             task.cancel()
-            answer.put(self._call.ended or ServiceUnavailable("the caller is gone"))
+            answer.put(self._call.ended or ServiceUnavailable("the caller has disconnected"))
 
 
 def _due(until: dict[Call, float], now: float) -> list[Call]:
-    """The calls whose time is up, of those in the order of their times."""
+    """The calls whose time is up, in the order of their times."""
     due = []
     for call, moment in until.items():
         if moment > now:

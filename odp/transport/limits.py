@@ -1,4 +1,4 @@
-"""What one listener gives to its callers: numbers that bound its memory, its threads and a caller's patience.
+"""The limits of one listener: memory, threads, and waiting times of callers.
 
 A call goes through three stages. While its request is *received* it costs a few kilobytes and no thread. Then it is
 *queued*, with its request in memory, until a worker thread is free, which *works* on it.
@@ -25,25 +25,26 @@ _SHARE_OF_DESCRIPTORS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of a listener; seconds, bytes and counts.
+    """The limits of a listener, in seconds, bytes and counts.
 
     Attributes:
       request_bytes: A request, or a message of a stream, has at most this size.
       receiving_bytes: Requests on their way have at most this size together. It decides ``receiving``, the number of
         them, which is at most 256. Beyond it the connection with the most of them loses its oldest.
-      receiving_per_connection: Of these, a connection takes so many from others; its further calls wait for a free one.
+      receiving_per_connection: Of these, a connection may take this number from others; its further
+        calls wait for a free one.
       arrived: Calls that wait for a place to be received in. Beyond it the connection with the most loses its newest.
       queued: Calls that wait for a worker. Beyond it the connection with the most of them loses its newest.
       queued_bytes: Requests that wait for a worker, and those that are worked on, have at most this size together.
       share_of_address: Connections of one IP address have at most this share of the calls that are received or queued.
       message_seconds: The caller sends its next message, or reads the next reply of a stream, within this time.
-      queue_seconds: A call waits for a place at most so long, and so long for a worker.
-      call_seconds: A call lasts at most so long, whatever deadline its caller set.
+      queue_seconds: Maximum wait of a call for a place, and again for a worker.
+      call_seconds: Maximum duration of a call, whatever deadline its caller set.
       streams: Calls at once on one connection; a caller's further ones wait on its side.
       connections: Connections at once, and no more than half of the file descriptors that the process may open.
       handshake_seconds: TLS is agreed on within this time.
       idle_seconds: A connection without calls is closed after this time.
-      age_seconds: A connection takes new calls for at most so long; its callers connect again by themselves.
+      age_seconds: Time for which a connection takes new calls; its callers reconnect by themselves.
       metadata_bytes: The metadata of one call.
 
     Raises:
@@ -96,7 +97,7 @@ class Limits:
 
     @property
     def receiving(self) -> int:
-        """Calls whose request, or whose first message, is on its way."""
+        """Maximum number of calls whose request, or first message, is being received."""
         return min(_MOST_RECEIVING, self.receiving_bytes // self.request_bytes)
 
     def changed(self, settings: Sequence[str]) -> Limits:
@@ -112,11 +113,11 @@ class Limits:
         return dataclasses.replace(self, **values)  # type: ignore[arg-type]  # each value has its field's own type
 
     def of_address(self, places: int) -> int:
-        """How many of ``places`` one IP address may have."""
+        """Maximum number of ``places`` for one IP address."""
         return max(1, int(self.share_of_address * places))
 
     def channel_arguments(self) -> list[tuple[str, int]]:
-        """The part of the limits that gRPC itself keeps, as its channel arguments."""
+        """The limits that gRPC itself enforces, as its channel arguments."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         connections = self.connections
         if descriptors != resource.RLIM_INFINITY:

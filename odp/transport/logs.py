@@ -46,11 +46,11 @@ class Log:
         self._write("warning", event, fields)
 
     def error(self, event: str, **fields: Value) -> None:
-        """One line at level ``error``: something was not done."""
+        """One line at level ``error``: an operation failed."""
         self._write("error", event, fields)
 
     def crash(self, event: str, error: BaseException) -> None:
-        """An error that nobody foresaw: its place in the code, without the message, which could hold data."""
+        """An unforeseen error: its place in the code, without the message, which could contain data."""
         frames = traceback.extract_tb(error.__traceback__)
         where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames[-6:]))
         self._write("error", event, {"kind": type(error).__name__, "where": where})
@@ -71,7 +71,7 @@ class Log:
 
 
 def short(identifier: bytes) -> str:
-    """The first 12 hex digits of a hash: enough to find it, too little to be it."""
+    """The first 12 hex digits of a hash: enough to find it, too few to reconstruct it."""
     return identifier[:6].hex()
 
 

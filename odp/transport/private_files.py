@@ -1,4 +1,4 @@
-"""Folders and files that are their user's alone, whatever the umask is: 0700 and 0600, no links, no other owner.
+"""Folders and files that only their user can access, for any umask: 0700 and 0600, no links, no other owner.
 
 What lies in a state folder decides what leaves a device (limits, keys) or what a service remembers. Whoever may write
 there could replace it. So a state folder is made for its user alone, and one that others may use is tightened or
@@ -21,7 +21,7 @@ _FOLDER, _FILE = 0o700, 0o600
 
 
 def private_folder(path: Path, *, marker: str) -> None:
-    """Makes a state folder, and what is missing above it, or checks the one that is there.
+    """Creates a state folder with missing parents, or checks an existing one.
 
     One that others may use is tightened where it is empty, or a program made it: there is a file or folder ``marker``.
 
@@ -46,7 +46,7 @@ def private_folder(path: Path, *, marker: str) -> None:
 
 
 def make_folders(path: Path) -> None:
-    """Makes a folder and those above it that are missing, each for this user alone, and durably.
+    """Creates a folder and its missing parents, each for this user alone, and durably.
 
     Raises OSError; DiskFailed where a new name could not be synced.
     """
@@ -63,7 +63,7 @@ def make_folders(path: Path) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """``os.open`` of a file that is this user's alone, tightened where others could use it.
+    """``os.open`` of a file that only this user can access; restricts its permissions if needed.
 
     Raises:
         StateError: it is no file, or another user's.
@@ -82,7 +82,7 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def make_private(path: Path) -> None:
-    """Makes an empty file, or checks the one that is there as ``open_private`` does.
+    """Creates an empty file, or checks an existing one as ``open_private`` does.
 
     That one is not opened: to close it would free the locks that other threads of this process hold on it.
 
@@ -101,7 +101,7 @@ def make_private(path: Path) -> None:
 
 
 def read_private(path: Path, *, most: int = -1) -> bytes:
-    """At most ``most`` bytes of a file that is this user's, by default all.
+    """At most ``most`` bytes of a file of this user, by default all.
 
     Raises:
         StateError: it is no file, or another user's.

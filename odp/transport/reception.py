@@ -1,4 +1,4 @@
-"""Which calls are received at once: a request that may be on its way can take memory up to the limit of its size.
+"""A limit on the calls that are received at once: each may take memory up to its size limit.
 
 A newcomer gets a place at once where its connection has few. Where all places are taken, the connection with the most
 gives up the one that it has held longest: silent callers push each other, while a request that is really on its way
@@ -18,7 +18,7 @@ from odp.transport.limits import Limits
 
 
 class Reception:
-    """The places of a listener; everything here happens on the loop's thread. ``busy`` is for calls that have none."""
+    """The places of a listener; use it only on the loop's thread. ``busy`` is the error for calls without a place."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, busy: Callable[[], Busy]) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class Reception:
 
     @contextlib.asynccontextmanager
     async def place(self, call: Call) -> AsyncIterator[None]:
-        """Waits for a place. Raises Busy; a call that loses its place later is ended with Busy."""
+        """Waits for a place. Raises Busy; a call that loses its place later ends with Busy."""
         try:
             await self._enter(call)
             yield

@@ -1,4 +1,4 @@
-"""A started program: where it serves, how it ends, and the first failure that must end it."""
+"""A running program: its address, how it ends, and the first failure that must end it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _POLL_SECONDS = 0.2
 
 
 class Failure:
-    """The first thing that must end the program: it could not store something, or what it depends on is gone."""
+    """The first failure that must end the program: it could not store something, or a part that it depends on has
+    ended.
+    """
 
     def __init__(self, log: Log) -> None:
         self.happened = threading.Event()
@@ -30,7 +32,7 @@ class Failure:
 
 
 class Running:
-    """A program that serves at ``address`` (host:port, port 0 was replaced); ``ca_pem`` is what its clients pin.
+    """A program that serves at ``address`` (host:port, port 0 was replaced); clients pin ``ca_pem``.
 
     ``control_address`` is its control listener's; empty where it has none.
 

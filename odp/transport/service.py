@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 
 class _Health(health.HealthServicer):  # type: ignore[misc]  # grpcio-health-checking has no types
-    """Health by questions alone: a watch would hold a thread for as long as its caller likes."""
+    """Health by unary calls only: a watch would occupy a thread for as long as its caller likes."""
 
     def Watch(self, request: object, context: grpc.ServicerContext, send_response_callback: object = None) -> NoReturn:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "use Check")
@@ -55,7 +55,7 @@ class RunningServer:
         self._stopped = threading.Event()
 
     def set_serving(self, serving: bool) -> None:
-        """Tells health checks whether the program can work now."""
+        """Sets whether health checks report the program as ready."""
         state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._names):
             self._health.set(name, state)
@@ -127,7 +127,7 @@ def serve(
 
 
 class _Registry:
-    """Takes what generated code would register at a ``grpc.Server``."""
+    """Collects what generated code registers at a ``grpc.Server``."""
 
     def __init__(self) -> None:
         self.handlers: list[grpc.GenericRpcHandler] = []
@@ -136,7 +136,7 @@ class _Registry:
         self.handlers.extend(handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: object) -> None:
-        """The same handlers once more, by name."""
+        """The same handlers again, by name."""
 
 
 def _on_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
@@ -155,7 +155,7 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
     """Decorates a servicer method so that errors become gRPC statuses.
 
     An OdpError answers with its one line; anything else answers INTERNAL without a word of it and is logged, because an
-    unforeseen message may hold data. What a StateError says is logged and not told.
+    unforeseen message may hold data. The text of a StateError goes to the log, not to the caller.
     """
 
     def note(error: BaseException) -> None:
@@ -191,7 +191,7 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
 
 
 def abort(context: grpc.ServicerContext, error: OdpError) -> NoReturn:
-    """Ends a call with the status code of ``error`` and its one line."""
+    """Ends a call with the status code and the one-line message of ``error``."""
     code, line, trailing = status_of(error)
     context.set_trailing_metadata(trailing)
     context.abort(code, line)

@@ -95,24 +95,24 @@ class StateFolder:
                 return None
 
     def require_not_lost(self, name: str, *, beside: str) -> None:
-        """Raises StateError where the file ``name`` is gone: ``beside``, which is made after it, is there."""
+        """Raises StateError if the file ``name`` is missing although ``beside``, which is created after it, exists."""
         if self.path(beside).exists() and not self.path(name).exists():
             raise StateError(
-                f"{self.path(name)} is gone, and {beside} is not: restore the file from a backup; without it, what "
-                "was stored is not to be trusted"
+                f"{self.path(name)} is gone, and {beside} is not: restore the file from a backup; "
+                "without it, the stored data cannot be trusted"
             )
 
     def require_kept(self, name: str) -> None:
-        """Raises StateError where ``note_kept`` was told of the file ``name``, and it is gone or empty now."""
+        """Raises StateError if ``note_kept`` recorded the file ``name`` and it is now missing or empty."""
         path, note = self.path(name), self.path(f"{_KEPT}{name}")
         if note.exists() and not (path.exists() and path.stat().st_size):
             raise StateError(
-                f"{path} is gone or empty: restore it from a backup; to begin without all that it held, remove "
-                f"{note.name} too"
+                f"{path} is gone or empty: restore it from a backup; to start without its content, "
+                f"remove {note.name} too"
             )
 
     def note_kept(self, name: str) -> None:
-        """Notes, durably, that the file ``name`` holds something: its absence is no first start from here on."""
+        """Records, durably, that the file ``name`` has content: its absence then does not mean a first start."""
         if not self.path(f"{_KEPT}{name}").exists():
             self.write_atomically(f"{_KEPT}{name}", b"")
 
@@ -125,7 +125,7 @@ class StateFolder:
             write_atomically(self.path(name), data)
 
     def close(self) -> None:
-        """Gives the folder back. Idempotent."""
+        """Releases the folder. Idempotent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -146,7 +146,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 
 def made_once(path: Path, make: Callable[[], bytes], *, mode: int = 0o600) -> bytes:
-    """The bytes of ``path``; those of ``make`` are written first where it does not exist. For keys and the like.
+    """The bytes of ``path``; if it does not exist, those of ``make`` are written first. For keys and similar files.
 
     Its folder is made too, private to its user. Of programs that start at once on one folder, one makes the file.
     Raises StateError where it cannot be read or written.
@@ -166,13 +166,13 @@ def made_once(path: Path, make: Callable[[], bytes], *, mode: int = 0o600) -> by
 
 @contextlib.contextmanager
 def state_errors(where: Path) -> Iterator[None]:
-    """Turns an OSError about ``where`` into a one-line StateError that says what to do."""
+    """Turns an OSError about ``where`` into a one-line StateError with advice."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(
-                f"state folder {where}: disk full; free some space and start again, nothing was lost"
+                f"state folder {where}: disk full; free some space and start again; nothing was lost"
             ) from error
         raise StateError(
             f"state folder {where}: {error.strerror or error}; check the path and its permissions"
@@ -193,6 +193,6 @@ def _take(lock: int, root: Path) -> None:
 
 
 def _remove_unfinished(root: Path) -> None:
-    """What a killed program was about to rename; under the lock nobody else is writing."""
+    """Removes unfinished files of a killed program; under the lock nobody else is writing."""
     for path in root.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Errors as gRPC statuses: one code per kind of error, and one line that a stranger may read.
+"""Errors as gRPC statuses: one code per kind of error, and one line that is safe for strangers.
 
-The line is bounded and printable and holds no path: whoever calls may be anybody. Where the detail is the operator's
-business, the line says that the program's log has it.
+The line is bounded and printable and contains no path: any stranger may call. If the detail is only for the operator,
+the line refers to the program's log.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SAID_BY_SERVICE = "odp-error"
 RETRY_WINDOW = "odp-retry-ms"
 LONGEST_LINE = 400
 
-#: What a caller is told of an error that nobody foresaw, and of one about the operator's files.
-UNFORESEEN = "internal error; the service's log says where"
-_STORAGE = "the service cannot use its storage; its log says why"
-_DISK_FULL = "disk full at this service; try again when it has space, nothing was lost"
+#: The public text of an unforeseen error, and of one about the operator's files.
+UNFORESEEN = "internal error; see the service's log"
+_STORAGE = "the service cannot use its storage; see its log"
+_DISK_FULL = "disk full at this service; try again when it has space; nothing was lost"
 # From the root on, and not the path of a URL or a fraction.
 _PATH = re.compile(r"(?<![\w.:/])(?:/[\w.~+@%=-]+)+/?")
 
@@ -45,7 +45,7 @@ class NotFound(OdpError):
 
 
 class Unauthenticated(OdpError):
-    """The caller did not show who it is: the operator's token, or a certificate (gRPC UNAUTHENTICATED)."""
+    """The caller did not authenticate: by the operator's token, or by a certificate (gRPC UNAUTHENTICATED)."""
 
 
 class TooSlow(OdpError):
@@ -53,7 +53,7 @@ class TooSlow(OdpError):
 
 
 def status_of(error: OdpError) -> tuple[grpc.StatusCode, str, Metadata]:
-    """Code, line and trailing metadata of the status that a call ends with."""
+    """Code, line and trailing metadata of the status for an error."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
     said: Metadata = ((SAID_BY_SERVICE, "1"),)
     if isinstance(error, Busy):
@@ -62,7 +62,7 @@ def status_of(error: OdpError) -> tuple[grpc.StatusCode, str, Metadata]:
 
 
 def public_line(error: OdpError) -> str:
-    """What a stranger is told of ``error``. A StateError is about the operator's files: its text stays in the log."""
+    """The public text of ``error``. A StateError is about the operator's files: its text stays in the log."""
     if isinstance(error, DiskFull):
         return _DISK_FULL
     if isinstance(error, StateError):
@@ -71,13 +71,13 @@ def public_line(error: OdpError) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` as one short line that a terminal cannot act on."""
+    """``text`` as one short line without control characters."""
     words = " ".join(text[: 2 * LONGEST_LINE].split())
     return "".join(letter if letter.isprintable() else "?" for letter in words)[:LONGEST_LINE]
 
 
 def without_paths(line: str) -> str:
-    """``line`` with absolute paths left out."""
+    """``line`` without absolute paths."""
     return _PATH.sub("(path)", line)
 
 

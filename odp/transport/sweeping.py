@@ -1,4 +1,4 @@
-"""Work that a program does now and every hour, beside what it is asked for."""
+"""Periodic work of a program: now and every hour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SWEEP_SECONDS = 3600.0
 
 
 class SweepClock:
-    """The time by which a sweep erases what is old: a clock that was wrong for a moment erases nothing.
+    """The time by which a sweep erases old data: a clock that was wrong for a moment erases nothing.
 
     A time is believed where it was already so at the sweep before: it is never later than the time of that sweep and
     the seconds since then, on a clock that nobody sets. At the first sweep nothing is old. ``clock`` gives seconds
@@ -31,14 +31,14 @@ class SweepClock:
         self._before: tuple[float, float] | None = None
 
     def now(self) -> float:
-        """Seconds since the epoch at most; to be asked once for each sweep."""
+        """An upper bound of the time, in seconds since the epoch; call it once per sweep."""
         wall, steady = self._clock(), self._monotonic()
         before, self._before = self._before, (wall, steady)
         return float("-inf") if before is None else min(wall, before[0] + (steady - before[1]))
 
 
 class Sweeping:
-    """Calls ``sweep`` now and every hour, on a thread, until it is closed; one that fails is logged and tried again."""
+    """Calls ``sweep`` now and every hour on a thread, until it is closed; a failed sweep is logged and retried."""
 
     def __init__(self, sweep: Callable[[], object], log: Log, *, every: float = _SWEEP_SECONDS) -> None:
         self._sweep = sweep
@@ -58,6 +58,6 @@ class Sweeping:
                 return
 
     def close(self) -> None:
-        """Returns when no sweep runs any more."""
+        """Returns when no sweep is running any more."""
         self._stop.set()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""TLS identities: given certificates, or a development CA that is made on first start.
+"""TLS identities: from given certificates, or from a development CA that is created on first start.
 
 Development CA: one EC P-256 root per CA folder, and one certificate per program for ``localhost``, 127.0.0.1, ::1 and
 the program's name, the URI ``odp:<role>``. It exists so that a first run needs no set-up and still speaks TLS; its root
@@ -56,7 +56,7 @@ class TlsIdentity:
     source: Callable[[], TlsIdentity] | None = field(default=None, compare=False)
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes where certificate or key are written again."""
+        """A value that changes whenever certificate or key are written again."""
         found = []
         for path in (self.files[name] for name in ("certificate", "key") if name in self.files):
             try:
@@ -69,7 +69,7 @@ class TlsIdentity:
 
 @dataclass(frozen=True)
 class Callers:
-    """Who may call a control listener: a certificate under ``ca_pem`` that has one of ``names`` among its URI names.
+    """The admitted callers of a control listener: certificates under ``ca_pem`` with one of ``names`` as a URI name.
 
     Raises:
       ConfigurationError: there is no name, or ``ca_pem`` is not a certificate.
@@ -87,7 +87,7 @@ class Callers:
             raise ConfigurationError("the CA of a control listener's callers is not a PEM certificate") from error
 
     def refusal(self, certificate_pem: bytes) -> str | None:
-        """Why a caller is not admitted, as one line; None where it is.
+        """Why a caller is refused, as one line; None if it is admitted.
 
         Its chain, its dates and its key were checked by the TLS handshake.
         """
@@ -107,7 +107,7 @@ def caller_name(role: str) -> str:
 
 
 def uri_names(certificate: x509.Certificate) -> list[str]:
-    """The URIs among a certificate's subject alternative names. Raises ValueError where they are malformed."""
+    """The URIs among a certificate's subject alternative names. Raises ValueError if they are malformed."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -116,11 +116,11 @@ def uri_names(certificate: x509.Certificate) -> list[str]:
 
 
 def check_caller(identity: TlsIdentity) -> None:
-    """Raises ConfigurationError unless control listeners of other programs could admit ``identity``."""
+    """Raises ConfigurationError unless control listeners of other programs can admit ``identity``."""
     certificate = x509.load_pem_x509_certificate(identity.certificate_pem)
     if not any(name.startswith(caller_name("")) for name in uri_names(certificate)):
         raise ConfigurationError(
-            "the certificate of --certificate has no URI name odp:ROLE, by which other programs know this one; "
+            "the certificate of --certificate has no URI name odp:ROLE, which other programs check; "
             "issue it with subjectAltName=URI:odp:server (or the role of this program)"
         )
     if not _allows(certificate, ExtendedKeyUsageOID.CLIENT_AUTH):
@@ -133,7 +133,7 @@ def check_caller(identity: TlsIdentity) -> None:
 def identity_for(
     state: StateFolder, *, certificate: Path | None, key: Path | None, ca: Path | None, ca_folder: Path | None
 ) -> TlsIdentity:
-    """The given files, all three of them, or an identity under the development CA where none is given.
+    """The identity of the three given files, or one under the development CA without any.
 
     Raises ConfigurationError where some are given and some are not, or one is wrong.
     """
@@ -150,7 +150,7 @@ def check_files(*, certificate: Path | None, key: Path | None, ca: Path | None) 
 
 
 def load_identity(*, certificate: Path, key: Path, ca: Path) -> TlsIdentity:
-    """Reads and checks given files. Raises ConfigurationError naming the file that is missing, malformed or wrong."""
+    """Reads and checks given files. Raises ConfigurationError, which names a missing, malformed or wrong file."""
     certificate_pem, key_pem, ca_pem = (_read(path) for path in (certificate, key, ca))
     loaded = _parse_certificate(certificate, certificate_pem)
     _require_valid(certificate, loaded)
@@ -168,12 +168,12 @@ def load_identity(*, certificate: Path, key: Path, ca: Path) -> TlsIdentity:
 
 
 def ends_at(pem: bytes) -> float:
-    """When a certificate ends, in seconds since the epoch."""
+    """The end of a certificate's validity, in seconds since the epoch."""
     return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
 
 
 def utc(seconds: float) -> str:
-    """A time for people."""
+    """A time in UTC for people."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -181,7 +181,9 @@ def _require_valid(path: Path, certificate: x509.Certificate) -> None:
     now = datetime.datetime.now(datetime.UTC)
     ends, begins = certificate.not_valid_after_utc, certificate.not_valid_before_utc
     if now >= ends:
-        raise ConfigurationError(f"{path} expired at {utc(ends.timestamp())}; put a new certificate there, then start")
+        raise ConfigurationError(
+            f"{path} expired at {utc(ends.timestamp())}; replace it by a new certificate, then start"
+        )
     if now < begins:
         raise ConfigurationError(
             f"{path} is valid from {utc(begins.timestamp())} on, and it is {utc(now.timestamp())} here; check the clock"
@@ -189,14 +191,14 @@ def _require_valid(path: Path, certificate: x509.Certificate) -> None:
 
 
 def read_ca(path: Path) -> bytes:
-    """The PEM bytes of a CA file. Raises ConfigurationError where it is missing or not a certificate."""
+    """The PEM bytes of a CA file. Raises ConfigurationError if it is missing or no certificate."""
     pem = _read(path)
     _parse_certificate(path, pem)
     return pem
 
 
 def development_identity(state: StateFolder, ca_folder: Path | None = None) -> TlsIdentity:
-    """An identity under the development CA of ``ca_folder`` (default: ``<state>/ca``), made on first start.
+    """An identity under the development CA of ``ca_folder`` (default: ``<state>/ca``), created on first start.
 
     Its name is that of ``state.role``. A stored certificate that lacks something, is not valid yet, or ends within 30
     days is replaced.
@@ -215,8 +217,8 @@ def development_identity(state: StateFolder, ca_folder: Path | None = None) -> T
     if now < begins:
         raise ConfigurationError(
             f"the development CA in {folder} is valid from {utc(begins.timestamp())} on, and it is "
-            f"{utc(now.timestamp())} here; check the clock. Where that was wrong when the CA was made, remove that "
-            f"folder, start again, and give devices and developers the new {CA_FILE}"
+            f"{utc(now.timestamp())} here; check the clock. If the clock was wrong when the CA was "
+            f"made, remove that folder, start again, and give devices and developers the new {CA_FILE}"
         )
     known: dict[str, Any] = {
         "files": {"certificate": state.path("tls.pem"), "key": state.path("tls.key"), "ca": folder / CA_FILE},

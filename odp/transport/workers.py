@@ -1,4 +1,4 @@
-"""Threads that work for an event loop: a fixed number, each started when it is needed first."""
+"""Threads that work for an event loop: a fixed number, each started on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Later:
-    """What a servicer method returns in place of its reply where the reply takes time and no thread has to wait for it.
+    """A servicer method's substitute for a reply that takes time, without a waiting thread.
 
     ``reply`` makes the reply of the result of ``future``.
     """
@@ -25,7 +25,7 @@ class Later:
 
 
 class Mailbox:
-    """Functions that other threads want called on a loop's thread; many that come together wake the loop once."""
+    """Functions that other threads schedule on a loop's thread; several at once wake the loop only once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class Mailbox:
         self._waking = False
 
     def put(self, function: Callable[[], object]) -> None:
-        """Calls ``function`` soon."""
+        """Schedules ``function``."""
         self._functions.append(function)
         if not self._waking:
             self._waking = True
@@ -47,7 +47,7 @@ class Mailbox:
 
 
 class Job:
-    """A piece of work, and where the loop waits for its result."""
+    """A piece of work, and the loop's future for its result."""
 
     __slots__ = ("answer", "error", "result", "seconds", "weight", "work")
 
@@ -60,7 +60,7 @@ class Job:
         self.seconds = 0.0
 
     def run(self) -> None:
-        """Does the work."""
+        """Runs the work."""
         started = time.monotonic()
         try:
             self.result = self.work()
@@ -69,7 +69,7 @@ class Job:
         self.seconds = time.monotonic() - started
 
     def settle(self) -> None:
-        """Gives the answer, where somebody still waits for it. On the loop's thread only."""
+        """Sets the result if the caller still waits for it. On the loop's thread only."""
         if self.answer.done():
             return
         if self.error is None:
@@ -79,7 +79,7 @@ class Job:
 
 
 class Workers:
-    """``count`` threads. ``ended`` is called on the loop's thread for each job whose work has returned."""
+    """``count`` threads. ``ended`` is called on the loop's thread for each finished job."""
 
     def __init__(self, count: int, mailbox: Mailbox, ended: Callable[[Job], object]) -> None:
         self._count, self._mailbox, self._ended = count, mailbox, ended
@@ -92,7 +92,7 @@ class Workers:
         return self._busy < self._count
 
     def start(self, job: Job) -> None:
-        """Hands a job to an idle thread. On the loop's thread only."""
+        """Passes a job to an idle thread. On the loop's thread only."""
         self._busy += 1
         if self._busy > self._threads:
             self._threads += 1

@@ -332,7 +332,7 @@ class AggregatorControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetHandedRecords(self, request, context):
-        """Sealed records that were handed over, by ascending key; no others are told.
+        """Sealed records that were handed over, by ascending key, and no others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

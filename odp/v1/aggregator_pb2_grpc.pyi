@@ -124,7 +124,7 @@ class AggregatorControlServiceStub:
     answer on, this enclave charges nothing.
     """
     GetHandedRecords: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetHandedRecordsRequest, _aggregator_pb2.GetHandedRecordsResponse]
-    """Sealed records that were handed over, by ascending key; no others are told."""
+    """Sealed records that were handed over, by ascending key, and no others."""
     GetHandOvers: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.GetHandOversRequest, _aggregator_pb2.GetHandOversResponse]
     """The hand-overs that led to this enclave, oldest first. For the log."""
 
@@ -162,7 +162,7 @@ class AggregatorControlServiceAsyncStub(AggregatorControlServiceStub):
     answer on, this enclave charges nothing.
     """
     GetHandedRecords: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetHandedRecordsRequest, _aggregator_pb2.GetHandedRecordsResponse]  # type: ignore[assignment]
-    """Sealed records that were handed over, by ascending key; no others are told."""
+    """Sealed records that were handed over, by ascending key, and no others."""
     GetHandOvers: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.GetHandOversRequest, _aggregator_pb2.GetHandOversResponse]  # type: ignore[assignment]
     """The hand-overs that led to this enclave, oldest first. For the log."""
 
@@ -257,7 +257,7 @@ class AggregatorControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _aggregator_pb2.GetHandedRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_aggregator_pb2.GetHandedRecordsResponse, _abc.Awaitable[_aggregator_pb2.GetHandedRecordsResponse]]:
-        """Sealed records that were handed over, by ascending key; no others are told."""
+        """Sealed records that were handed over, by ascending key, and no others."""
 
     @_abc_1.abstractmethod
     def GetHandOvers(

@@ -64,7 +64,7 @@ class DistributorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Download(self, request, context):
-        """A device fetches a whole table (which tells nothing about it), the rest of one or the blocks that it lacks, in
+        """A device fetches a whole table (which reveals nothing about it), the rest of one or the blocks that it lacks, in
         chunks of at most 1 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -36,7 +36,7 @@ class DistributorServiceStub:
     Select: _grpc.UnaryUnaryMultiCallable[_distributor_pb2.SelectRequest, _distributor_pb2.SelectResponse]
     """A device fetches a fixed number of rows, chosen inside an encrypted request."""
     Download: _grpc.UnaryStreamMultiCallable[_distributor_pb2.DownloadRequest, _distributor_pb2.DownloadResponse]
-    """A device fetches a whole table (which tells nothing about it), the rest of one or the blocks that it lacks, in
+    """A device fetches a whole table (which reveals nothing about it), the rest of one or the blocks that it lacks, in
     chunks of at most 1 MiB.
     """
     ListBlocks: _grpc.UnaryUnaryMultiCallable[_distributor_pb2.ListBlocksRequest, _distributor_pb2.ListBlocksResponse]
@@ -50,7 +50,7 @@ class DistributorServiceAsyncStub(DistributorServiceStub):
     Select: _aio.UnaryUnaryMultiCallable[_distributor_pb2.SelectRequest, _distributor_pb2.SelectResponse]  # type: ignore[assignment]
     """A device fetches a fixed number of rows, chosen inside an encrypted request."""
     Download: _aio.UnaryStreamMultiCallable[_distributor_pb2.DownloadRequest, _distributor_pb2.DownloadResponse]  # type: ignore[assignment]
-    """A device fetches a whole table (which tells nothing about it), the rest of one or the blocks that it lacks, in
+    """A device fetches a whole table (which reveals nothing about it), the rest of one or the blocks that it lacks, in
     chunks of at most 1 MiB.
     """
     ListBlocks: _aio.UnaryUnaryMultiCallable[_distributor_pb2.ListBlocksRequest, _distributor_pb2.ListBlocksResponse]  # type: ignore[assignment]
@@ -73,7 +73,7 @@ class DistributorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _distributor_pb2.DownloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_distributor_pb2.DownloadResponse], _abc.AsyncIterator[_distributor_pb2.DownloadResponse]]:
-        """A device fetches a whole table (which tells nothing about it), the rest of one or the blocks that it lacks, in
+        """A device fetches a whole table (which reveals nothing about it), the rest of one or the blocks that it lacks, in
         chunks of at most 1 MiB.
         """
 

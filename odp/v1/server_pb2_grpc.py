@@ -89,7 +89,7 @@ class ServerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """A device asks for the newest model of its population, for inference: it tells the population and nothing else.
+        """A device asks for the newest model of its population, for inference: it reveals the population and nothing else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class ServerServiceStub:
     CheckIn: _grpc.UnaryUnaryMultiCallable[_server_pb2.CheckInRequest, _server_pb2.CheckInResponse]
     """A device asks for work. It names its population and nothing else: not itself, not its data."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetModelRequest, _server_pb2.GetModelResponse]
-    """A device asks for the newest model of its population, for inference: it tells the population and nothing else."""
+    """A device asks for the newest model of its population, for inference: it reveals the population and nothing else."""
     SubmitTask: _grpc.StreamUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]
     """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
     `authorization: Bearer <token>`).
@@ -62,7 +62,7 @@ class ServerServiceAsyncStub(ServerServiceStub):
     CheckIn: _aio.UnaryUnaryMultiCallable[_server_pb2.CheckInRequest, _server_pb2.CheckInResponse]  # type: ignore[assignment]
     """A device asks for work. It names its population and nothing else: not itself, not its data."""
     GetModel: _aio.UnaryUnaryMultiCallable[_server_pb2.GetModelRequest, _server_pb2.GetModelResponse]  # type: ignore[assignment]
-    """A device asks for the newest model of its population, for inference: it tells the population and nothing else."""
+    """A device asks for the newest model of its population, for inference: it reveals the population and nothing else."""
     SubmitTask: _aio.StreamUnaryMultiCallable[_server_pb2.SubmitTaskRequest, _server_pb2.SubmitTaskResponse]  # type: ignore[assignment]
     """A developer submits a task, in pieces where it has many item features. Needs the operator's token (metadata
     `authorization: Bearer <token>`).
@@ -97,7 +97,7 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _server_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.GetModelResponse, _abc.Awaitable[_server_pb2.GetModelResponse]]:
-        """A device asks for the newest model of its population, for inference: it tells the population and nothing else."""
+        """A device asks for the newest model of its population, for inference: it reveals the population and nothing else."""
 
     @_abc_1.abstractmethod
     def SubmitTask(

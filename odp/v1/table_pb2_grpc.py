@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TableServiceStub:
-    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them.
+    """The developer's server signs tables, sends their bytes to the distributor, and announces them to devices.
     """
 
     def __init__(self, channel):
@@ -48,12 +48,12 @@ class TableServiceStub:
 
 
 class TableServiceServicer:
-    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them.
+    """The developer's server signs tables, sends their bytes to the distributor, and announces them to devices.
     """
 
     def PublishTable(self, request_iterator, context):
         """Publishes the next version of a table: its header, then its encoded rows in chunks of at most 1 MiB. The same content
-        again is the same version. Devices are told once the distributor has it whole. Needs the operator's token.
+        again is the same version. It is announced to devices once the distributor has it whole. Needs the operator's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ def add_TableServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TableService:
-    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them.
+    """The developer's server signs tables, sends their bytes to the distributor, and announces them to devices.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TableServiceStub:
-    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them."""
+    """The developer's server signs tables, sends their bytes to the distributor, and announces them to devices."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -35,25 +35,25 @@ class TableServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TableServiceAsyncStub: ...
     PublishTable: _grpc.StreamUnaryMultiCallable[_table_pb2.PublishTableRequest, _table_pb2.PublishTableResponse]
     """Publishes the next version of a table: its header, then its encoded rows in chunks of at most 1 MiB. The same content
-    again is the same version. Devices are told once the distributor has it whole. Needs the operator's token.
+    again is the same version. It is announced to devices once the distributor has it whole. Needs the operator's token.
     """
     GetTable: _grpc.UnaryUnaryMultiCallable[_table_pb2.GetTableRequest, _table_pb2.GetTableResponse]
     """A device, or anybody, asks for the newest announced version: it says the table's name and nothing else."""
 
 @_typing.type_check_only
 class TableServiceAsyncStub(TableServiceStub):
-    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them."""
+    """The developer's server signs tables, sends their bytes to the distributor, and announces them to devices."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     PublishTable: _aio.StreamUnaryMultiCallable[_table_pb2.PublishTableRequest, _table_pb2.PublishTableResponse]  # type: ignore[assignment]
     """Publishes the next version of a table: its header, then its encoded rows in chunks of at most 1 MiB. The same content
-    again is the same version. Devices are told once the distributor has it whole. Needs the operator's token.
+    again is the same version. It is announced to devices once the distributor has it whole. Needs the operator's token.
     """
     GetTable: _aio.UnaryUnaryMultiCallable[_table_pb2.GetTableRequest, _table_pb2.GetTableResponse]  # type: ignore[assignment]
     """A device, or anybody, asks for the newest announced version: it says the table's name and nothing else."""
 
 class TableServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The developer's server signs tables, hands their bytes on to the distributor, and tells devices of them."""
+    """The developer's server signs tables, sends their bytes to the distributor, and announces them to devices."""
 
     @_abc_1.abstractmethod
     def PublishTable(
@@ -62,7 +62,7 @@ class TableServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_table_pb2.PublishTableResponse, _abc.Awaitable[_table_pb2.PublishTableResponse]]:
         """Publishes the next version of a table: its header, then its encoded rows in chunks of at most 1 MiB. The same content
-        again is the same version. Devices are told once the distributor has it whole. Needs the operator's token.
+        again is the same version. It is announced to devices once the distributor has it whole. Needs the operator's token.
         """
 
     @_abc_1.abstractmethod

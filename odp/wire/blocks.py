@@ -1,4 +1,4 @@
-"""Blocks of a table's bytes: what a device that holds another version of the table can do without.
+"""Blocks of a table's bytes, by which a device with another version downloads only the changes.
 
 A table is cut at every 64 KiB; a list of its blocks is the SHA-256 of each, one after the other. A list is signed by
 nobody: whoever puts a table together by one compares the whole with the SHA-256 of the signed manifest.

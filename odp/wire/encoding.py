@@ -1,4 +1,4 @@
-"""How a table's rows are written: float32, float16, or int8 with a scale per row. numpy alone.
+"""Encodings of a table's rows: float32, float16, or int8 with a scale per row. Needs only numpy.
 
 =========  =====================  ==============================================================
 encoding   bytes per row          distance of a decoded value from the given one, at most
@@ -107,7 +107,7 @@ def decoded(data: bytes | bytearray | memoryview, width: int, encoding: Encoding
 
 
 def decoded_as_is(data: bytes | bytearray | memoryview, width: int, encoding: Encoding) -> Float32Array:
-    """As ``decoded``, for rows that must not be refused for what is in them: values may be NaN or infinite.
+    """As ``decoded``, but accepts any values: they may be NaN or infinite.
 
     A row of int8 that ``encoded`` does not write is NaN throughout.
 
@@ -123,7 +123,7 @@ def decoded_as_is(data: bytes | bytearray | memoryview, width: int, encoding: En
 
 
 def rounded(rows: npt.ArrayLike, encoding: Encoding) -> Float32Array:
-    """What a reader of the encoded ``rows`` gets, float32 of the same shape. Raises as ``encoded``."""
+    """The values that a reader of the encoded ``rows`` gets, float32 of the same shape. Raises as ``encoded``."""
     values = np.asarray(rows, dtype=np.float32)
     return values if encoding == "float32" else decoded(encoded(values, encoding), values.shape[1], encoding)
 

@@ -1,4 +1,4 @@
-"""A model on its way from the server to devices: its tables, all of them or what one device received."""
+"""A model in transfer from the server to devices: all its tables, or the part that one device received."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ModelVersion:
 
     @property
     def keyed(self) -> TableValues:
-        """The keyed table. Raises StopIteration where the model has none."""
+        """The keyed table. Raises StopIteration if the model has none."""
         return next(table for table in self.tables if table.keyed)
 
     @property
@@ -40,13 +40,14 @@ class ModelVersion:
         return {table.name: table.rows for table in self.tables if not table.keyed}
 
     def with_rows(self, rows: Float32Array) -> ModelVersion:
-        """The same with other rows in the keyed table."""
+        """The same model with other rows in the keyed table."""
         return replace(self, tables=tuple(replace(table, rows=rows) if table.keyed else table for table in self.tables))
 
 
 @dataclass(frozen=True)
 class Slices:
-    """What one device received: ``rows[i]`` is row ``keys[i]`` of the keyed table; keys are distinct and ascending.
+    """The rows that one device received: ``rows[i]`` is row ``keys[i]`` of the keyed table; keys are distinct and
+    ascending.
 
     Shapes: keys int64 [k], rows float32 [k, width], dense by name.
     """

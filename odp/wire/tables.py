@@ -61,7 +61,7 @@ def table_from_bytes(entry: common_pb2.TableManifest, data: bytes | bytearray) -
 
 
 def written_rows(entry: common_pb2.TableManifest, data: bytes | bytearray) -> np.ndarray:
-    """The rows as they are written, in the entry's encoding: uint8 [rows, entry_row_bytes], of checked ``data``."""
+    """The encoded rows: uint8 [rows, entry_row_bytes], from checked ``data``."""
     return np.frombuffer(data, dtype=np.uint8).reshape(-1, entry_row_bytes(entry))
 
 
@@ -81,7 +81,7 @@ def keyed_entry(manifest: common_pb2.ModelManifest) -> common_pb2.TableManifest:
 
 
 def padded_keys(keys: Sequence[int] | np.ndarray, count: int) -> bytes:
-    """The wire form of a request for ``keys`` (distinct): exactly ``count`` of them, unused places repeat the first.
+    """The wire form of a request for ``keys`` (distinct): exactly ``count`` keys; padding repeats the first.
 
     Raises ConfigurationError for no keys, or more than ``count``.
     """
@@ -92,7 +92,7 @@ def padded_keys(keys: Sequence[int] | np.ndarray, count: int) -> bytes:
 
 
 def slices_from(manifest: common_pb2.ModelManifest, keys: np.ndarray, selected: distributor_pb2.SelectedRows) -> Slices:
-    """What a device got for its distinct, ascending ``keys`` (padding cut off).
+    """The slices that a device received for its distinct, ascending ``keys`` (without padding).
 
     Which rows came depends on what the device holds, so nothing *in* them is an error: values may be NaN or infinite,
     and an algorithm's client makes of such a row what it makes of an unknown item.

@@ -1,4 +1,4 @@
-"""What the server must not lose. ``protocol`` says what every store guarantees; ``sqlite`` opens one."""
+"""The server's storage. ``protocol`` has the guarantees of every store; ``sqlite`` opens one."""
 
 from server.storage.protocol import (
     HistoryEntry,

@@ -1,4 +1,4 @@
-"""What databases do not have in common: how to insert a row unless it is there, and how a table is made append-only.
+"""SQL that differs between databases: an insert that ignores an existing row, and an append-only table.
 
 The table of kinds is closed: on any other the history would silently not be append-only.
 """
@@ -30,7 +30,7 @@ class Dialect:
 
 
 def dialect_of(engine: sa.Engine) -> Dialect:
-    """The dialect of a database. Raises ConfigurationError where no store is made for its kind."""
+    """The dialect of a database. Raises ConfigurationError for a database without a dialect here."""
     found = _DIALECTS.get(engine.dialect.name)
     if found is None:
         raise ConfigurationError(

@@ -1,8 +1,8 @@
-"""What the server must not lose: tasks, model versions, rounds, and an append-only history of both.
+"""The storage of the server: tasks, model versions, rounds, and an append-only history of both.
 
 States are enums with gaps between their codes (below 50 under way, 50 done, 60 ended early, 100 failed). Every
-transition is a compare-and-set: of two writers one wins, and the other reads again. What belongs together happens in
-one call, whole or not at all: a process may die between any two calls, and within any of them.
+transition is a compare-and-set: of two writers one wins, and the other reads again. Changes that belong together are
+one call, atomic: a process may die between any two calls, and within any of them.
 
 ``Storage`` says what every store guarantees. ``tests/server/test_storage.py`` is its conformance suite, and
 ``sqlite`` opens the implementation.
@@ -110,7 +110,7 @@ class OpenRound:
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """The model that devices of a population predict with."""
+    """The model with which devices of a population predict."""
 
     population: str
     task: common_pb2.SignedTask
@@ -143,11 +143,11 @@ class Storage(Protocol):
     # Tasks
 
     def add_task(self, task: TaskRecord, *, item_features: bytes = b"") -> bool:
-        """Stores a new task with the matrix it names; False where it is known already, in whatever state."""
+        """Stores a new task with its item features; False if it is known already, in any state."""
         ...
 
     def item_features(self, sha256: bytes) -> bytes:
-        """The public matrix that came with a task; empty for one without."""
+        """The public item features of a task; empty without any."""
         ...
 
     def task(self, sha256: bytes) -> TaskRecord | None:
@@ -159,15 +159,15 @@ class Storage(Protocol):
         ...
 
     def tasks_to_abandon(self) -> list[TaskRecord]:
-        """Tasks that were cancelled or failed, and that the aggregator may still hold; newest first."""
+        """Cancelled or failed tasks that the aggregator may still hold; newest first."""
         ...
 
     def mark_abandoned(self, sha256: bytes) -> bool:
-        """Notes that the aggregator has ended a task: CANCELLING -> CANCELLED. False where that was noted before."""
+        """Records that the aggregator has ended a task: CANCELLING -> CANCELLED. False if that was recorded before."""
         ...
 
     def end_task(self, sha256: bytes, to: TaskState, *, failure: str = "") -> bool:
-        """ACTIVE -> ``to``. False where the task was not active any more."""
+        """ACTIVE -> ``to``. False if the task is not active any more."""
         ...
 
     # Model versions
@@ -181,42 +181,42 @@ class Storage(Protocol):
         ...
 
     def state_and_tables(self, sha256: bytes, version: int) -> tuple[bytes, bytes] | None:
-        """The algorithm's state and the tables' bytes of ``version``; None where a newer version replaced it."""
+        """The algorithm's state and the tables' bytes of ``version``; None if a newer version replaced it."""
         ...
 
     def add_first_version(self, sha256: bytes, new: NewVersion) -> bool:
-        """Stores the version before round 0 of an active task; False where it is stored or the task is not active."""
+        """Stores the version before round 0 of an active task; False if it is stored or the task is not active."""
         ...
 
     def mark_published(self, sha256: bytes, version: int) -> bool:
-        """Notes that the distributor took ``version``; False where that was noted before."""
+        """Records that the distributor took ``version``; False if that was recorded before."""
         ...
 
     # Rounds
 
     def open_round(self, sha256: bytes, round: int, key: common_pb2.SignedRoundKey | None = None) -> bool:
-        """Stores that the aggregator opened ``round``; False where it is stored, or the task is not active any more.
+        """Stores that the aggregator opened ``round``; False if that is stored, or the task is not active any more.
 
         ``key`` is what its contributions are sealed to.
         """
         ...
 
     def set_round_key(self, sha256: bytes, round: int, key: common_pb2.SignedRoundKey) -> bool:
-        """Stores the key of an open round that the aggregator had lost, and opened again."""
+        """Stores the key of an open round that the aggregator had lost and opened again."""
         ...
 
     def set_contributions(self, sha256: bytes, round: int, contributions: int) -> bool:
-        """Notes how many contributions an open round has."""
+        """Stores the number of contributions of an open round."""
         ...
 
     def release_round(
         self, sha256: bytes, round: int, release: common_pb2.SignedRelease, *, contributions: int
     ) -> bool:
-        """OPEN -> RELEASED with the aggregator's release; False where the round was not open."""
+        """OPEN -> RELEASED with the aggregator's release; False if the round was not open."""
         ...
 
     def apply_round(self, sha256: bytes, round: int, new: NewVersion) -> bool:
-        """RELEASED -> APPLIED together with the version that it made; False where the round was not RELEASED.
+        """RELEASED -> APPLIED together with the version that it made; False if the round was not RELEASED.
 
         Of the versions before it, state and tables are dropped.
         """
@@ -235,7 +235,7 @@ class Storage(Protocol):
         ...
 
     def open_rounds(self) -> list[OpenRound]:
-        """Every active task, oldest first, with its open round where it has one."""
+        """Every active task, oldest first, with its open round if it has one."""
         ...
 
     def published_models(self) -> list[PublishedModel]:
@@ -249,7 +249,7 @@ class Storage(Protocol):
     # Charters and token keys
 
     def add_charter(self, population: str, sequence: int, signed: population_pb2.SignedCharter) -> bool:
-        """Stores a charter that is in force; False where the one of this number is stored."""
+        """Stores a charter that is in force; False if one with this sequence is stored."""
         ...
 
     def charters(self, population: str) -> list[population_pb2.SignedCharter]:
@@ -257,7 +257,7 @@ class Storage(Protocol):
         ...
 
     def set_token_key(self, sha256: bytes, round: int, signed: enrolment_pb2.SignedTokenKey) -> None:
-        """Stores the token key of a round of a stored task, in place of an earlier one."""
+        """Stores the token key of a round of a stored task; it replaces an earlier one."""
         ...
 
     def token_key(self, sha256: bytes, round: int) -> enrolment_pb2.SignedTokenKey | None:
@@ -267,5 +267,5 @@ class Storage(Protocol):
     # History
 
     def history(self, sha256: bytes) -> list[HistoryEntry]:
-        """Everything that happened to a task, oldest first. No entry is ever changed or removed."""
+        """All transitions of a task, oldest first. No entry is ever changed or removed."""
         ...

@@ -1,4 +1,4 @@
-"""The server's tables, and that its history only grows."""
+"""The tables of the server; its history is append-only."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ HISTORY = sa.Table(
 
 
 def create_tables(engine: sa.Engine) -> None:
-    """Creates what is missing. The history refuses changes, also where an earlier start ended in the middle of this."""
+    """Creates missing tables. Makes the history append-only, also if an earlier start was interrupted."""
     guards = dialect_of(engine).append_only(HISTORY)
     METADATA.create_all(engine)
     with engine.begin() as connection:

@@ -371,7 +371,7 @@ class SqlStorage:
         return self._inserted(connection, VERSIONS, values)
 
     def _inserted(self, connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> bool:
-        """Inserts a row unless there is one of its key; whether it did."""
+        """Inserts a row unless one with its key exists; returns whether it did."""
         change = self._insert(table).values(values).on_conflict_do_nothing()
         # Where a database tells the new row's sequence, SQLAlchemy drops the count unless it is asked for.
         return connection.execute(change.execution_options(preserve_rowcount=True)).rowcount == 1

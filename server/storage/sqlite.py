@@ -14,6 +14,6 @@ from server.storage.sql import SqlStorage
 
 
 def open_sqlite(path: Path, *, health: Health | None = None, clock: Callable[[], float] = time.time) -> Storage:
-    """Opens or creates the file ``path``. Raises StateError where it cannot be used."""
+    """Opens or creates the file ``path``. Raises StateError if it cannot be used."""
     engine = open_database(path, health=health)
     return SqlStorage(engine, errors=functools.partial(database_errors, path), clock=clock)

@@ -61,7 +61,7 @@ def test_a_task_file_holds_the_method_and_reads_back() -> None:
         ({"method": "pir"}, "Expected helper_key with method='pir'"),
         ({"method": "pir", "helper_key": "AB" * 32}, "to be 64 hex digits"),
         ({"method": "pir", "helper_key": KEY[:-1]}, "to be 64 hex digits"),
-        ({"method": "all", "helper_key": KEY}, "asks no helper"),
+        ({"method": "all", "helper_key": KEY}, "uses no helper"),
         ({"method": "pir", "helper_key": "ab" * 32}, "canonical encoding"),
         ({"method": "pir", "helper_key": "00" * 32}, "low order"),
     ],

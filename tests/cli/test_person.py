@@ -112,7 +112,7 @@ def test_explain_names_what_keeps_a_device_from_training_and_its_exit_code_says_
         assert found.exit_code == 1, "the only task that it knows is finished"
         assert "would not train now" in found.stderr
         assert "films: the task has no round left" in found.stderr
-    assert "it knows none yet" in odp("device", "explain", *at, "--population", "books").err
+    assert "no task is known yet" in odp("device", "explain", *at, "--population", "books").err
     finished = run("device", "explain", "films", *at)
     assert finished.exit_code == 1
     assert "NO  round: the task has no round left" in finished.stderr

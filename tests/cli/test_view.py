@@ -80,7 +80,7 @@ def _page(url: str) -> str:
 def test_it_prints_an_address_serves_the_page_and_ends_on_sigint(state: Path) -> None:
     with viewing("--state", state) as (running, url):
         page = _page(url)
-        assert "What apps were told" in page
+        assert "Answers to apps" in page
         assert "cinema" in page
         assert not (state / FILE).exists()
         running.send_signal(signal.SIGINT)

@@ -200,5 +200,5 @@ def test_evidence_for_a_key_that_is_none_is_malformed(name: str) -> None:
         registers=dict.fromkeys(NAMES, bytes(48)), report_data=bytes(64),
         **keys,
     )  # fmt: skip
-    with pytest.raises(AttestationError, match=f"claim {name} to be no point of low order"):
+    with pytest.raises(AttestationError, match=f"claim {name} not to be a point of low order"):
         Claims.from_json(claims.to_json())

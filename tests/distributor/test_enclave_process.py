@@ -163,7 +163,7 @@ def test_other_bytes_than_the_manifests_are_refused_and_nothing_is_held(
 def test_a_header_that_is_not_the_developers_is_refused_before_any_piece(remote: Remote, developer: Any) -> None:
     model = developer.model()
     forged = sign_manifest(common_pb2.ModelManifest.FromString(model.manifest.manifest), SigningKey.generate())
-    for call in (remote.core.require_room, lambda *given: remote.core.install_chunks(*given, [b"never read"])):
+    for call in (remote.core.require_capacity, lambda *given: remote.core.install_chunks(*given, [b"never read"])):
         with pytest.raises(SignatureError):
             call(model.task, forged)
 

@@ -30,7 +30,7 @@ def test_r170_a_developer_fills_its_own_share_and_others_publish_on(kit: Any) ->
         install(core, model)
     for model in greedy[2:]:
         with pytest.raises(ConfigurationError, match=r"has 2 models of .* bytes here, of at most .* end tasks"):
-            core.require_room(model.task, model.manifest)
+            core.require_capacity(model.task, model.manifest)
         with pytest.raises(ConfigurationError, match="has 2 models"):
             install(core, model)
     install(core, of(kit, 2).model(0))

@@ -18,13 +18,13 @@ from distributor.model_folders import ModelFolders
 from distributor.servicer import DistributorService
 from odp.crypto import HpkeKey, SigningKey
 from odp.signed.task import sign_manifest
+from odp.transport.backpressure import Patience
 from odp.transport.channel import CHUNK_BYTES, connect, translated
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
-from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2
 from odp.wire.model import ModelVersion, TableValues
 

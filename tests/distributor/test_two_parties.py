@@ -220,7 +220,7 @@ def test_other_methods_models_are_not_answered_by_two_parties(lasting: Any) -> N
     parties, models = lasting
     request = retrieval_pb2.GetShapeRequest(model_sha256=models["all"].id, table="items")
     said = refused(lambda: parties.stub.GetShape(request, timeout=SECONDS), grpc.StatusCode.INVALID_ARGUMENT)
-    assert "not asked by private information retrieval" in said
+    assert "does not use private information retrieval" in said
 
 
 def test_a_device_asks_no_helper_that_its_person_did_not_pin(lasting: Any) -> None:
@@ -290,7 +290,7 @@ def test_a_publish_without_the_helper_is_not_acknowledged_and_the_next_one_hands
     parties.stop_helper()
     second = parties.developer("pir").model(1)
     said = refused(lambda: parties.publish(second), grpc.StatusCode.UNAVAILABLE)
-    assert "could not hand the model on to the helper" in said
+    assert "could not send the model to the helper" in said
     parties.start_helper()
     np.testing.assert_array_equal(parties.fetch_later(first, [7]).rows, first.broadcast.keyed.rows[[7]])
     parties.publish(second)

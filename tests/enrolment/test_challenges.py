@@ -67,6 +67,6 @@ def test_no_other_bytes_and_no_other_processs_challenge_are_taken() -> None:
     good = challenges.make()
     moved = good[:16] + (int.from_bytes(good[16:24], "big") + 1).to_bytes(8, "big") + good[24:]
     for wrong in (b"", bytes(CHALLENGE_BYTES), good[:-1], good + b"\x00", moved, other.make()):
-        with pytest.raises(EnrolmentError, match="not one of this issuer"):
+        with pytest.raises(EnrolmentError, match="not from this run of the issuer"):
             challenges.check(wrong)
     challenges.check(good)

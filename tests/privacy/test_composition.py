@@ -19,12 +19,12 @@ from scipy.stats import binom
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, StateError
 from odp.privacy import accounting, composition
 from odp.privacy.accounting import added_delta, epsilon, epsilon_pld, epsilon_rdp, epsilon_replace_one
+from odp.privacy.budget_check import rounds_possible
 from odp.privacy.calibration import total_mu_for
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import GaussianRelease, SampledRound, Sampling, scaled
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget
-from odp.privacy.room import rounds_possible
 
 ADD_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 

@@ -93,7 +93,7 @@ def test_another_budget_than_the_enforced_one_cannot_be_reported():
 
 def test_a_meaningless_epsilon_is_called_so():
     plan = [(GaussianRelease("x", 10.0, 1.0, 1),)]
-    assert "no protective meaning" in report(Ledger("films"), planned_rounds=plan)["warnings"][0]
+    assert "such a guarantee protects nobody" in report(Ledger("films"), planned_rounds=plan)["warnings"][0]
 
 
 def test_the_report_is_json_and_the_text_shows_the_same_numbers():

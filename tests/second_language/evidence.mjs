@@ -41,7 +41,7 @@ export function verifyEvidence({ token, policy, event_log, nonce, role, values, 
     (values.revoked_chips ?? []).includes(chip.id.toString('hex'));
   require_(!revoked, 'revoked', 'a certificate, or the chip, was revoked');
   const key = { key: chip.key, dsaEncoding: 'ieee-p1363' };
-  require_(verify('sha384', signed, key, signature), 'bad_signature', 'not signed by the platform that it names');
+  require_(verify('sha384', signed, key, signature), 'bad_signature', 'not signed by the platform in it');
 
   const claims = readClaims(text);
   require_(claims.iat <= now + SKEW_SECONDS, 'not_yet_valid', 'issued in the future');
@@ -103,7 +103,7 @@ function checkEvents(log, claims, policy) {
     `runtime keys ${claims.hpke_key.toString('hex')} ${claims.signing_key.toString('hex')}`,
   ];
   const told = stated.map(({ register, event }) => `${register} ${event}`);
-  if (told.join('\n') !== expected.join('\n')) throw bad('it tells of another launch, policy or keys');
+  if (told.join('\n') !== expected.join('\n')) throw bad('it is of another launch, policy or keys');
   const held = events.filter(({ register, event }) => register === 'sandbox' && event.startsWith('held '));
   const charters = events.map(({ register, event }) => (register === 'runtime' ? POPULATION.exec(event) : null));
   return {

@@ -150,7 +150,7 @@ def test_r167_every_task_that_is_held_can_be_ended_however_many_were_before(
         world.adopt(task)
         world.settle(world.abandon())
     world.adopt(tasks[4])
-    with pytest.raises(PrivacyError, match="has ended 4 tasks, of at most 6 that are remembered: nothing is held"):
+    with pytest.raises(PrivacyError, match="has ended 4 tasks, of at most 6: this enclave has no state"):
         world.abandon()
     for task in tasks[4:6]:
         world.adopt(task)

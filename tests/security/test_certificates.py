@@ -140,7 +140,7 @@ def test_r251_a_certificate_that_has_expired_ends_the_start_with_one_line(
             .public_bytes(serialization.Encoding.PEM)
         )  # fmt: skip
     with pytest.raises(
-        ConfigurationError, match=rf"{which} expired at 20\d\d-.*; put a new certificate there"
+        ConfigurationError, match=rf"{which} expired at 20\d\d-.*; replace it by a new certificate"
     ) as error:
         issuer.load()
     assert "\n" not in str(error.value)

@@ -50,7 +50,7 @@ def test_one_device_is_never_more_than_one_of_the_minimum(
     small.fill([1])
     answers = attack(small, 9)
     assert answers == [None] + [Refusal.ALREADY_CONTRIBUTED] * 8
-    with pytest.raises(PrivacyError, match="2 contributions of at least 3"):
+    with pytest.raises(PrivacyError, match="2 contributions and needs at least 3"):
         small.charge()
     with pytest.raises(PrivacyError, match="no release in force"):
         small.release()
@@ -67,7 +67,7 @@ def test_r21_all_but_one_of_the_minimum_is_too_few_and_a_refused_one_does_not_co
     assert world.submit(world.sealed(99, payload=bytes([1, 0, 0, 0]) * 4)) is Refusal.OUT_OF_BOUNDS
     assert world.submit(bytes(40)) is Refusal.MALFORMED
     for _ in range(3):  # asking again changes nothing, nor does a restart
-        with pytest.raises(PrivacyError, match=f"{task - 1} contributions of at least {task}"):
+        with pytest.raises(PrivacyError, match=f"{task - 1} contributions and needs at least {task}"):
             world.charge()
         world.restart()
     assert world.charges() == 0

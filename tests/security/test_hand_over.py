@@ -476,5 +476,5 @@ def test_no_key_to_contributions_goes_to_the_successor(make_world: Make) -> None
 
 def test_the_code_that_runs_is_no_successor_of_itself(make_world: Make) -> None:
     world, endorsers = _charged(make_world)
-    with pytest.raises(ConfigurationError, match="very code"):
+    with pytest.raises(ConfigurationError, match="same code"):
         Upgrade(world, endorsers, image=OLD).run()

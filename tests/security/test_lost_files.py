@@ -132,7 +132,7 @@ def test_r243_a_device_that_lost_what_it_saw_of_a_log_believes_no_other_one(tmp_
     LogMemory(world.policy(), file, world.log.hashes).accept(world.log.note, now=NOW)
     file.unlink()
     for _ in range(2):
-        with pytest.raises(StateError, match=f"{file.name} is gone: what this device saw of the log is lost"):
+        with pytest.raises(StateError, match=f"{file.name} is gone: this device's state of the log is lost"):
             LogMemory(world.policy(), file, world.log.hashes).accept(world.log.note, now=NOW)
     file.with_suffix(".lock").unlink()
     LogMemory(world.policy(), file, world.log.hashes).accept(world.log.note, now=NOW)

@@ -166,7 +166,7 @@ def test_r169_charged_rounds_are_bounded_and_the_refusal_comes_before_the_openin
         world.open(number)
         world.fill(range(3), number)
         world.learn(world.close(number))
-    with pytest.raises(PrivacyError, match="has charged 2 rounds, the most that one ledger holds"):
+    with pytest.raises(PrivacyError, match="has charged 2 rounds, the limit of one ledger"):
         world.open(2)
 
 

@@ -402,5 +402,5 @@ def test_a_released_round_of_a_task_that_is_forgotten_is_not_opened_again(make_w
     world.close()
     kept = {key: data for key, data in world.records.items() if key.startswith(("population/", "ledger/"))}
     world.restart(records=kept)
-    with pytest.raises(PrivacyError, match="was released, and the task is forgotten"):
+    with pytest.raises(PrivacyError, match="was released, and this enclave has erased the task"):
         world.open()

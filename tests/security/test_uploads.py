@@ -221,7 +221,7 @@ def test_r43_what_is_kept_of_a_pseudonym_is_another_value_in_every_round(make_wo
     for number in range(2):
         world.open(number)
         world.fill(range(3), number)
-        kept.append(world.held(number)._seen.pseudonym_tags())
+        kept.append(world.held(number)._accepted_set.pseudonym_tags())
         world.learn(world.close(number))
     pseudonyms = {world.contribution(device).pseudonym for device in range(3)}
     assert len(kept[0]) == len(kept[1]) == 3

@@ -17,7 +17,7 @@ def at(*times: float) -> Arrivals:
     """One contribution at each time, in a round that was opened at 0."""
     arrivals = Arrivals(0, 0, 0.0)
     for number, time in enumerate(times, start=1):
-        arrivals.seen(number, now=time)
+        arrivals.record(number, now=time)
     return arrivals
 
 

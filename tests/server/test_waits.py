@@ -47,7 +47,7 @@ def test_an_unforeseen_error_of_the_server_itself_ends_the_task_after_ten_tries(
         world.run(driver)
         world.monotonic.now += LONGEST_SECONDS
     assert world.storage.task(sha256).state is TaskState.FAILED
-    assert "internal error; the server's log says where" in world.storage.task(sha256).failure
+    assert "internal error; see the server's log" in world.storage.task(sha256).failure
 
 
 def test_a_service_that_is_away_for_a_week_ends_the_task_and_not_before(world: Any, definition: Any) -> None:

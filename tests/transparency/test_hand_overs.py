@@ -123,7 +123,7 @@ LIES: dict[str, tuple[Callable[[Run, list[Entry]], None], str]] = {
         "started again"),
     "a hand-over to two": (
         _instead(HandOverEntry, 0, lambda run: [_hand_over(run), _hand_over(run, successor_image=OTHER)]),
-        "is not that code's to hand over"),
+        "is not owned by the code that hands it over"),
     "a hand-over of another's code": (
         _instead(HandOverEntry, 0, lambda run: [_hand_over(run, predecessor_image=NEXT)]), "another code or chip"),
     "a hand-over under another policy": (
@@ -140,7 +140,7 @@ def test_r280_what_was_handed_back_is_no_longer_the_next_codes_to_charge_or_to_h
     with pytest.raises(AuditFailure, match="handed population 'people' over with"):
         audit(LogFolder(run.write(tmp_path / "charged", charged)), run.pins())
     twice = [*entries, _hand_over(run, key=LATER, predecessor_image=NEXT, successor_image=OTHER, ledger=run.ledgers[1])]
-    with pytest.raises(AuditFailure, match="is not that code's to hand over"):
+    with pytest.raises(AuditFailure, match="is not owned by the code that hands it over"):
         audit(LogFolder(run.write(tmp_path / "twice", twice)), run.pins())
 
 

@@ -56,7 +56,7 @@ def test_a_lost_checkpoint_is_restored_from_what_a_witness_saw_without_dropping_
     folder: Path, tmp_path: Path
 ) -> None:
     (folder / CHECKPOINT).unlink()
-    with pytest.raises(ConfigurationError, match="nothing says how far the log"):
+    with pytest.raises(ConfigurationError, match="the size of the log"):
         repair(folder, KEY, now=NOW)
     done = repair(folder, KEY, checkpoints=[tmp_path / "witness"], now=NOW + 5)
     assert (done.size, done.own, done.signed_anew) == (13, 13, True)
@@ -125,7 +125,7 @@ def _under_another_key(path: Path) -> None:
     [
         (_of_another_log, "is of the log 'example.com/other'"),
         (_under_another_key, "not signed by the key of this log"),
-        (lambda path: path.write_bytes(b"nothing of the kind"), "no checkpoint of a log"),
+        (lambda path: path.write_bytes(b"nothing of the kind"), "not a checkpoint of a log"),
         (lambda path: path.unlink(missing_ok=True), "cannot read"),
     ],
     ids=["another log", "another key", "nonsense", "missing"],

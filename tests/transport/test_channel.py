@@ -56,7 +56,9 @@ def test_a_port_where_nobody_listens_is_said_to_be_one(service) -> None:
     service.running.stop(0.0)
     error = _error(service)
     assert isinstance(error, ServiceUnavailable)
-    assert str(error) == (f"could not do it: nobody answers at {service.address}; check the address, and that it runs")
+    assert str(error) == (
+        f"could not do it: nobody answers at {service.address}; check the address, and that the service runs"
+    )
     assert error.code is grpc.StatusCode.UNAVAILABLE
 
 

@@ -58,7 +58,7 @@ def test_what_is_wrong_with_the_operators_files_is_for_the_log_alone(service) ->
         raise StateError("state folder /var/odp/server: Input/output error")
 
     service.behave = fail
-    assert _status(service) == (grpc.StatusCode.INTERNAL, "the service cannot use its storage; its log says why")
+    assert _status(service) == (grpc.StatusCode.INTERNAL, "the service cannot use its storage; see its log")
     assert "/var/odp/server" in service.lines.getvalue()
 
 
@@ -81,7 +81,7 @@ def test_an_unforeseen_error_tells_the_caller_nothing_and_the_log_only_the_place
     service.behave = fail
     code, line = _status(service)
     assert code is grpc.StatusCode.INTERNAL
-    assert line == "internal error; the service's log says where"
+    assert line == "internal error; see the service's log"
     logged = service.lines.getvalue()
     assert "kind=KeyError" in logged
     assert "fail:" in logged

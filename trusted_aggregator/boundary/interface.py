@@ -1,4 +1,4 @@
-"""What the aggregator's host asks of its enclave, whichever side of a socket that is on."""
+"""The interface of the aggregator's enclave for its host, on either side of the socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Status(enum.Enum):
 
 
 class Refused(NamedTuple):
-    """Why a contribution was refused; ``signature`` says that it can never count, and is empty where it might."""
+    """Why a contribution was refused. ``signature`` states that it can never count; it is empty if it might."""
 
     refusal: Refusal
     signature: bytes = b""
@@ -31,7 +31,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class Charged:
-    """Answer to ``charge``: ``released`` says that the release is sealed, so that ``release`` hands it out.
+    """Answer to ``charge``. With ``released``, the release is sealed, and ``release`` returns it.
 
     ``host_part_bytes`` is the length of the host's part of each contribution, whose sum ``seal_release`` needs; 0 where
     there is none.
@@ -47,7 +47,7 @@ class Charged:
 
 @dataclass(frozen=True)
 class HostSum:
-    """What a host hands in once for a charged round: the sum of what it holds, and the name of the set of that.
+    """The host's part of a charged round, handed in once: its sum, and the name of the set that it summed.
 
     ``sum`` is integers, little-endian, as the round's mode of aggregation has them.
     """
@@ -58,7 +58,7 @@ class HostSum:
 
 @dataclass(frozen=True)
 class RoundState:
-    """What may be told of a round (metadata, rule P3)."""
+    """The public facts about a round (metadata, rule P3)."""
 
     task_sha256: bytes
     round: int
@@ -78,7 +78,7 @@ class Aggregator(Protocol):
         ...
 
     def commit(self) -> None:
-        """Says that all writes of earlier calls are durable: what they change is in force."""
+        """Confirms that all writes of earlier calls are durable: their changes are then in force."""
         ...
 
     def check_task(self, signed_task: common_pb2.SignedTask) -> None:
@@ -108,23 +108,23 @@ class Aggregator(Protocol):
         ...
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """Length of every well-formed sealed contribution to a round; the refusal that each would meet."""
+        """Length of every well-formed sealed contribution to a round; or the refusal that each would get."""
         ...
 
     def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """Length of the part of each contribution that stays with the host, 0 where none does; or the refusal."""
+        """Length of the host's part of each contribution, 0 if there is none; or the refusal."""
         ...
 
     def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
-        """SHA-256 of the host's parts of a charged round from number ``start`` on; empty behind the last one."""
+        """SHA-256 of the host's parts of a charged round from number ``start`` on; empty after the last one."""
         ...
 
     def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
-        """Names the contributions that the host holds alone: ``charge`` is for them. Idempotent."""
+        """Names the contributions that only the host holds: ``charge`` charges for them. Idempotent."""
         ...
 
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
-        """Ends a charged round whose sum, or whose noise, is lost. Idempotent."""
+        """Ends a charged round whose sum or noise is lost. Idempotent."""
         ...
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
@@ -142,11 +142,11 @@ class Aggregator(Protocol):
     def abandon(
         self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
     ) -> Writes:
-        """Ends a task: what it has here is erased, and nothing of it is released any more. Idempotent."""
+        """Ends a task: its data here are erased, and nothing of it is released any more. Idempotent."""
         ...
 
     def forget(self, task_sha256: bytes) -> Writes:
-        """Erases a task that nobody works on any more, uncharged; it can be opened again. Idempotent."""
+        """Erases an idle task, uncharged; it can be opened again. Idempotent."""
         ...
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
@@ -154,15 +154,15 @@ class Aggregator(Protocol):
         ...
 
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
-        """How many contributions a round has; None for an unknown one."""
+        """The number of contributions of a round; None for an unknown one."""
         ...
 
     def round_states(self) -> list[RoundState]:
-        """All rounds that are open or charged, in the order of task and number."""
+        """All open or charged rounds, ordered by task and number."""
         ...
 
     def draw_nonce(self) -> bytes:
-        """32 random bytes for the evidence of a successor; those that were drawn before no longer count."""
+        """32 random bytes for the evidence of a successor; earlier nonces become invalid."""
         ...
 
     def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> Writes:
@@ -170,5 +170,5 @@ class Aggregator(Protocol):
         ...
 
     def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
-        """What the successor needs, sealed to it, once its name is in force."""
+        """The package for the successor, sealed to it, once its name is in force."""
         ...

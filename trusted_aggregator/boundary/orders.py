@@ -1,4 +1,4 @@
-"""The orders of a developer, and what is said of a round or task that cannot follow one."""
+"""The orders of a developer, and the errors for a round or task that cannot follow one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LARGEST_ORDER = 256
 
 
 def parse_order(order: bytes) -> aggregator_pb2.RoundOrder:
-    """Raises ConfigurationError."""
+    """The order. Raises ConfigurationError."""
     if len(order) > _LARGEST_ORDER:
         raise ConfigurationError(f"Expected a round order of at most {_LARGEST_ORDER} bytes, got {len(order)}")
     try:
@@ -37,7 +37,7 @@ def require_same_model(round: int, model_sha256: bytes, order: aggregator_pb2.Ro
 
 
 def open_abandon_order(order: bytes, *, task_sha256: bytes, signature: population_pb2.CharterSignature) -> None:
-    """Returns if ``order`` ends this task under a good signature; whose key it may be is left to the caller.
+    """Returns if ``order`` ends this task under a valid signature; the caller checks whose key it is.
 
     Raises SignatureError, ConfigurationError.
     """
@@ -50,12 +50,12 @@ def open_abandon_order(order: bytes, *, task_sha256: bytes, signature: populatio
 
 
 def void(round: int) -> PrivacyError:
-    """Of a round whose charge has nothing that it could release."""
+    """The error for a charged round that has nothing to release."""
     return PrivacyError(
-        f"round {round} is void: what was charged is no longer stored; its charge stays, submit a new task"
+        f"round {round} is void: the charged contributions are no longer stored; its charge stays, submit a new task"
     )
 
 
 def not_open(round: int) -> ConfigurationError:
-    """Of a round that an order names and nobody opened."""
+    """The error for an order about a round that is not open."""
     return ConfigurationError(f"round {round} of that task is not open here; open it first")

@@ -16,7 +16,7 @@ from trusted_aggregator.state.records import SealedRecord, Writes
 
 
 def submitted(answers: Sequence[Refused | None]) -> enclave_pb2.SubmittedBatch:
-    """What became of contributions, as a message."""
+    """The outcomes of contributions, as a message."""
     return enclave_pb2.SubmittedBatch(
         refusals=bytes(0 if answer is None else answer.refusal.value for answer in answers),
         signatures=[answer.signature for answer in answers if answer is not None],
@@ -28,7 +28,7 @@ def submitted_of(message: enclave_pb2.SubmittedBatch, count: int) -> list[Refuse
     signatures = iter(message.signatures)
     answers = [Refused(Refusal(number), next(signatures, b"")) if number else None for number in message.refusals]
     if len(answers) != count:
-        raise StateError("the enclave answered another number of contributions; start the program again")
+        raise StateError("the enclave answered for another number of contributions; start the program again")
     return answers
 
 
@@ -43,7 +43,7 @@ def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
 
 
 def charged(given: Charged) -> enclave_pb2.ChargedRound:
-    """``given`` as a message."""
+    """The answer ``given`` as a message."""
     return enclave_pb2.ChargedRound(
         task_sha256=given.task_sha256,
         round=given.round,
@@ -71,7 +71,7 @@ HOST_PARTS = "masked_set"
 
 
 def ask_host_parts(task_sha256: bytes, round: int, start: int) -> enclave_pb2.EnclaveRequest:
-    """The request of such a page."""
+    """The request for a page of the host's parts."""
     return enclave_pb2.EnclaveRequest(
         masked_set=enclave_pb2.AskMaskedSet(task_sha256=task_sha256, round=round, start=start)
     )
@@ -93,7 +93,7 @@ def host_parts_of(reply: enclave_pb2.EnclaveReply) -> bytes:
 
 
 def sealed_length(sealed: int | Refusal, host_part: int | Refusal) -> enclave_pb2.SealedLength:
-    """The lengths of both parts of a contribution, or the refusal that each would meet."""
+    """The lengths of both parts of a contribution, or the refusal of every contribution."""
     if isinstance(sealed, Refusal):
         return enclave_pb2.SealedLength(refusal=cast(aggregator_pb2.Refusal, sealed.value))
     # A round that closed in between takes none either.
@@ -108,18 +108,18 @@ def sealed_length_of(message: enclave_pb2.SealedLength) -> tuple[int | Refusal, 
 
 
 def host_sha256(request: aggregator_pb2.SubmitRequest) -> bytes:
-    """SHA-256 of the part that the host holds of a contribution, as it tells its enclave; empty of none."""
+    """SHA-256 of the host's part of a contribution, as the host states it; empty if it has none."""
     return request.masked_sha256
 
 
 def seal_release(order: bytes, noise: bytes | None, host_sum: HostSum | None) -> enclave_pb2.EnclaveRequest:
-    """The request of a sealed release; ``host_sum`` where the round needs one."""
+    """The request for a sealed release, with ``host_sum`` if the round needs one."""
     given = None if host_sum is None else enclave_pb2.MaskedSum(sum=host_sum.sum, set_sha256=host_sum.set_sha256)
     return enclave_pb2.EnclaveRequest(seal_release=enclave_pb2.SealRelease(order=order, noise=noise, masked=given))
 
 
 def host_sum_of(message: enclave_pb2.SealRelease) -> HostSum | None:
-    """What ``seal_release`` was given of the host."""
+    """The host's sum in a request for a sealed release."""
     return HostSum(message.masked.sum, message.masked.set_sha256) if message.HasField("masked") else None
 
 

@@ -54,7 +54,7 @@ class AggregatorCore(HandingOver):
         identity: keys, policy and counters of this enclave.
         noise: what is added to the sums; the default draws exact Gaussians from the operating system's randomness.
             An object of the same process is the only way to another noise (rule P23), but for a policy with a
-            ``test_noise_seed``, which evidence shows and devices refuse unless told otherwise.
+            ``test_noise_seed``, which evidence shows and devices refuse by default.
 
     Raises:
         ConfigurationError: the policy is of another role.
@@ -107,7 +107,7 @@ class AggregatorCore(HandingOver):
 
     @classmethod
     def succeed(cls, taken: TakenOver, *, noise: IntegerNoise | None = None) -> AggregatorCore:
-        """The enclave that goes on with what another version handed over; ``restored_writes`` have to be stored."""
+        """The enclave that continues the state of another version; the host has to store ``restored_writes``."""
         core = cls(taken.identity, noise=noise)
         core._populations, core._holdings = dict(taken.populations), taken.holdings
         written = (record for population in core._populations.values() for record in population.writes(core._sealer))
@@ -117,7 +117,7 @@ class AggregatorCore(HandingOver):
     # Whose a population is
 
     def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
-        """Founds a population, or changes who owns it; tasks of keys that own it no longer are over. Idempotent.
+        """Founds a population, or changes its owners; tasks of former owners end. Idempotent.
 
         Raises:
             ConfigurationError: the charter is malformed.
@@ -149,7 +149,7 @@ class AggregatorCore(HandingOver):
             return None if found is None or found.charter is None else found.charter.signed
 
     def commit(self) -> None:
-        """Puts in force what all calls before this one asked to be written: the host says that it is durable.
+        """Puts the writes of all calls before this one in force: the host confirms that they are durable.
 
         Raises StateError where another copy of this enclave was faster, or the key of a released round is not erased.
         """
@@ -197,7 +197,7 @@ class AggregatorCore(HandingOver):
     # Rounds
 
     def check_task(self, signed_task: common_pb2.SignedTask) -> None:
-        """Returns if the task could begin now, once its population is founded. Raises as ``open_round``."""
+        """Returns if the task could begin now, after its population is founded. Raises as ``open_round``."""
         task = OpenedTask.open(signed_task)
         with self._admin:
             if not self._holdings.is_ended(task.sha256) and self._holdings.task(task.sha256) is None:
@@ -238,8 +238,8 @@ class AggregatorCore(HandingOver):
             if standing is not None and standing.state is ReleaseState.SEALED:
                 if self._holdings.task(task.sha256) is None:
                     raise PrivacyError(
-                        f"round {parsed.round} of {task.label} was released, and the task is forgotten here since: "
-                        "submit a new task"
+                        f"round {parsed.round} of {task.label} was released, and this enclave has "
+                        "erased the task: submit a new task"
                     )
                 return ()
             require_may_open(
@@ -264,7 +264,7 @@ class AggregatorCore(HandingOver):
             )
 
     def round_key(self, task_sha256: bytes, round: int) -> common_pb2.SignedRoundKey | None:
-        """The public key of a round that is open or charged, signed: to be forwarded once the opening is stored."""
+        """The signed public key of an open or charged round; the host forwards it once the opening is stored."""
         with self._admin:
             found = self._find_round(task_sha256, round)
             return None if isinstance(found, Refusal) else self._keys.signed(found)
@@ -319,13 +319,13 @@ class AggregatorCore(HandingOver):
             if standing is not None and standing.state is ReleaseState.SEALED:
                 return population.writes(self._sealer) if population.is_pending else ()
             if standing is None:
-                raise PrivacyError(f"round {parsed.round} was not charged: a release is charged first")
+                raise PrivacyError(f"round {parsed.round} was not charged: a release needs a charge first")
             if not isinstance(found, Round) or standing.charge is None:
                 raise void(parsed.round)
             require_same_model(found.number, found.model_sha256, parsed)
             population.require_committed()
             if standing.charge.events != task.charges(found.number):
-                raise StateError(f"the ledger charges round {found.number} otherwise; restore the newest state folder")
+                raise StateError(f"the ledger has another charge of round {found.number}; restore the state folder")
             drawn = self._noise(found, noise)
             signed = signed_release(found, standing.charge, self._identity.signing, noise=drawn, host_sum=host_sum)
             population.seal(task_id=task.id, round=found.number, release_sha256=release_sha256(signed))
@@ -363,14 +363,14 @@ class AggregatorCore(HandingOver):
             data = self._sealer.open(names.release_key(task.sha256, parsed.round), stored)
             signed = common_pb2.SignedRelease.FromString(data)
             if release_sha256(signed) != in_force.release_sha256:
-                raise StateError(f"the stored release of round {parsed.round} is another one: restore the state folder")
+                raise StateError(f"the stored release of round {parsed.round} is altered: restore the state folder")
             model = common_pb2.Release.FromString(signed.release).model_sha256
             require_same_model(parsed.round, model, parsed)
             self._erase_over()
             return data
 
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
-        """Ends a charged round whose sum or noise the host has lost: its charge stays. Idempotent.
+        """Ends a charged round whose sum or noise the host has lost; its charge stays. Idempotent.
 
         Raises StateError where no such round is charged.
         """
@@ -378,7 +378,7 @@ class AggregatorCore(HandingOver):
             task = self._holdings.task(task_sha256)
             standing = None if task is None else self._populations[task.population].find(task.id, round)
             if task is None or standing is None or standing.state is ReleaseState.SEALED:
-                raise StateError(f"round {round} is no charged round: there is nothing to give up")
+                raise StateError(f"round {round} is not a charged round: there is nothing to give up")
             population = self._populations[task.population]
             found = self._find_round(task_sha256, round)
             self._keys.erase([task_sha256])
@@ -392,9 +392,9 @@ class AggregatorCore(HandingOver):
             )
 
     def forget(self, task_sha256: bytes) -> Writes:
-        """Erases a task that nobody works on any more: its open rounds uncharged, its last release. Idempotent.
+        """Erases an idle task: its open rounds (uncharged) and its last release. Idempotent.
 
-        The host decides when, since an enclave has no clock that it can trust; whoever works on it opens it again.
+        The host decides when, since an enclave has no trusted clock; its server can open it again.
 
         Raises StateError where a round of it is charged and not released: its budget is spent, its release can come.
         """
@@ -410,7 +410,7 @@ class AggregatorCore(HandingOver):
     # What may be told
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
-        """(head of the population's ledger, encoded; its signature); None for a task that it never had.
+        """(head of the population's ledger, encoded; its signature); None for an unknown task.
 
         The host has the entries, and the head stands for them.
 
@@ -435,11 +435,11 @@ class AggregatorCore(HandingOver):
 
     def _require_authorized(self, task: OpenedTask, population: Population) -> None:
         if self._holdings.is_ended(task.sha256):
-            raise PrivacyError(f"{task.label} was ended by its developer: nothing of it is released; submit a new task")
+            raise PrivacyError(f"{task.label} was ended by its developer: it has no more releases; submit a new task")
         population.require_owner(task.developer_key, of=task.label)
 
     def _ordered(self, order: aggregator_pb2.RoundOrder) -> tuple[OpenedTask, Population]:
-        """The task of an order, whose developer owns the population now."""
+        """The task of an order; its developer owns the population now."""
         task = self._holdings.task(order.task_sha256)
         if task is None:
             raise not_open(order.round)
@@ -451,7 +451,8 @@ class AggregatorCore(HandingOver):
         minimum = max(task.definition.cohort.minimum, self._identity.policy.minimum_cohort)
         if found.contributions < minimum:
             raise PrivacyError(
-                f"round {found.number} has {found.contributions} contributions of at least {minimum}: it stays open"
+                f"round {found.number} has {found.contributions} contributions and needs at least "
+                f"{minimum}: it stays open"
             )
         contributions, set_sha256 = found.freeze()
         try:
@@ -484,7 +485,7 @@ class AggregatorCore(HandingOver):
         self._over.clear()
 
     def _show_charters(self) -> None:
-        """Puts charters in force into the log that evidence carries: who attests sees whose each population is."""
+        """Records charters in force in the event log, so that evidence shows the owners of each population."""
         for name in sorted(self._populations):
             charter = self._populations[name].charter
             if charter is not None and self._shown.get(name) != charter.sha256:

@@ -1,4 +1,4 @@
-"""A hand-over between two made-up enclaves of one made-up chip, in memory: both halves load what they ever need."""
+"""Rehearsal of a hand-over between two made-up enclaves of one chip, in memory: it loads all lazy imports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _IMAGES = ("sha384:" + "0" * 96, "sha384:" + "1" * 96)
 
 
 class _Guest(RehearsalGuest):
-    """A guest with evidence, of a chip that nobody pins; ``counters`` are shared by the enclaves of the chip."""
+    """A guest with evidence of a chip that nobody pins; ``counters`` are shared by the enclaves of the chip."""
 
     def __init__(
         self, platform: EmulatedPlatform, policy: EnclavePolicy, image: str, counters: dict[str, RehearsalCounter]
@@ -47,7 +47,7 @@ class _Guest(RehearsalGuest):
 
 
 def rehearse_hand_over() -> None:
-    """Founds a population, hands it over and takes it over; nothing of it is kept."""
+    """Founds a population, hands it over and takes it over; keeps nothing of it."""
     developer, endorser, log_key = SigningKey.generate(), SigningKey.generate(), NoteKey.generate("rehearsal/log")
     pinned = LogPolicy(log_keys=(log_key.public(Kind.NOTE).text,), endorser_keys=(endorser.public.hex(),))
     policy = EnclavePolicy(role="aggregator", founders=(developer.public.hex(),), upgrade=UpgradePolicy(log=pinned))

@@ -1,4 +1,4 @@
-"""The old enclave's half of a hand-over: the populations go to the next version of the code, with what opens them.
+"""The old enclave's half of a hand-over: it passes the populations, and the keys to them, to the next version.
 
 Guarantee: of all enclaves, exactly one can charge a population, at every moment and whatever hosts do. The successor is
 named in each population's record, and that record is in force (durable, the counters moved) before the successor gets
@@ -40,7 +40,7 @@ from trusted_aggregator.state.sealed_state import Sealer, Successor
 
 
 class HandingOver(Submissions):
-    """What the enclave does as the old one of two."""
+    """The state of the old enclave during a hand-over."""
 
     def __init__(self, identity: EnclaveIdentity) -> None:
         super().__init__(identity)
@@ -52,7 +52,7 @@ class HandingOver(Submissions):
         self._nonce: bytes | None = None
 
     def draw_nonce(self) -> bytes:
-        """32 random bytes for the evidence of a successor; those that were drawn before no longer count."""
+        """32 random bytes for the evidence of a successor; earlier nonces become invalid."""
         with self._admin:
             self._nonce = os.urandom(NONCE_BYTES)
             return self._nonce
@@ -83,7 +83,7 @@ class HandingOver(Submissions):
             return (*written, *erased)
 
     def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
-        """What the successor needs, sealed to it, once its name is in force in every population's record.
+        """The package for the successor, sealed to it, once its name is in force in every population's record.
 
         Raises, besides what ``begin_hand_over`` raises, PrivacyError where it is not in force.
         """
@@ -112,7 +112,7 @@ class HandingOver(Submissions):
             )
 
     def _require_holder(self) -> None:
-        """Raises StateError where populations were handed over: this enclave founds no other ones either."""
+        """Raises StateError after a hand-over: this enclave then founds no other populations either."""
         for population in self._populations.values():
             if population.record.successor is not None:
                 population.require_committed()
@@ -121,14 +121,15 @@ class HandingOver(Submissions):
         policy = self._identity.policy
         if policy.upgrade is None:
             raise ConfigurationError(
-                "the policy of this enclave names no log and no endorsers (--upgrade): it hands over nothing"
+                "the policy of this enclave names no log and no endorsers (--upgrade): it cannot hand "
+                "over its populations"
             )
         if self._nonce is None:
             raise StateError("no nonce was drawn for the successor's evidence; ask for one first")
         chip = OwnChip.of(self._identity)
         verified = chip.verify(request.successor, nonce=self._nonce)
         if verified.image_digest == self._identity.image_digest:
-            raise ConfigurationError("the successor is the very code that runs here: there is nothing to hand over")
+            raise ConfigurationError("the successor runs the same code as this enclave: there is nothing to hand over")
         EndorsedImages.read(request.log, policy.upgrade, now=chip.now).require(
             role=policy.role, image_digest=verified.image_digest, policy_sha256=policy.sha256.hex()
         )
@@ -141,7 +142,7 @@ class HandingOver(Submissions):
         return founded
 
     def _freeze_rounds(self) -> bool:
-        """Whether nobody contributed to the rounds that are held: then nobody does any more."""
+        """Whether the open rounds have no contributions; if so, they accept no more."""
         held = self._holdings.rounds()
         if any(round.status is not Status.OPEN or round.contributions for round in held):
             return False
@@ -153,7 +154,7 @@ class HandingOver(Submissions):
         return empty
 
     def _drop_rounds(self) -> Writes:
-        """Holds no round any more; what the host erases of them."""
+        """Drops all rounds; returns what the host has to erase."""
         held = self._holdings.rounds()
         for round in held:
             self._holdings.drop_round(round)

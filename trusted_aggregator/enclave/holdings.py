@@ -1,6 +1,6 @@
-"""What an enclave holds in memory: tasks with records, rounds that are open or charged, and the ids of ended tasks.
+"""The tasks and rounds in an enclave's memory: tasks with records, open or charged rounds, and ids of ended tasks.
 
-Of a round that is released or void, nothing is held: the population's ledger knows all that is left of it.
+A released or void round is not kept in memory: the population's ledger has its final state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import SealedRecord, noise_key, release_key, round_key, task_key
 
-#: What the ledger says of a round that is not held.
+#: The status of a round that is not in memory, by its state in the ledger.
 _STATUS = {
     ReleaseState.CHARGED: Status.VOID,  # charged, and not held: what was charged is gone
     ReleaseState.SEALED: Status.RELEASED,
@@ -25,7 +25,7 @@ _STATUS = {
 
 
 class Holdings:
-    """Tasks and rounds by their ids. ``find_round`` may be called by any thread, all else by one at a time."""
+    """Tasks and rounds by their ids. Any thread may call ``find_round``; all other calls are serialised."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class Holdings:
         self.lost: list[tuple[bytes, int]] = []
 
     def find_round(self, task_sha256: bytes, round: int, populations: Mapping[str, Population]) -> Round | Refusal:
-        """A round that is held; the refusal that a contribution to it meets where it is not."""
+        """A round in memory; otherwise the refusal for a contribution to it."""
         with self._lock:
             found = self._rounds.get((task_sha256, round))
             if found is not None:
@@ -50,7 +50,7 @@ class Holdings:
             return Refusal.ROUND_CLOSED if charged else Refusal.WRONG_ROUND
 
     def holds(self, task_sha256: bytes, round: int) -> bool:
-        """Whether a round is held: open, charged, or sealed and not in force."""
+        """Whether a round is in memory: open, charged, or sealed and not yet in force."""
         with self._lock:
             return (task_sha256, round) in self._rounds
 
@@ -65,12 +65,12 @@ class Holdings:
             return [task for task in self._tasks.values() if task.population == population]
 
     def tasks_without_rounds(self) -> set[bytes]:
-        """Tasks of which no round is held, those that were ended among them."""
+        """All tasks without a round in memory, ended ones included."""
         with self._lock:
             return {*self._tasks, *self._ended}.difference(task for task, _ in self._rounds)
 
     def rounds(self, tasks: Collection[bytes] | None = None) -> list[Round]:
-        """Rounds that are held, in the order of task and number; of some tasks alone where they are given."""
+        """Rounds in memory by task and number; only those of the given tasks, if any are given."""
         with self._lock:
             held = sorted(self._rounds.items())
         return [round for (task, _), round in held if tasks is None or task in tasks]
@@ -81,28 +81,28 @@ class Holdings:
             return task_sha256 in self._ended
 
     def add_task(self, task: OpenedTask) -> None:
-        """Holds a task."""
+        """Adds a task."""
         with self._lock:
             self._tasks[task.sha256] = task
 
     def add_round(self, round: Round) -> None:
-        """Holds a round of a task that is held."""
+        """Adds a round of a known task."""
         with self._lock:
             self._rounds[round.task_sha256, round.number] = round
 
     def drop_round(self, round: Round) -> None:
-        """Erases a round and holds it no longer."""
+        """Erases a round and removes it."""
         with self._lock:
             self._rounds.pop((round.task_sha256, round.number), None)
         round.erase()
 
     def end(self, tasks: Iterable[bytes]) -> None:
-        """Notes that owners ended these tasks."""
+        """Records that owners ended these tasks."""
         with self._lock:
             self._ended.update(tasks)
 
     def drop_task(self, task_sha256: bytes, population: Population) -> tuple[SealedRecord, ...]:
-        """Erases all rounds of a task, and holds it no longer; what the host has to erase of it."""
+        """Erases all rounds of a task and removes it; returns what the host has to erase."""
         for held in self.rounds([task_sha256]):
             self.drop_round(held)
         with self._lock:
@@ -119,7 +119,7 @@ class Holdings:
         return tuple(SealedRecord(key, None) for key in keys)
 
     def state(self, task: OpenedTask, number: int, population: Population) -> RoundState | None:
-        """Where a round stands; None for one that was never opened, or whose opening is gone."""
+        """The state of a round; None for one that was never opened or whose opening is lost."""
         with self._lock:
             found = self._rounds.get((task.sha256, number))
         standing = population.find(task.id, number)

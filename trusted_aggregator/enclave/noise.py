@@ -1,4 +1,4 @@
-"""Which noise an enclave adds: by its attested policy exact and secret, or, in tests alone, repeatable."""
+"""The noise that an enclave adds: exact and secret by its attested policy, or repeatable in tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestNoise:
 
 
 def noise_of(policy: EnclavePolicy) -> Callable[[int], IntegerNoise]:
-    """The noise of each round, by its number: exact Gaussians of the system's randomness, or of a test's seed."""
+    """The noise of each round, by its number: exact Gaussians from the system's randomness, or from a test's seed."""
     seed = policy.test_noise_seed
     if seed is None:
         exact = GaussianNoise(OperatingSystemNoise())

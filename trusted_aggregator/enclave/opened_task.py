@@ -20,7 +20,7 @@ from trusted_aggregator.state.sealed_state import TaskRecord
 
 @dataclass(frozen=True)
 class OpenedTask:
-    """A task whose signature and every field were checked, and what follows from its definition alone."""
+    """A task with checked signature and fields, and the values that follow from its definition alone."""
 
     signed: common_pb2.SignedTask
     sha256: bytes
@@ -33,7 +33,7 @@ class OpenedTask:
 
     @classmethod
     def restored(cls, record: TaskRecord) -> OpenedTask:
-        """The task of a record that was unsealed: it was checked before it was sealed."""
+        """The task of an unsealed record: it was checked before it was sealed."""
         definition = common_pb2.TaskDefinition.FromString(record.signed.definition)
         task = cls(record.signed, task_sha256(record.signed), definition)
         # Most tasks are over, and what their records know of them is enough.
@@ -42,7 +42,7 @@ class OpenedTask:
 
     @functools.cached_property
     def queries(self) -> tuple[Query, ...]:
-        """Of each planned round."""
+        """The queries of all planned rounds."""
         algorithm = algorithm_for(self.definition)
         queries = tuple(algorithm.query(number) for number in range(len(algorithm.planned_releases())))
         for query in queries:
@@ -51,22 +51,22 @@ class OpenedTask:
 
     @property
     def rounds(self) -> type[Round]:
-        """What each of its rounds is."""
+        """The plans of all rounds."""
         return round_class(self.definition)
 
     @functools.cached_property
     def largest(self) -> int:
-        """Bytes of its largest release, and so of the noise of one."""
+        """Size in bytes of its largest release, and so of the noise of one."""
         return max(8 * sum(release.coordinates for release in query.releases) for query in self.queries)
 
     @functools.cached_property
     def planned(self) -> int:
-        """Rounds that it will have had when it is finished."""
+        """The number of rounds of the finished task."""
         return len(self.queries)
 
     @functools.cached_property
     def sampling(self) -> Sampling | None:
-        """How contributions are drawn; None where all count."""
+        """The sampling of contributions; None if all count."""
         return sampling_of(self.definition)
 
     @property
@@ -91,18 +91,18 @@ class OpenedTask:
 
     @property
     def budget(self) -> Budget:
-        """What its releases may spend."""
+        """The budget of its releases."""
         return Budget(self.definition.privacy.epsilon, self.definition.privacy.delta)
 
     @property
     def record(self) -> TaskRecord:
-        """What the host keeps of it."""
+        """The record of the task that the host keeps."""
         return TaskRecord(self.signed, self.largest, self.planned)
 
     def charges(self, round: int) -> tuple[Event, ...]:
-        """What a round costs."""
+        """The privacy events of each round."""
         return round_charges(self.queries[round], self.sampling)
 
     def most(self, population_delta: float) -> int:
-        """Contributions beyond these could not be charged: a delta has to stay below one over the population."""
+        """The most contributions that could be charged: delta has to stay below one over the population."""
         return accounting.most_users(max(self.budget.delta, population_delta))

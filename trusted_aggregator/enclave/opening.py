@@ -1,4 +1,4 @@
-"""What has to hold before a round is opened: the policy's terms, the order of rounds, both budgets, the limits."""
+"""The conditions for the opening of a round: the policy's terms, the order of rounds, both budgets, and the limits."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def require_may_open(
         )
     if task.sampling is not None and policy.accumulation != "oblivious":
         raise PrivacyError(
-            f"accumulation={policy.accumulation!r} of this enclave's policy shows which contributions count: "
-            f"{task.label} is sampled in secret, and needs 'oblivious'"
+            f"accumulation={policy.accumulation!r} of this enclave's policy reveals which "
+            f"contributions count: {task.label} is sampled in secret, and needs 'oblivious'"
         )
     if number >= task.planned:
         raise ConfigurationError(f"Expected round={number} of the task to be from 0 to {task.planned - 1}")
     _require_sizes(task)
     if population.find(task.id, number) is not None:
-        raise PrivacyError(f"round {number} is void: it was charged, and its state is gone; submit a new task")
+        raise PrivacyError(f"round {number} is void: it was charged, and its state is lost; submit a new task")
     if number:
         before = population.find(task.id, number - 1)
         if before is None or before.state is not ReleaseState.SEALED or holdings.holds(task.sha256, number - 1):
             raise PrivacyError(f"round {number} cannot be opened before round {number - 1} is released")
     elif holdings.task(task.sha256) is None:
-        population.require_room_for_ends(len(holdings.tasks_of(population.name)) + 1)
+        population.require_capacity_for_ends(len(holdings.tasks_of(population.name)) + 1)
         everything = [event for planned in range(task.planned) for event in task.charges(planned)]
-        population.require_room(
+        population.require_budget(
             task_id=task.id, events=everything, budget=task.budget, users=cohort.goal,
             what=f"{task.label} with all its {task.planned} rounds",
         )  # fmt: skip
-    population.require_room(
+    population.require_budget(
         task_id=task.id, events=task.charges(number), budget=task.budget,
         users=cohort.goal, what=f"round {number} of {task.label}",
     )  # fmt: skip
@@ -66,7 +66,7 @@ def require_may_open(
 def require_may_begin(
     task: OpenedTask, populations: Mapping[str, Population], *, holdings: Holdings, identity: EnclaveIdentity
 ) -> None:
-    """Returns if round 0 of a task that is not held may be opened now, or once its developer founds its population.
+    """Returns if round 0 of a new task may be opened now, or once its developer founds the population.
 
     Raises as ``require_may_open``; PrivacyError also where the developer neither owns the population nor may found it.
     """
@@ -81,7 +81,7 @@ def require_may_begin(
 
 
 def make_room(task: OpenedTask, number: int, *, population: Population, holdings: Holdings) -> list[SealedRecord]:
-    """What the host erases so that a round can be opened within the limits: finished tasks, and the last release.
+    """Records that the host erases so that a round fits the limits: finished tasks, and the last release.
 
     Raises PopulationFull, which names the limit, where what is under way leaves no room; nothing is erased then.
     """
@@ -117,7 +117,7 @@ def _require_sizes(task: OpenedTask) -> None:
 
 
 def _lack(tasks: list[OpenedTask], holdings: Holdings) -> str:
-    """Which limit these tasks exceed, in words; empty where none."""
+    """The limit that these tasks exceed, in words; empty if there is none."""
     if len(tasks) > MOST_TASKS:
         return f"has {len(tasks) - 1} tasks under way, of at most {MOST_TASKS}"
     definitions = sum(len(held.signed.definition) for held in tasks)

@@ -1,4 +1,4 @@
-"""The aggregator's enclave as a process: it takes its state back over the socket to its host, then serves it.
+"""The aggregator's enclave as a process: it restores its state over the socket to its host, then serves the host.
 
 The platform measures this module with everything that it imports, and starts it without network and without files: the
 socket is all it has. ``warm_up`` runs before the doors close.
@@ -32,7 +32,7 @@ _MOST_SUBMITS = 4096
 
 
 def warm_up() -> None:
-    """Does once what the enclave will do, so that nothing is left to load."""
+    """Runs every step once, so that all lazy imports are loaded."""
     rehearse()
     rehearse_hand_over()
 
@@ -66,7 +66,7 @@ def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = No
 def _predecessor(
     connection: Connection, identity: EnclaveIdentity
 ) -> tuple[enclave_pb2.SealedRecords, TakingOver | None]:
-    """The first page of records, and the hand-over where the host told of one before it."""
+    """The first page of records, and the hand-over if the host sent one before it."""
     taking: TakingOver | None = None
     while True:
         request = expect(connection, "records", "ask_nonce", "evidence", "take_over", "reseal")
@@ -108,7 +108,9 @@ def _contributions(connection: Connection, task_sha256: bytes, round: int) -> It
 
 
 def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
-    """The calls of the host. A release may take long, so submissions and what is asked in passing have own threads."""
+    """The routes for calls of the host. A release may take long, so submissions and short queries have their own
+    threads.
+    """
     calls = _Calls(core, identity)
     return {
         "submit": Route("submit", calls.submit),
@@ -138,7 +140,7 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
 
 
 class _Calls:
-    """From messages to the core and back; the core checks what is inside of them."""
+    """Converts messages to calls of the core and back; the core checks their content."""
 
     def __init__(self, core: Aggregator, identity: EnclaveIdentity) -> None:
         self._core = core
@@ -247,7 +249,7 @@ class _Calls:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Why the other enclave was refused is public, and reaches the operator."""
+    """Passes on why the other enclave was refused: the reason is public, and the operator needs it."""
     try:
         yield
     except (AttestationError, TransparencyError) as error:

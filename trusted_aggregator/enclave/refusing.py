@@ -1,4 +1,4 @@
-"""Signed refusals: the enclave's word that exactly these bytes can never count in this round.
+"""Signed refusals: the enclave's statement that exactly these bytes can never count in this round.
 
 A device charges itself for what it sent unless it has that word. The enclave signs in two cases:
 
@@ -40,20 +40,20 @@ Key = tuple[bytes, int]
 
 
 class ClosedRound(NamedTuple):
-    """A round whose set is in force: its public key, and what counted in it, ascending."""
+    """A round whose set is in force: its public key, and the prefixes that counted, ascending."""
 
     public_key: bytes
     marks: npt.NDArray[np.uint64]
 
     def counts(self, sealed: bytes) -> bool:
-        """Whether a ciphertext that begins like this one may have counted."""
+        """Whether a ciphertext with this prefix may have counted."""
         (mark,) = _sorted(sealed[:MARK_BYTES])
         place = int(np.searchsorted(self.marks, mark))
         return place < len(self.marks) and bool(self.marks[place] == mark)
 
 
 class ClosedRounds:
-    """What is remembered of closed rounds, the oldest forgotten first.
+    """The remembered closed rounds; the oldest are dropped first.
 
     Thread-safe, with a lock of its own: whoever asks for a refusal waits for no change of a population.
     """
@@ -64,13 +64,13 @@ class ClosedRounds:
         self._marks = 0
 
     def add_charged(self, rounds: Iterable[Round]) -> None:
-        """Remembers what counted in those of ``rounds`` that are charged, in force."""
+        """Adds those of ``rounds`` that are charged, in force."""
         for round in rounds:
             if round.status is not Status.OPEN and (round.task_sha256, round.number) not in self._rounds:
                 self._add(round, bytes(round.marks))
 
     def add_ended(self, rounds: Iterable[Round]) -> None:
-        """Remembers rounds whose task was ended before they were released, in force: nothing counted in them."""
+        """Adds rounds whose task ended before their release, in force: no contribution to them counted."""
         for round in rounds:
             self._add(round, b"")
 
@@ -91,7 +91,7 @@ class ClosedRounds:
 
 
 def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: aggregator_pb2.SubmitRequest) -> bytes:
-    """The signature of a refusal by ``Round.judge``; empty where the round closed meanwhile."""
+    """The signature of a refusal by ``Round.judge``; empty if the round closed in the meantime."""
     if refusal in CLOSED:
         return b""
     digest = hashlib.sha256(given.sealed_contribution).digest()
@@ -104,7 +104,7 @@ def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: aggr
 def sign_closed(
     signing: SigningKey, closed: ClosedRound | None, refusal: Refusal, given: aggregator_pb2.SubmitRequest
 ) -> bytes:
-    """The signature of a refusal by a round that is closed; empty where the bytes may have counted."""
+    """The signature of a refusal by a closed round; empty if the bytes may have counted."""
     sealed = given.sealed_contribution
     if closed is None or refusal not in CLOSED or len(sealed) < MARK_BYTES or closed.counts(sealed):
         return b""

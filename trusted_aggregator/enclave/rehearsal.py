@@ -1,4 +1,4 @@
-"""One tiny task of each kind from first round to last, in memory alone: what Python loads on first use is loaded.
+"""Rehearsal: one tiny task of each kind from first round to last, in memory, which loads all lazy imports.
 
 An enclave cannot open files once it serves, so anything that its code or its libraries import late has to be there
 before. A list of such imports would be wrong with the next library; running every step is not. The kinds are those that
@@ -47,20 +47,20 @@ _LARGE = SEGMENT_BYTES // 4 + 1
 
 
 class _NoNoise:
-    """The sums of a rehearsal are made up; exact noise would build a table for each of its standard deviations."""
+    """No noise: the sums of a rehearsal are made up, and exact noise would build a table per standard deviation."""
 
     def sample(self, ratio: float, count: int) -> Int64Array:
         return np.zeros(count, dtype=np.int64)
 
 
 def rehearse() -> None:
-    """Runs all of them; nothing of it is kept."""
+    """Runs all rehearsals; keeps nothing of them."""
     rehearse_full_participation()
     rehearse_sampling()
 
 
 def rehearse_full_participation() -> None:
-    """Runs the tasks of which every contribution counts."""
+    """Runs the tasks in which every contribution counts."""
     GaussianNoise(OperatingSystemNoise()).sample(1.0, 1)
     issuer = _Issuer()
     for definition in _unsampled():
@@ -69,7 +69,7 @@ def rehearse_full_participation() -> None:
 
 
 def rehearse_sampling() -> None:
-    """Runs the tasks whose contributions are drawn: their accountant takes longer to load than all the rest."""
+    """Runs the tasks with sampled contributions: their accountant is the slowest part to load."""
     issuer, unsampled = _Issuer(), _unsampled()
     sampled = [_sampled(definition) for definition in unsampled if not algorithm_for(definition).dense]
     for definition in sampled:
@@ -85,7 +85,7 @@ def _unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
 
 
 def _account(definitions: Iterable[common_pb2.TaskDefinition]) -> None:
-    """What a population pays whose ledger holds charges of any two kinds: each pair may have its own accountant."""
+    """Charges a ledger with each pair of kinds: each pair may need its own accountant."""
     charges: dict[type[Event], Event] = {}
     for definition in definitions:
         for event in round_charges(algorithm_for(definition).query(0), sampling_of(definition)):
@@ -95,7 +95,7 @@ def _account(definitions: Iterable[common_pb2.TaskDefinition]) -> None:
 
 
 def _sampled(unsampled: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
-    """The same task with the same noise, which is more than its draw needs: to find out how much less takes seconds."""
+    """The same task with the same noise: more than its draw needs, but the exact amount takes seconds to find."""
     definition = common_pb2.TaskDefinition()
     definition.CopyFrom(unsampled)
     definition.cohort.enclave_poisson.CopyFrom(common_pb2.EnclavePoisson(probability=0.01, most_contributions=2, cap=2))
@@ -103,7 +103,7 @@ def _sampled(unsampled: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
 
 
 class _Issuer:
-    """Signs tokens without blinding them: nobody is hidden from anybody here."""
+    """Signs tokens without blinding: a rehearsal has no identities to protect."""
 
     def __init__(self) -> None:
         self.key = SigningKey.generate()
@@ -143,7 +143,7 @@ class _Rehearsal:
         self._records: dict[str, bytes] = {}
 
     def run(self) -> None:
-        """Every round, with a new start in the middle of each; then other owners, and the end of the task."""
+        """Runs every round, with a restart in the middle of each; then other owners, and the end of the task."""
         population = self._definition.population
         first = approve(
             found(population, owners=[self._developer.public], issuer_key=self._issuer.key.public), self._developer

@@ -1,4 +1,4 @@
-"""The signed release of a round: noisy sums, what they cost, and nothing else."""
+"""The signed release of a round: its noisy sums and their cost, nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def signed_release(
         PrivacyError, ConfigurationError: as ``Round.noisy_sums``.
     """
     if (*found.freeze(), found.record.noise_id) != (entry.contributions, entry.id_set_sha256, entry.noise_id):
-        raise StateError(f"the contributions or the noise of round {found.number} are not those that were charged")
+        raise StateError(f"the contributions or the noise of round {found.number} differ from the charged ones")
     sums = found.noisy_sums(noise, host_sum)
     release = common_pb2.Release(
         task_sha256=found.task_sha256,
@@ -54,5 +54,5 @@ def signed_release(
 
 
 def release_sha256(signed: common_pb2.SignedRelease) -> bytes:
-    """What the ledger names a release by: SHA-256 of its signed bytes."""
+    """The hash that names a release in the ledger: SHA-256 of its signed bytes."""
     return hashlib.sha256(signed.release).digest()

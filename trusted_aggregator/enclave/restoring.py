@@ -1,4 +1,4 @@
-"""An enclave's memory made again from the records that it had its host store.
+"""Restores an enclave's memory from the records that its host stored.
 
 The population's record decides; the others are believed as far as they fit it. A round whose release was sealed is
 over, whatever else the host brings back. A charged round goes on only with the very contributions and the noise that
@@ -36,7 +36,7 @@ def restore(
     records: Mapping[str, bytes],
     contributions: Contributions,
 ) -> tuple[dict[str, Population], Holdings, Writes]:
-    """Populations by name, what is held of them, and what the host has to erase before anything else.
+    """Populations by name, tasks and rounds in memory, and the records that the host has to erase first.
 
     ``round_sealer`` opens the records of a task's round. A round that is erased is as one without records; they have to
     go, since none of them would open under the secret of the task's next round.
@@ -98,7 +98,7 @@ def _restored(
     holdings: Holdings,
     contributions: Contributions,
 ) -> bool:
-    """Whether the round is open or charged, and held now."""
+    """Whether the round is open or charged, and now in memory."""
     order = parse_order(record.order)
     if holdings.is_ended(order.task_sha256):
         return False

@@ -1,4 +1,4 @@
-"""The keys of rounds: each round has its own, and nothing that outlives the round opens what was sealed to it.
+"""The keys of rounds: each round has its own, and it is erased with the round.
 
 A round's contributions are sealed to an HPKE key that is drawn with its opening. Its private half, the seed of its draw
 and its noise are in records under a key of two parts: the enclave's sealing key, which can be derived for as long as
@@ -32,25 +32,25 @@ class RoundKeys:
         self._identity = identity
 
     def new_sealer(self, task_sha256: bytes) -> Sealer:
-        """Seals the records of a round that is opened now; those of the task's rounds before are closed for good.
+        """A sealer for the records of a new round; the task's earlier rounds become unreadable for good.
 
         Raises StateError where the platform cannot store or erase.
         """
         return self._sealer(self._identity.guest.slots.create(task_sha256.hex()))
 
     def sealer(self, task_sha256: bytes) -> Sealer | None:
-        """Opens the records of the task's round; None where they are erased."""
+        """The sealer for the records of the task's round; None if its secret is erased."""
         secret = self._identity.guest.slots.read(task_sha256.hex())
         return None if secret is None else self._sealer(secret)
 
     def erase(self, tasks: Iterable[bytes]) -> None:
-        """Erases what opens the records of these tasks' rounds. Idempotent. Raises StateError where that fails."""
+        """Erases the secrets for the records of these tasks' rounds. Idempotent. Raises StateError if that fails."""
         names = [task.hex() for task in tasks]
         if names:
             self._identity.guest.slots.erase(names)
 
     def signed(self, round: Round) -> common_pb2.SignedRoundKey:
-        """A round's public key: the same bytes at every call and after every restart."""
+        """A round's signed public key: the same bytes at every call and after every restart."""
         data = domains.round_key(
             round.task_sha256, round.number, round.model_sha256, self._identity.policy.sha256, round.public_key
         )

@@ -1,4 +1,4 @@
-"""The half of the enclave that contributions come to."""
+"""The part of the enclave that takes contributions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trusted_aggregator.state.population import Population
 
 
 class Submissions:
-    """Finds the round of each contribution; ``submit`` and ``submit_batch`` run in parallel, all else does not."""
+    """Routes each contribution to its round. ``submit`` and ``submit_batch`` may run in parallel, the rest may not."""
 
     def __init__(self, identity: EnclaveIdentity) -> None:
         self._identity = identity
@@ -27,14 +27,14 @@ class Submissions:
         self._closed = ClosedRounds()
 
     def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, host_sha256: bytes = b"") -> Refusal | None:
-        """Counts one sealed contribution, once; None means accepted, and to be stored before it is acknowledged."""
+        """Counts one sealed contribution, once; None means accepted: the host stores it before it acknowledges it."""
         found = self._find_round(task_sha256, round)
         if isinstance(found, Refusal):
             return found
         return found.submit([sealed], host_sha256=[host_sha256])[0]
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
-        """``submit`` for each, those of one round in order; refusals are signed where they are for good."""
+        """``submit`` for each, in order within a round; signs refusals that are final."""
         answers: list[Refused | None] = [None] * len(submits)
         rounds: dict[tuple[bytes, int], list[int]] = {}
         for number, given in enumerate(submits):
@@ -51,7 +51,7 @@ class Submissions:
         return answers
 
     def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
-        """The refusal of a contribution to a round that takes none, signed where it did not count; nothing is kept.
+        """The refusal of a contribution to a closed round, signed if it did not count; keeps nothing.
 
         The first bytes of the sealed contribution are enough (``odp.crypto.refusals``).
         """
@@ -77,7 +77,7 @@ class Submissions:
         return answers
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """Length of every well-formed sealed contribution to a round: what a host may take in of one.
+        """Length of every well-formed sealed contribution to a round: the limit of what a host accepts.
 
         The refusal that each of them would meet where the round takes none.
         """
@@ -87,32 +87,32 @@ class Submissions:
         return found.sealed_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
 
     def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """Length of the part of each contribution that stays with the host, 0 where none does; or the refusal."""
+        """Length of the host's part of each contribution, 0 if there is none; or the refusal."""
         found = self._find_round(task_sha256, round)
         if isinstance(found, Refusal):
             return found
         return found.host_part_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
 
     def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
-        """A page of what the host has to sum of a charged round; see ``Round.host_parts``, and what it raises."""
+        """A page of the parts that the host has to sum in a charged round; see ``Round.host_parts`` for errors."""
         with self._admin:
             return self._held(task_sha256, round).host_parts(start)
 
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
-        """How many contributions a round has; None for an unknown one."""
+        """The number of contributions of a round; None for an unknown one."""
         with self._admin:
             task = self._holdings.task(task_sha256)
             return None if task is None else self._holdings.state(task, round, self._populations[task.population])
 
     def round_states(self) -> list[RoundState]:
-        """All rounds that are open or charged, and those that the last start found void, by task and number."""
+        """All open or charged rounds, and those that the last start found void, by task and number."""
         with self._admin:
             held = [(found.task_sha256, found.number) for found in self._holdings.rounds()]
             states = [self.round_state(*key) for key in sorted({*held, *self._holdings.lost})]
         return [state for state in states if state is not None]
 
     def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
-        """Notes what the host holds alone of an open round; see ``Round.announce``, and what it raises."""
+        """Records the contributions of an open round that only the host holds; see ``Round.announce`` for errors."""
         with self._admin:
             self._held(task_sha256, round).announce(clients, set_sha256)
 

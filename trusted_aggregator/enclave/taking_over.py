@@ -1,4 +1,4 @@
-"""The new enclave's half of a hand-over: it checks who hands over, opens the old records, and seals them for itself.
+"""The new enclave's half of a hand-over: it checks the old enclave, opens its records, and seals them for itself.
 
 Guarantee: the ledger that this enclave continues is the one of an enclave of this chip and this policy, whose code
 enough endorsers have endorsed in the log and not withdrawn, and it is the newest: the chip's counters stand at the
@@ -38,7 +38,7 @@ from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Succ
 
 @dataclass(frozen=True)
 class TakenOver:
-    """What an enclave goes on with, and the records of the tasks, sealed for it."""
+    """The state that an enclave continues with, and the records of the tasks, sealed for it."""
 
     identity: EnclaveIdentity
     populations: Mapping[str, Population]
@@ -57,12 +57,12 @@ class TakingOver:
         self._statement = hand_over_pb2.HandOverStatement()
 
     def draw_nonce(self) -> bytes:
-        """32 random bytes for the evidence of the predecessor; those that were drawn before no longer count."""
+        """32 random bytes for the evidence of the predecessor; earlier nonces become invalid."""
         self._nonce = os.urandom(NONCE_BYTES)
         return self._nonce
 
     def accept(self, package: hand_over_pb2.HandOverPackage, log: hand_over_pb2.LogExcerpt) -> None:
-        """Takes the key to the old records, from an enclave that may give it.
+        """Takes the key to the old records, from an enclave that has the right to give it.
 
         Raises:
             AttestationError, TransparencyError: its evidence is not accepted, or too few endorsers stand behind it.
@@ -73,7 +73,9 @@ class TakingOver:
         """
         policy, given = self._identity.policy, package.hand_over
         if policy.upgrade is None:
-            raise ConfigurationError("the policy of this enclave names no log and no endorsers: it takes over nothing")
+            raise ConfigurationError(
+                "the policy of this enclave names no log and no endorsers: it cannot take over populations"
+            )
         if self._nonce is None:
             raise StateError("no nonce was drawn for the predecessor's evidence; ask for one first")
         chip = OwnChip.of(self._identity)
@@ -103,13 +105,13 @@ class TakingOver:
         Raises StateError where it is no release, or the predecessor did not seal it.
         """
         if not record.key.startswith(names.RELEASE_PREFIX) or record.data is None:
-            raise StateError(f"sealed record {record.key!r} is no release")
+            raise StateError(f"sealed record {record.key!r} is not a release")
         signed = common_pb2.SignedRelease.FromString(self._opened(record.key, record.data))
         signed.signature = self._identity.signing.sign(domains.RELEASE, signed.release)
         return self._own.seal(record.key, signed.SerializeToString(deterministic=True))
 
     def finish(self, records: Mapping[str, bytes]) -> TakenOver:
-        """Populations and tasks of the predecessor's ``records``; those of rounds are left behind.
+        """Populations and tasks from the predecessor's ``records``; records of rounds are dropped.
 
         Raises:
             StateError: a record was changed or is missing, or a population was rolled back.

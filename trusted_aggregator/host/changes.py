@@ -1,7 +1,7 @@
-"""The enclave's writes on their way to the disk, in the order in which it made them.
+"""The enclave's writes on their way to the disk, in the order in which the enclave made them.
 
-Whoever asks the enclave for a change holds the one turn from the question until the answer is stored. Where storing
-fails, the enclave is ahead of its files: nobody gets a turn any more, and the program stops.
+A change holds the only turn from the call to the enclave until its answer is stored. If storing fails, the enclave is
+ahead of its files: no further change starts, and the program stops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trusted_aggregator.state.records import SealedRecord
 
 
 class Changes:
-    """One turn after another. ``failed`` is called when something could not be stored: the program has to stop."""
+    """A queue of changes. ``failed`` is called when a write could not be stored: the program has to stop."""
 
     def __init__(self, core: Aggregator, storage: Storage, *, failed: Callable[[StateError], None]) -> None:
         self._core = core
@@ -30,7 +30,7 @@ class Changes:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Held around a question to the enclave and the storing of its answer.
+        """Held during a call to the enclave and the storing of its answer.
 
         Raises StateError where something could not be stored before.
         """
@@ -41,7 +41,7 @@ class Changes:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Within a turn: others have theirs meanwhile, and this one goes on afterwards.
+        """Lets other changes run during a change; this one continues afterwards.
 
         Raises StateError where something could not be stored meanwhile.
         """
@@ -54,7 +54,7 @@ class Changes:
                 raise self._failure
 
     def store(self, writes: Sequence[SealedRecord]) -> None:
-        """Makes writes durable. Raises StateError where that fails; in a turn alone."""
+        """Makes writes durable, within a turn. Raises StateError if that fails."""
         try:
             self._storage.apply(writes)
         except StateError as error:
@@ -64,7 +64,7 @@ class Changes:
         self.version += 1
 
     def settle(self, writes: Sequence[SealedRecord]) -> None:
-        """As ``store``, and puts in force what is written. Raises StateError also where another enclave was faster."""
+        """Stores writes as ``store``, and puts them in force. Raises StateError also if another enclave was faster."""
         self.store(writes)
         self._core.commit()
         self.version += 1

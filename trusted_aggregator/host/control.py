@@ -30,7 +30,7 @@ _CHARTERS_PER_ANSWER = 256
 
 
 class ControlService:
-    """The host's half of what servers order."""
+    """The host's half of the orders of servers."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class ControlService:
         self._hand_over = hand_over
 
     def resume(self) -> None:
-        """Finishes what a death interrupted: erasing, and noting when work on the open rounds began. Call at start."""
+        """Completes work that a crash interrupted: erasure, and start times of work on open rounds. Call at start."""
         self._rounds.empty_files()
         self._idle.resume(state.task_sha256 for state in self._core.round_states())
 
     def set_charter(self, signed: population_pb2.SignedCharter) -> None:
-        """Founds a population or changes who owns it; returns once that is in force."""
+        """Founds a population or changes its owners; returns once that is in force."""
         charter = open_charter(signed)
         with self._changes.turn():
             before = self._rounds.held()
@@ -80,7 +80,7 @@ class ControlService:
         self._core.check_task(request.task)
 
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> common_pb2.SignedRoundKey | None:
-        """Opens a round; its key, once that is stored. None where the round is released."""
+        """Opens a round; returns its key once the opening is stored, or None if the round is released."""
         if self._hand_over is not None:
             self._hand_over.require_open()
         self._rounds.open(request)
@@ -95,7 +95,7 @@ class ControlService:
         return release
 
     def get_round(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_pb2.GetRoundResponse:
-        """Number of contributions, and whether the round is released."""
+        """The number of contributions, and whether the round is released."""
         state = self._core.round_state(request.task_sha256, request.round)
         if state is None:
             raise NotFound(f"round {request.round} of task {short(request.task_sha256)} is not open here")
@@ -105,7 +105,7 @@ class ControlService:
         )
 
     def abandon(self, request: aggregator_pb2.AbandonTaskRequest) -> None:
-        """Ends a task; returns once that is in force, and what was contributed to it is gone from the files."""
+        """Ends a task; returns once that is in force, and its contributions are erased from the files."""
         task = task_sha256(request.task)
         with self._changes.turn():
             before = self._rounds.held()
@@ -115,9 +115,9 @@ class ControlService:
         self._log.event("task_abandoned", task=short(task), name=open_task(request.task).name)
 
     def sweep(self) -> None:
-        """Forgets tasks that no server asked about for too long, with what was contributed to their open rounds."""
+        """Erases tasks that no server asked about for too long, with the contributions to their open rounds."""
         self._rounds.empty_files()
-        for task in self._idle.found():
+        for task in self._idle.overdue():
             with self._changes.turn():
                 before = self._rounds.held()
                 try:

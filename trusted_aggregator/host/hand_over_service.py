@@ -1,4 +1,4 @@
-"""The old host's half of a hand-over: rounds are closed first, then the enclave names its successor, durably.
+"""The old host's half of a hand-over: it closes rounds first, then the enclave names its successor, durably.
 
 The successor's host asks until it gets the package. From its first question on, no further round is opened here; when
 it stops asking for a minute, rounds are opened again, unless the populations were handed over by then.
@@ -64,16 +64,16 @@ class HandOverService:
         self._given = False
 
     def require_open(self) -> None:
-        """Returns if a round may be opened now. Raises Busy while a successor waits for those that are open."""
+        """Returns if a round may be opened now. Raises Busy while a successor waits for open rounds."""
         if self._clock() - self._asked < PAUSE_SECONDS:
             raise Busy("the aggregator is being upgraded: no round is opened now; try again later", *_RETRY_SECONDS)
 
     def draw_nonce(self) -> bytes:
-        """For the evidence of a successor."""
+        """A nonce for the evidence of a successor."""
         return self._core.draw_nonce()
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
-        """The package, or how many rounds have to be closed first. Raises as ``HandingOver.begin_hand_over``."""
+        """The package, or the number of rounds that have to close first. Raises as ``HandingOver.begin_hand_over``."""
         with self._changes.turn():
             # Of some contributions the enclave knows nothing yet.
             writes = () if self._are_uncounted() else self._core.begin_hand_over(request)
@@ -92,9 +92,9 @@ class HandOverService:
         return hand_over_pb2.HandOverResponse(package=package)
 
     def records(self, request: aggregator_pb2.GetHandedRecordsRequest) -> aggregator_pb2.GetHandedRecordsResponse:
-        """Sealed records that were handed over, a page of them. Raises PrivacyError before a hand-over."""
+        """A page of the sealed records that were handed over. Raises PrivacyError before a hand-over."""
         if not self._given:
-            raise PrivacyError("nothing was handed over since the start of this program: ask for the hand-over again")
+            raise PrivacyError("there was no hand-over since the start of this program: request it again")
         reply, size = aggregator_pb2.GetHandedRecordsResponse(), 0
         for key in self._storage.keys(after=request.after):
             data = self._storage.record(key) if key.startswith(_HANDED) else None

@@ -1,4 +1,4 @@
-"""When a server last asked about each task, so that the host can forget tasks that nobody works on."""
+"""The time of a server's last call about each task, so that the host can erase idle tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTE_SECONDS = 3600.0
 
 
 class IdleTasks:
-    """Notes work on tasks. ``clock`` gives seconds since the epoch, ``monotonic`` seconds that never go back."""
+    """Records work on tasks. ``clock`` gives seconds since the epoch, ``monotonic`` seconds that never go back."""
 
     def __init__(
         self,
@@ -32,22 +32,22 @@ class IdleTasks:
         self._noted: dict[bytes, float] = {}
 
     def resume(self, tasks: Iterable[bytes]) -> None:
-        """Notes when work on these tasks began, where nothing is noted of them."""
+        """Records the start of work on tasks that have no record."""
         for task in tasks:
             self._storage.note_work(task, self._clock(), unless_noted=True)
 
     def note(self, task: bytes) -> None:
-        """Remembers that a server works on a task; to the hour, since it asks several times a second."""
+        """Records that a server works on a task; rounded to the hour, since a server calls several times a second."""
         now = self._clock()
         if not 0 <= now - self._noted.get(task, float("-inf")) < _NOTE_SECONDS:
             self._storage.note_work(task, now)
             self._noted[task] = now
 
     def forget(self, task: bytes) -> None:
-        """Forgets a task that is over."""
+        """Drops the record of a task that is over."""
         self._storage.forget_work(task)
         self._noted.pop(task, None)
 
-    def found(self) -> list[bytes]:
+    def overdue(self) -> list[bytes]:
         """Tasks that no server asked about for too long."""
         return self._storage.idle(self._sweeps.now() - self._idle_seconds)

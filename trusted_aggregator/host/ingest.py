@@ -1,8 +1,8 @@
-"""The path of a contribution through the host: counted by the enclave, then stored, then acknowledged.
+"""The path of a contribution through the host: the enclave counts it, the host stores it, then acknowledges it.
 
-Many callers share each step: one thread takes all contributions that wait to the enclave in one message, another stores
-what it accepted in one commit, while the next ones are counted already. A caller alone never waits for company; where
-others are under way, a step waits a few milliseconds for more, because it costs nearly as much for one as for many.
+Many callers share each step: one thread sends all waiting contributions to the enclave in one message, another stores
+the accepted ones in one commit, while the enclave counts the next ones. A single caller never waits for others. With
+other calls in progress, a step waits a few milliseconds for more, because it costs nearly as much for one as for many.
 
 A caller need not wait: it gets a future, which is done once both steps are. Batches keep their order, so that a caller
 hears that its contribution was counted before only after that one is stored.
@@ -40,7 +40,7 @@ class _Submission:
 
     @property
     def waits_for_storage(self) -> bool:
-        """Whether it was counted: now, or before, when its first try may still wait for its commit."""
+        """Whether it was counted: now, or earlier, when its first attempt may still wait for its commit."""
         answer = self.answer
         return answer is None or (isinstance(answer, Refused) and answer.refusal is Refusal.ALREADY_CONTRIBUTED)
 
@@ -49,7 +49,7 @@ _Batch = list[_Submission]
 
 
 class Ingest:
-    """Takes contributions from many threads. ``failed`` is called once when one could not be stored."""
+    """Takes contributions from many threads. ``failed`` is called once when a contribution could not be stored."""
 
     def __init__(self, core: Aggregator, storage: Storage, *, failed: Callable[[StateError], None]) -> None:
         self._core = core
@@ -68,7 +68,7 @@ class Ingest:
             thread.start()
 
     def submit(self, request: aggregator_pb2.SubmitRequest, host_part: bytes | None = None) -> Future[Refused | None]:
-        """A future that is None once the contribution is counted and stored; the reason where it is refused.
+        """A future that is None once the contribution is counted and stored; the reason if it is refused.
 
         ``host_part`` is what ``request`` names by its hash; it is stored and does not go to the enclave.
 
@@ -85,7 +85,7 @@ class Ingest:
         return mine.future
 
     def close(self) -> None:
-        """Finishes what waits. Idempotent."""
+        """Completes all waiting contributions. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -146,7 +146,7 @@ class Ingest:
             self._wake(batch)
 
     def _wake(self, batch: _Batch) -> None:
-        """Tells the callers; all answers are there."""
+        """Notifies the callers: all answers are available."""
         with self._changed:
             self._under_way -= len(batch)
         for submission in batch:

@@ -1,4 +1,4 @@
-"""Ciphertexts of more than a megabyte, as files beside the database: a row of theirs there costs ten times the write.
+"""Ciphertexts of more than a megabyte, as files beside the database: a row would cost ten times the write.
 
 A file, and its name, are on the disk when ``write`` returns, so that a row of the database that names it always finds
 it whole.
@@ -47,7 +47,7 @@ class LargeFiles:
         return name
 
     def read(self, task_sha256: bytes, round: int, name: bytes) -> bytes:
-        """The bytes; empty where there is no such file, which no enclave accepts."""
+        """The bytes; empty if there is no such file. No enclave accepts empty bytes."""
         with state_errors(self._root):
             try:
                 return self._path(task_sha256, round, name).read_bytes()

@@ -52,7 +52,7 @@ _CONTROL_LIMITS = Limits(request_bytes=2**25, queued_bytes=2**26)
 
 @dataclass(frozen=True)
 class Config:
-    """How an aggregator runs.
+    """Settings of an aggregator.
 
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
@@ -88,7 +88,7 @@ class Config:
 def start(
     config: Config, *, noise: IntegerNoise | None = None, log: Log | None = None, launch: Launch = launch_process
 ) -> Running:
-    """Opens the state folder, launches the enclave, gives it back what an earlier run stored, and serves.
+    """Opens the state folder, launches the enclave, restores its state, and serves.
 
     ``noise`` replaces the exact Gaussian noise, for tests alone: the enclave is then a thread of this process, so that
     no file, flag or message can do the same (rule P23). ``launch`` starts the enclave otherwise.
@@ -192,7 +192,7 @@ def _in_this_process(noise: IntegerNoise) -> Launch:
 
 
 def _resume(core: Aggregator, storage: Storage, populations: Sequence[str], log: Log) -> None:
-    """Erases what belongs to no live round, and logs the rounds that go on."""
+    """Erases the files of rounds that are over, and logs the rounds that continue."""
     for name in populations:
         signed = core.charter(name)
         if signed is not None:  # a death may have come between the enclave's record of it and ours

@@ -177,7 +177,7 @@ def restore(
     records: Mapping[str, bytes],
     contributions: Callable[[bytes, int], Iterable[bytes]],
 ) -> Writes:
-    """Gives an enclave that has its keys back what it had its host store; what it wants stored before anything else.
+    """Restores an enclave that has its keys from the host's records; stores its writes before anything else.
 
     Raises StateError where it does not accept that: changed, rolled back, or the enclave is gone.
     """
@@ -188,13 +188,13 @@ def restore(
         if reply.WhichOneof("answer") == "ready":
             return wire.writes_of(reply.ready.writes)
         if reply.WhichOneof("answer") != "want":
-            raise StateError("the enclave asked for something unknown while it started")
+            raise StateError("the enclave sent an unknown request while it started")
         for request in _pages_of_contributions(contributions(reply.want.task_sha256, reply.want.round)):
             connection.send(0, request)
 
 
 class Successor:
-    """An enclave that has its keys and no records yet, as its host sees it before ``restore``.
+    """An enclave that has its keys and no records yet, before ``restore``.
 
     Raises what the enclave raises; StateError where it is gone.
     """
@@ -211,11 +211,11 @@ class Successor:
         return self._ask(EnclaveRequest(evidence=attestation_pb2.GetEvidenceRequest(nonce=nonce))).evidence
 
     def take_over(self, package: hand_over_pb2.HandOverPackage, log: hand_over_pb2.LogExcerpt) -> None:
-        """Gives it the key to the predecessor's records."""
+        """Passes it the key to the predecessor's records."""
         self._ask(EnclaveRequest(take_over=enclave_pb2.TakeOver(package=package, log=log)))
 
     def reseal(self, record: SealedRecord) -> Writes:
-        """The successor's record of a release of the predecessor's."""
+        """The successor's record of a release of the predecessor."""
         given = enclave_pb2.SealedRecord(key=record.key, data=record.data)
         return wire.writes_of(self._ask(EnclaveRequest(reseal=given)).writes.records)
 

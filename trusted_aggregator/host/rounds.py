@@ -1,6 +1,6 @@
-"""The life of a round at the host, whichever way it is aggregated: opened, charged, released.
+"""The life of a round at the host in any mode of aggregation: opened, charged, released.
 
-One order for all modes, of which each step is durable before the next begins:
+All modes have one order of steps. Each step is durable before the next begins:
 
 1. all contributions that the charge is for are stored, where they are stored at all;
 2. the charge is stored and in force;
@@ -29,7 +29,7 @@ _FULL_SECONDS = 5.0, 15.0
 
 
 class HostedRounds:
-    """Carries orders for rounds to the enclave, and stores what it answers."""
+    """Passes orders for rounds to the enclave, and stores its answers."""
 
     def __init__(self, core: Aggregator, storage: Storage, changes: Changes, modes: HostModes, log: Log) -> None:
         self._core = core
@@ -90,15 +90,15 @@ class HostedRounds:
         self._log.event("round_released", task=short(task), round=number, contributions=charged.contributions)
 
     def contributions(self, state: RoundState) -> int:
-        """How many contributions a round has. Raises PrivacyError where it has failed."""
+        """The number of contributions of a round. Raises PrivacyError if it has failed."""
         return self._modes.of((state.task_sha256, state.round)).contributions(state)
 
     def held(self) -> set[Key]:
-        """The rounds that the enclave holds."""
+        """The rounds in the enclave's memory."""
         return {(state.task_sha256, state.round) for state in self._core.round_states()}
 
     def erase_ended(self, before: set[Key]) -> None:
-        """Erases the contributions of the rounds of ``before`` that the enclave holds no longer."""
+        """Erases the contributions of the rounds of ``before`` that the enclave has dropped."""
         for key in before - self.held():
             self._modes.forget(key)
             self._storage.erase(*key)
@@ -106,7 +106,7 @@ class HostedRounds:
         self._storage.finish_erasing()
 
     def empty_files(self) -> None:
-        """What was erased leaves the files now, or with a later round: a release does not wait for it."""
+        """Removes erased data from the files, now or with a later round: a release does not wait for it."""
         try:
             self._storage.finish_erasing()
         except DiskFailed:

@@ -1,4 +1,4 @@
-"""AggregatorService: contributions of devices, who are strangers, and the ledger for whoever asks.
+"""AggregatorService: contributions of anonymous devices, and the ledger for everybody.
 
 - A contribution is acknowledged once the enclave has counted it and its ciphertext is stored.
 - Where a part of a contribution stays here, the enclave gets its hash.
@@ -19,10 +19,10 @@ import grpc
 from odp import _validate
 from odp.errors import Refusal, StateError
 from odp.privacy.ledger_state import LedgerHead
+from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.logs import Log, short
 from odp.transport.service import Later, NotFound, answers
-from odp.transport.turns import Turns
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 from trusted_aggregator.boundary.interface import Aggregator, Refused
 from trusted_aggregator.host.changes import Changes
@@ -33,7 +33,7 @@ from trusted_aggregator.modes.hosting import HostModes
 from trusted_aggregator.rounds.host_half import Submission
 
 NAME = "odp.v1.AggregatorService"
-#: Threads of the server: so many submissions share one commit.
+#: Threads of the server: the maximum number of submissions that share one commit.
 WORKERS = 64
 #: Contributions in memory at once, of at most 8 MiB each; the other threads answer everything else meanwhile.
 MAX_STREAMS = 16
@@ -45,7 +45,7 @@ _LEDGER_PAGE = 2**20
 
 
 class AggregatorService:
-    """The host's half. ``failed`` is called when something could not be stored: the program has to stop."""
+    """The host's half. ``failed`` is called when a write could not be stored: the program has to stop."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AggregatorService:
         self._ingest = Ingest(core, storage, failed=failed)
         self._reading = threading.Lock()
         self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
-        self._streams = Turns(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
+        self._streams = Backpressure(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refused | None]:
         """Counts a contribution; the future is None once it is counted and stored."""
@@ -72,14 +72,14 @@ class AggregatorService:
     def submit_stream(
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
     ) -> Refused | None:
-        """As ``submit``, of a contribution in chunks. Raises Busy where too many streams are open."""
+        """``submit`` of a contribution in chunks. Raises Busy if too many streams are open."""
         header = read_header(requests)
         half = self._modes.streaming(header)
         length = half.stream_bytes(header)
         if isinstance(length, Refusal):
             return self._core.sign_refusal(half.to_refuse(header))
         # A turn is memory for the whole contribution: for a stream of a round that is open here, not for any.
-        with self._streams.turn(progress(context)):
+        with self._streams.admitted(progress(context)):
             data = read_sealed(requests, length)
             if isinstance(data, Refusal):
                 return Refused(data)
@@ -93,8 +93,8 @@ class AggregatorService:
         return refused
 
     def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
-        """Entries of the ledger of the task's population, and its signed head; the enclave is asked for that once after
-        each change.
+        """Entries of the ledger of the task's population, and its signed head; the enclave signs it once after each
+        change.
         """
         _validate.integer(low=0, high=2**53, first=request.first)
         data, signature = self._ledger_head(request.task_sha256)
@@ -117,7 +117,7 @@ class AggregatorService:
         return found
 
     def close(self) -> None:
-        """Finishes the contributions that wait. Idempotent."""
+        """Completes the waiting contributions. Idempotent."""
         self._ingest.close()
 
 

@@ -1,4 +1,4 @@
-"""The host's store as two SQLite files, and files beside them.
+"""The host's store as two SQLite files, and separate files for large ciphertexts.
 
 Ciphertexts and masked vectors of more than 1 MiB are files (``large_files.py``), written before their rows, which name
 them.

@@ -1,4 +1,4 @@
-"""What the aggregator's host keeps: accepted ciphertexts, and what the enclave has it store.
+"""The storage of the aggregator's host: accepted ciphertexts, and the records of the enclave.
 
 ``Storage`` says what every store guarantees. ``tests/trusted_aggregator/test_storage.py`` is its conformance suite, and
 ``sqlite_storage`` the implementation.
@@ -24,7 +24,7 @@ class Contribution(NamedTuple):
 
 
 class Storage(Protocol):
-    """A host's store. Thread-safe; ``add`` is meant for one thread, which brings many contributions at once.
+    """A host's store. Thread-safe; ``add`` is meant for one thread that adds many contributions at once.
 
     What a method stores is on the disk before it returns, all of it or none, so what was acknowledged, and what is
     charged for, survives a power cut. Contributions that could not be stored are never acknowledged, and nothing more
@@ -52,30 +52,30 @@ class Storage(Protocol):
         ...
 
     def contributions(self, task_sha256: bytes, round: int) -> Iterator[bytes]:
-        """The stored ciphertexts of a round, in the order in which they were added.
+        """The stored ciphertexts of a round, in the order of their addition.
 
         Empty, which no enclave accepts, where a ciphertext or its masked vector is gone or damaged.
         """
         ...
 
     def masked(self, task_sha256: bytes, round: int, digests: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """(SHA-256, masked vector) of those of ``digests`` that are stored and whole, a few in memory at once."""
+        """(SHA-256, masked vector) of those of ``digests`` that are stored and intact, a few in memory at a time."""
         ...
 
     def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
-        """Erases the contributions of all other rounds: what a crash left of rounds that are over, or never opened."""
+        """Erases the contributions of all other rounds, which a crash left behind."""
         ...
 
     def set_stored(self, task_sha256: bytes, round: int, count: int) -> None:
-        """Tells ``wait_for`` how many stored contributions of a round the enclave took back at start."""
+        """Sets, for ``wait_for``, how many stored contributions of a round the enclave took back at start."""
         ...
 
     def erase(self, task_sha256: bytes, round: int) -> None:
-        """Erases the contributions of a round; no byte of them is left once ``finish_erasing`` returns."""
+        """Erases the contributions of a round; after ``finish_erasing`` no byte of them is left."""
         ...
 
     def finish_erasing(self) -> None:
-        """Removes the traces of what was erased. Idempotent.
+        """Removes the traces of erased data. Idempotent.
 
         Raises StateError while another program reads the store: then they stay.
         """
@@ -84,11 +84,11 @@ class Storage(Protocol):
     # Records of the enclave
 
     def apply(self, writes: Sequence[SealedRecord]) -> None:
-        """Stores the enclave's writes in their order, all or none; what they erase or replace leaves no trace."""
+        """Stores the enclave's writes in order, all or none; erased and replaced records leave no trace."""
         ...
 
     def records(self) -> dict[str, bytes]:
-        """All records that an enclave needs in order to start: of ledgers, the state and the entries behind it."""
+        """All records that an enclave needs to start; of ledgers, the state and the entries after it."""
         ...
 
     def ledger_lines(self, population: str, first: int, end: int, *, most_bytes: int) -> bytes:
@@ -110,7 +110,7 @@ class Storage(Protocol):
     # Charters, and work on tasks
 
     def keep_charter(self, population: str, sequence: int, signed: bytes) -> None:
-        """Stores a SignedCharter that is in force, unless the one of this number is stored.
+        """Stores a SignedCharter that is in force, unless one with this sequence is stored.
 
         The enclave keeps the newest one alone.
         """
@@ -121,13 +121,13 @@ class Storage(Protocol):
         ...
 
     def note_work(self, task_sha256: bytes, at: float, *, unless_noted: bool = False) -> None:
-        """Notes that somebody works on a task, at a time in seconds since the epoch."""
+        """Records the time of work on a task, in seconds since the epoch."""
         ...
 
     def idle(self, before: float) -> list[bytes]:
-        """Tasks on which nobody has worked since ``before``."""
+        """Tasks without work since ``before``."""
         ...
 
     def forget_work(self, task_sha256: bytes) -> None:
-        """Drops what ``note_work`` noted."""
+        """Deletes the record of ``note_work``."""
         ...

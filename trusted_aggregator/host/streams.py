@@ -1,4 +1,4 @@
-"""A sealed contribution that comes as a stream: read into memory, never more than the round's exact length."""
+"""Reads a sealed contribution from a stream into memory, at most the round's exact length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Requests = Iterator[aggregator_pb2.SubmitStreamRequest]
 
 
 def read_header(requests: Requests) -> aggregator_pb2.SubmitHeader:
-    """The first message of a stream. Raises ConfigurationError where it is something else, or nothing."""
+    """The first message of a stream. Raises ConfigurationError if it is no header, or missing."""
     first = next(requests, None)
     if first is None or first.WhichOneof("part") != "header":
         raise ConfigurationError("the first message of a submit stream must be its header")
@@ -20,7 +20,7 @@ def read_header(requests: Requests) -> aggregator_pb2.SubmitHeader:
 
 
 def read_sealed(requests: Requests, length: int) -> bytes | Refusal:
-    """The sealed bytes, where they are exactly ``length``; a longer stream is not read on.
+    """The sealed bytes, if they are exactly ``length``; stops reading a longer stream.
 
     A stream that is cut looks like one that ended early: both are MALFORMED, and nothing of them is kept.
 

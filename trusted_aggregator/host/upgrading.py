@@ -47,7 +47,7 @@ _ASK_SECONDS = 2.0
 
 
 class Predecessor(Protocol):
-    """The old aggregator, as the new one's host asks it."""
+    """The old aggregator, as the host of the new one sees it."""
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         """Evidence of its enclave."""
@@ -58,11 +58,11 @@ class Predecessor(Protocol):
         ...
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
-        """The package, or the rounds that have to be closed first."""
+        """The package, or the rounds that have to close first."""
         ...
 
     def records(self, after: str) -> list[SealedRecord]:
-        """Records that were handed over, above ``after``; none behind the last one."""
+        """Handed-over records with keys above ``after``; none after the last one."""
         ...
 
     def charters(self, population: str) -> list[population_pb2.SignedCharter]:
@@ -70,7 +70,7 @@ class Predecessor(Protocol):
         ...
 
     def history(self) -> list[hand_over_pb2.HandOver]:
-        """The hand-overs that led to it, oldest first."""
+        """The hand-overs that led to the predecessor, oldest first."""
         ...
 
 
@@ -155,11 +155,11 @@ def upgrade(
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> hand_over_pb2.HandOverStatement:
-    """Has the enclave of this code take over everything of ``predecessor``; what was stated of it.
+    """Makes the enclave of this code the successor of ``predecessor``; returns the statement about it.
 
     ``image`` is the digest of this code. Its enclave runs under the predecessor's policy, on the chip in the folder
-    ``platform``. ``waiting`` is told which rounds have to be closed first; after ``seconds`` of that, this gives up,
-    and nothing has changed.
+    ``platform``. ``waiting`` is called with the rounds that have to close first; after ``seconds`` of that, this gives
+    up, and nothing has changed.
 
     Raises:
         ServiceError: the predecessor refused, did not answer, or its rounds were not closed in time.
@@ -208,8 +208,8 @@ def upgrade(
             waiting(answer.waiting)
             if clock() >= until:
                 raise ServiceError(
-                    f"{answer.waiting.rounds} rounds with {answer.waiting.contributions} contributions were not closed "
-                    f"within {seconds:.0f} s; wait for them or cancel their tasks, then run this again"
+                    f"{answer.waiting.rounds} rounds with {answer.waiting.contributions} contributions "
+                    f"did not close within {seconds:.0f} s; wait for them or cancel their tasks, then run this again"
                 )
             pause(_ASK_SECONDS)
         given = answer.package.hand_over
@@ -231,7 +231,9 @@ def upgrade(
 
 
 def _resealed(predecessor: Predecessor, successor: Successor) -> tuple[dict[str, bytes], list[SealedRecord]]:
-    """The predecessor's records that the successor reads at once; and what is stored: entries, releases it sealed."""
+    """The predecessor's records that the successor reads first, and the writes to store: entries, and resealed
+    releases.
+    """
     records: dict[str, bytes] = {}
     writes: list[SealedRecord] = []
     after = ""

@@ -1,4 +1,4 @@
-"""All modes of aggregation at a host: which half a round or a contribution is for, and what else listens."""
+"""All modes of aggregation at a host: the half that handles a round or a contribution, and additional services."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trusted_aggregator.rounds.host_half import HostHalf, Key, Submission
 
 @dataclass(frozen=True)
 class ModeOptions:
-    """What an operator says about sessions of clients.
+    """The operator's options for sessions of clients.
 
     Attributes:
         pace: how long the steps of a session take.
@@ -82,14 +82,14 @@ class HostModes:
         )
 
     def resume(self, states: Sequence[RoundState]) -> None:
-        """Takes up the rounds that are open at the enclave. Raises StateError."""
+        """Restores the rounds that are open at the enclave. Raises StateError."""
         keys = [(state.task_sha256, state.round) for state in states if state.status is Status.OPEN]
         self._sessions.keep_only(keys)
         for key in keys:
             self._sessions.restore(key)
 
     def of(self, key: Key, charged: Charged | None = None) -> HostHalf:
-        """The half of a round; ``charged`` is the enclave's answer to its charge, and None before.
+        """The half of a round; ``charged`` is the enclave's answer to its charge, and None before that.
 
         Before the charge, a round whose mode the enclave alone knows has the half of one that the enclave sums: up to
         there, both go the same way.
@@ -105,14 +105,14 @@ class HostModes:
             yield
 
     def forget(self, key: Key) -> None:
-        """Drops what is here of a round that is over. Idempotent."""
+        """Deletes all state of a round that is over. Idempotent."""
         for half in self._halves:
             half.forget(key)
 
     # Contributions
 
     def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
-        """What is made of a contribution that came in one message."""
+        """The submission for a contribution that came in one message."""
         if request.masked_sha256:  # the host's own word to its enclave
             return Refused(Refusal.MALFORMED)
         return (self._enclave if self.is_whole(request) else self._masked).submission(request)
@@ -123,5 +123,5 @@ class HostModes:
 
     @staticmethod
     def is_whole(request: aggregator_pb2.SubmitRequest) -> bool:
-        """Whether all of a contribution goes to the enclave: it then only joins a list here."""
+        """Whether all of a contribution goes to the enclave: the host then only queues it."""
         return not request.masked_vector

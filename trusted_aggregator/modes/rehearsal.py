@@ -1,4 +1,4 @@
-"""What devices and developers do otherwise in each mode, for the rehearsal that an enclave runs before it serves."""
+"""The steps of devices and developers that differ by mode, for the rehearsal that an enclave runs before it serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may contribute to a round: whoever has a token under its one key, where the population names an issuer.
+"""Admission of contributions to a round: by a token under its one key, if the population names an issuer.
 
 A round has exactly one key. The enclave takes it when the round opens and seals it with the round's record, so neither
 the server nor the issuer can later have other tokens count, or tell devices apart by several keys. A token is over one
@@ -23,7 +23,7 @@ NO_KEY = b""
 
 
 class Admission:
-    """What a contribution to one round has to bring. Thread-safe: it never changes.
+    """The requirements for a contribution to one round. Thread-safe: it never changes.
 
     Args:
         signed: the serialized SignedTokenKey of the round, as ``sealed_key`` gave it; empty: anybody may contribute.
@@ -47,7 +47,7 @@ class Admission:
 def sealed_key(
     signed: enrolment_pb2.SignedTokenKey | None, charter: Charter | None, *, task_sha256: bytes, round: int
 ) -> bytes:
-    """What the record of a new round keeps of ``signed``, after every check; ``charter`` is the one in force.
+    """The stored form of ``signed`` in a new round's record, after every check; ``charter`` is the one in force.
 
     Raises:
         PrivacyError: the population names an issuer and no key came, or names none and one came, or the key is another
@@ -76,7 +76,7 @@ def sealed_key(
 
 
 def key_of(signed: enrolment_pb2.SignedTokenKey) -> TokenKey:
-    """The key of a statement; who signed it, and for which round, was checked before. Raises ConfigurationError."""
+    """The key of a statement whose signer and round were checked before. Raises ConfigurationError."""
     stated = enrolment_pb2.TokenKey()
     try:
         stated.ParseFromString(signed.token_key)
@@ -86,7 +86,7 @@ def key_of(signed: enrolment_pb2.SignedTokenKey) -> TokenKey:
 
 
 def require_same_key(round: int, sealed: bytes, signed: enrolment_pb2.SignedTokenKey | None) -> None:
-    """Returns if a round that is open was opened with this key. Raises PrivacyError otherwise.
+    """Returns if an open round was opened with this key. Raises PrivacyError otherwise.
 
     ``sealed`` is of the round's record.
     """
@@ -94,5 +94,6 @@ def require_same_key(round: int, sealed: bytes, signed: enrolment_pb2.SignedToke
     # Of one statement there may be two signatures, which change nothing.
     if stated != (b"" if signed is None else signed.token_key):
         raise PrivacyError(
-            f"round {round} is open with another token key: a round has one, or devices could be told apart by them"
+            f"round {round} is open with another token key: a round has exactly one, because several "
+            "could identify devices"
         )

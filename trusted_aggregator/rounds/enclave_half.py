@@ -26,7 +26,7 @@ from trusted_aggregator.boundary.interface import HostSum, Status
 from trusted_aggregator.rounds.admission import NO_KEY
 from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
-#: A ciphertext begins with a public key that its device drew for it alone: so many bytes of it tell it from others.
+#: A ciphertext begins with a public key that its device drew for it alone: this number of bytes identifies it.
 MARK_BYTES = 8
 
 
@@ -76,7 +76,7 @@ class Round(abc.ABC):
         #: Of each contribution that is held, its first bytes (``MARK_BYTES``).
         self.marks = bytearray()
         self._policy = policy
-        # The sums hold for so many contributions, and so does the charge.
+        # The sums and the charge are valid up to this number of contributions.
         self._most = min(query.maximum, most)
         if sampling is not None:
             self._most = min(self._most, sampling.population_bound)
@@ -91,21 +91,21 @@ class Round(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def noised(cls, query: Query) -> tuple[DeclaredRelease, ...]:
-        """The releases whose noise the enclave draws."""
+        """The releases with noise of the enclave."""
 
     @classmethod
     @abc.abstractmethod
     def draw_noise(cls, query: Query, noise: IntegerNoise) -> RoundNoise:
-        """The noise of ``noised``, under a new random name. Raises PrivacyError for less noise than is charged."""
+        """The noise of ``noised``, under a new random name. Raises PrivacyError if it is below the charged noise."""
 
     @property
     @abc.abstractmethod
     def contributions(self) -> int:
-        """Contributions that the round has: those that a charge would be for."""
+        """The number of contributions that a charge would cover."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the round takes no contribution now."""
+        """Whether the round accepts no contribution now."""
         return self._frozen or self.status is not Status.OPEN
 
     def submit(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Refusal | None]:
@@ -116,7 +116,7 @@ class Round(abc.ABC):
 
     @abc.abstractmethod
     def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
-        """Opens and checks sealed contributions, in order; for each the reason where it can never count.
+        """Opens and checks sealed contributions, in order; for each the reason if it can never count.
 
         A refusal follows from the bytes and the round's opening alone: every copy of this enclave gives the same.
         ``host_sha256`` are, for each, of the part that the host holds of it; empty, or None, of none.
@@ -124,20 +124,20 @@ class Round(abc.ABC):
 
     @abc.abstractmethod
     def keep(self, judged: Sequence[Judged | Refusal]) -> list[Refusal | None]:
-        """Counts what ``judge`` accepted, each once, in order; for each the reason where it is refused."""
+        """Counts contributions that ``judge`` accepted, each once, in order; for each the reason if it is refused."""
 
     @abc.abstractmethod
     def resubmit(self, stored: Iterable[bytes]) -> None:
-        """``submit`` of what the host stored of accepted contributions, a few in memory at once."""
+        """``submit`` for accepted contributions from the host's store, a few in memory at a time."""
 
     def announce(self, clients: int, set_sha256: bytes) -> None:
-        """Takes the number and the name of the contributions that the host holds alone, of a round that is open.
+        """Takes the number and the name of the contributions of an open round that only the host holds.
 
         Raises:
             StateError: the round is closed, or its contributions come to the enclave.
             ConfigurationError: more clients than the round may have, or no hash.
         """
-        raise StateError(f"round {self.number} takes no survivors now")
+        raise StateError(f"round {self.number} accepts no survivors now")
 
     def host_parts(self, start: int) -> bytes:
         """SHA-256 of the host's parts of a charged round, ascending, a page from number ``start`` on.
@@ -153,7 +153,7 @@ class Round(abc.ABC):
             return self.contributions, self._set_sha256()
 
     def thaw(self) -> None:
-        """Opens the set again: nothing was charged for it."""
+        """Opens the set again after a ``freeze`` without a charge."""
         with self._lock:
             self._frozen = False
 
@@ -169,14 +169,16 @@ class Round(abc.ABC):
             ConfigurationError: the host's sum has another length, or numbers beyond what a sum can have.
         """
         if noise.noise_id != self.record.noise_id:
-            raise StateError(f"the noise of round {self.number} is another one: restore the newest state folder")
+            raise StateError(
+                f"the noise of round {self.number} is not the one of its opening: restore the newest state folder"
+            )
         with self._lock:
             if not self._frozen:
                 raise StateError(f"round {self.number} is still open")
             return self._noisy_sums(noise, host_sum)
 
     def erase(self) -> None:
-        """Drops contributions, sums and the round's secrets; its public key and its marks stay."""
+        """Drops contributions, sums and the round's secrets; keeps its public key and its marks."""
         with self._lock:
             self._frozen = True
             self.record = dataclasses.replace(self.record, draw_seed=b"", hpke_key=b"")
@@ -197,7 +199,7 @@ class Round(abc.ABC):
 def new_record(
     order: bytes, noise: RoundNoise, *, token_key: bytes = NO_KEY, policy_sha256: bytes = b""
 ) -> RoundRecord:
-    """The record of a round that is opened now, with a new seed of its draw and a new key.
+    """The record of a new round, with a new seed of its draw and a new key.
 
     ``token_key`` is of ``sealed_key``.
     """

@@ -1,4 +1,4 @@
-"""The host's half of an aggregation mode: what it does around the calls to the enclave that every round has.
+"""The host's half of an aggregation mode: its steps around the calls to the enclave that every round has.
 
 ``trusted_aggregator.host.rounds`` makes those calls, in one order for all modes; no half changes that order.
 """
@@ -28,45 +28,47 @@ class Submission(NamedTuple):
 
 @dataclass(frozen=True)
 class Survivors:
-    """How many contributions a host holds that never come to its enclave, and the name of their set (32 bytes)."""
+    """The number of contributions that never reach the enclave, and the name of their set (32 bytes)."""
 
     clients: int
     set_sha256: bytes
 
 
 class HostHalf:
-    """The steps of one mode; the defaults are of a mode whose contributions all come to the enclave."""
+    """The steps of one mode; the defaults suit a mode whose contributions all go to the enclave."""
 
     def holds(self, key: Key, charged: Charged | None) -> bool:
         """Whether a round is of this mode, as far as it is known; ``charged`` is None before the charge."""
         return True
 
     def opening(self, request: aggregator_pb2.OpenRoundRequest) -> contextlib.AbstractContextManager[None]:
-        """Around the opening of a round, which may be of another mode."""
+        """A context around the opening of a round, which may be of another mode."""
         return contextlib.nullcontext()
 
     def closing(self, key: Key) -> contextlib.AbstractContextManager[None]:
-        """Around the close of a round."""
+        """A context around the close of a round."""
         return contextlib.nullcontext()
 
     def contributions(self, state: RoundState) -> int:
-        """How many contributions a round has. Raises PrivacyError where it has failed: it never has a sum."""
+        """The number of contributions of a round. Raises PrivacyError if it has failed and can never have a sum."""
         return state.contributions
 
     def has_uncounted(self, key: Key) -> bool:
-        """Whether an open round has contributions here that its enclave does not know of."""
+        """Whether the host has contributions to an open round that its enclave does not know of."""
         return False
 
     def survivors(self, key: Key) -> Survivors | None:
-        """What a charge would be for; None where the enclave knows. Raises PrivacyError where there is nothing yet."""
+        """The contributions that a charge would cover; None if the enclave has them. Raises PrivacyError if there are
+        none yet.
+        """
         return None
 
     def to_store(self, charged: Charged) -> int:
-        """Contributions that have to be stored before the charge is in force."""
+        """The number of contributions that have to be stored before the charge is in force."""
         return charged.contributions
 
     def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
-        """The host's sum of a round whose charge is in force; None where the enclave needs none.
+        """The host's sum of a round whose charge is in force; None if the enclave needs none.
 
         Raises:
             PrivacyError: the sum is lost for good.
@@ -75,4 +77,4 @@ class HostHalf:
         return None
 
     def forget(self, key: Key) -> None:
-        """Drops what is here of a round that is over. Idempotent."""
+        """Deletes all state of a round that is over. Idempotent."""

@@ -1,4 +1,4 @@
-"""Whether a charter may change a population: who signed it, what it follows, how many there are."""
+"""Whether a charter may change a population: its signatures, its predecessor, and the number of populations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trusted_aggregator.state.population import Population
 def changeable(
     charter: Charter, populations: Mapping[str, Population], identity: EnclaveIdentity, *, changes: Mapping[str, int]
 ) -> Population:
-    """The population that ``charter`` founds or changes, which nothing forbids.
+    """The population that ``charter`` founds or changes, after all checks.
 
     ``changes`` counts the charters of each population since the enclave was launched.
 

@@ -1,4 +1,4 @@
-"""What the host has to store of a ledger, and the ledger made again from it.
+"""Writes of a ledger to the host's store, and the restored ledger.
 
 Each entry is stored once, as it comes: it is public, and the head in the population's sealed record stands for it. Now
 and then the whole state is sealed as well, so that a start reads that and the few entries behind it, however many there
@@ -21,18 +21,18 @@ STATE_EVERY = 128
 
 
 class LedgerWrites:
-    """What of one ledger the host may not have stored yet; ``stored_state`` is how many entries its state covers."""
+    """The writes of one ledger that may not be stored yet; ``stored_state`` counts the entries of its state."""
 
     def __init__(self, stored_state: int) -> None:
         self._entries: list[tuple[int, Entry]] = []
         self._stored_state = self._given_state = stored_state
 
     def add(self, number: int, entry: Entry) -> None:
-        """Takes a new entry of the ledger."""
+        """Adds a new entry of the ledger."""
         self._entries.append((number, entry))
 
     def pending(self, sealer: Sealer, ledger: LedgerState) -> Iterator[SealedRecord]:
-        """The records, as often as they are asked for."""
+        """The records that are not stored yet; repeated calls return the same."""
         name, entries = ledger.head.population, ledger.head.entries
         for number, entry in self._entries:
             yield SealedRecord(names.ledger_key(name, number), lines_of([entry]))
@@ -42,7 +42,7 @@ class LedgerWrites:
             self._given_state = entries
 
     def all_stored(self) -> None:
-        """The host has stored all records that it was given."""
+        """Marks all pending records as stored."""
         self._entries, self._stored_state = [], self._given_state
 
 
@@ -69,6 +69,7 @@ def restored_ledger(head: LedgerHead, sealer: Sealer, records: Mapping[str, byte
 
 def _altered(head: LedgerHead, state: LedgerState) -> StateError:
     return StateError(
-        f"the stored entries of the ledger of population {head.population!r} lead to entry {state.head.entries} of "
-        f"{head.entries} and no further: some are missing, changed or older; restore the newest state folder"
+        f"the stored entries of the ledger of population {head.population!r} lead only to entry "
+        f"{state.head.entries} of {head.entries}: some are missing, changed or outdated; restore the "
+        "newest state folder"
     )

@@ -1,7 +1,7 @@
-"""The most that one population may take of an enclave and of its host, so that no developer is in the way of others.
+"""The limits of one population at an enclave and its host, so that no developer can block others.
 
 What each limit bounds: the event log that evidence carries, the work of a start, the memory of the enclave, and the
-host's disk. A limit that is reached is told to the developer who reached it, by its name, and to nobody else.
+host's disk. Only the developer who reached a limit gets the error, which names it.
 """
 
 from __future__ import annotations

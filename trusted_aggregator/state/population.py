@@ -1,4 +1,4 @@
-"""One population inside the enclave: whose it is, what it spent, which of its tasks are over, who has it.
+"""One population inside the enclave: its owners, its spending, its ended tasks, and the enclave that has it.
 
 Each of the four changes in one way, and each step is durable before the next:
 
@@ -32,7 +32,7 @@ from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Succ
 
 
 def _require_zero_out(events: Sequence[Event]) -> None:
-    """Every mode of a task states the exact number of contributions, and releases nothing below its minimum."""
+    """Refuses other adjacencies: every mode of a task states the exact number of contributions, and has a minimum."""
     for event in events:
         if event.adjacency is not Adjacency.ZERO_OUT_USER:
             raise PrivacyError(
@@ -47,7 +47,7 @@ class Population:
     def __init__(
         self, identity: EnclaveIdentity, name: str, *, record: PopulationRecord | None = None, stored_state: int = 0
     ) -> None:
-        """Starts from ``record``, or without a charter where there is none.
+        """Starts from ``record``; without one, there is no charter.
 
         ``stored_state`` is how many entries the state of the ledger covers that the host has stored.
 
@@ -79,7 +79,7 @@ class Population:
 
     @property
     def ledger(self) -> LedgerState:
-        """The ledger in force, not to be changed.
+        """The ledger in force; read-only.
 
         Raises StateError where another copy of this enclave has changed it since.
         """
@@ -88,12 +88,12 @@ class Population:
 
     @property
     def successor(self) -> Successor | None:
-        """Whom the population was handed over to, in force; None where it is this enclave's."""
+        """The enclave that the population was handed over to, in force; None if it is this enclave's."""
         return self._committed.successor
 
     @property
     def record(self) -> PopulationRecord:
-        """What the host has to store: the pending version where there is one."""
+        """The record for the host's store: the pending version if there is one."""
         return self._committed if self._pending is None else self._pending
 
     @property
@@ -115,7 +115,7 @@ class Population:
         self.charter.require_owner(key, of=of)
 
     def require_committed(self) -> None:
-        """Raises StateError where a change waits for ``commit``, or another copy of this enclave has made one since.
+        """Raises StateError if a change waits for ``commit``, or if another copy of this enclave has made one since.
 
         Also where the population was handed over.
         """
@@ -129,17 +129,17 @@ class Population:
         return self._committed.knows(task_sha256)
 
     def find(self, task_id: str, round: int) -> Standing | None:
-        """Where a round stands, in the current or the pending version; None where nothing was charged."""
+        """The state of a round in the current or the pending version; None if nothing was charged."""
         return self.record.ledger.find(task_id, round)
 
     def writes(self, sealer: Sealer) -> Writes:
-        """What the host has to store for ``record`` to be what a start finds."""
+        """The host's writes that make ``record`` what the next start reads."""
         return (
             sealer.seal(population_key(self.name), self.record.encode()),
             *self._writes.pending(sealer, self.record.ledger),
         )
 
-    def require_room(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
+    def require_budget(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
         """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
 
         Raises:
@@ -151,7 +151,7 @@ class Population:
         ledger = self.ledger
         self._require_entry(ledger, events, what)
         try:
-            ledger.require_room(
+            ledger.require_budget(
                 task_id=task_id, events=events, population_size=self._users(users),
                 task_budget=budget, population_budget=self._budget,
             )  # fmt: skip
@@ -159,7 +159,7 @@ class Population:
             raise BudgetExceeded(f"{what} was not started: {error}") from error
 
     def set_charter(self, charter: Charter, *, abandoned: Collection[bytes]) -> None:
-        """Prepares the version under ``charter``, whose signatures the caller checked.
+        """Prepares the version under ``charter``; the caller has checked its signatures.
 
         ``abandoned`` are the tasks of the keys that own the population no longer.
 
@@ -168,21 +168,21 @@ class Population:
         self._prepare(charter=charter, abandoned=abandoned)
 
     def abandon(self, task_sha256: bytes, *, held: bool) -> None:
-        """Prepares the version in which a task is over: what it has charged and not sealed is void.
+        """Prepares the version in which a task is over: its charged and unsealed rounds are void.
 
         ``held`` says whether the enclave holds the task: of those, each can be ended, since each had room for that when
-        it was opened (``require_room_for_ends``).
+        it was opened (``require_capacity_for_ends``).
 
         Raises:
             PrivacyError: the task is not held, and too many were ended before.
             StateError: as ``charge``.
         """
         if not held and len(self._committed.abandoned) >= MOST_ABANDONED - MOST_TASKS:
-            raise PrivacyError(f"{self._ended_most()}: nothing is held of this one")
+            raise PrivacyError(f"{self._ended_most()}: this enclave has no state of this one")
         self._prepare(abandoned=[task_sha256])
 
-    def require_room_for_ends(self, tasks: int) -> None:
-        """Raises PrivacyError where ``tasks`` tasks that are held could not all be ended and remembered."""
+    def require_capacity_for_ends(self, tasks: int) -> None:
+        """Raises PrivacyError if the ends of ``tasks`` open tasks could not all be recorded."""
         if len(self.record.abandoned) + tasks > MOST_ABANDONED:
             raise PrivacyError(f"{self._ended_most()}: take another population")
 
@@ -190,10 +190,10 @@ class Population:
         self, *, task_id: str, round: int, events: Sequence[Event], budget: Budget, contributions: int,
         set_sha256: bytes, noise_id: bytes,
     ) -> None:  # fmt: skip
-        """Prepares the version that holds the charge of a round; ``record`` has to be stored before ``commit``.
+        """Prepares the version with the charge of a round; ``record`` has to be stored before ``commit``.
 
         Raises:
-            BudgetExceeded, PrivacyError: as ``Ledger.charge`` and ``require_room``; nothing changed.
+            BudgetExceeded, PrivacyError: as ``Ledger.charge`` and ``require_budget``; nothing changed.
             StateError: another change is not committed yet, or another copy of this enclave has made one.
         """
         _require_zero_out(events)
@@ -215,7 +215,7 @@ class Population:
         )
 
     def hand_over(self, successor: Successor) -> None:
-        """Prepares the version that is ``successor``'s: once it is in force, nothing is charged here. Idempotent.
+        """Prepares the version of ``successor``: once it is in force, this enclave charges nothing. Idempotent.
 
         One that was named before, and has not taken over, does not get the population any more: it would move the
         counters from a version that is no longer the newest.
@@ -241,7 +241,7 @@ class Population:
             raise PrivacyError(_handed_over(self.name, self.successor)) from error
 
     def take_over(self, own: Successor) -> None:
-        """Prepares the first version of the enclave that the population was handed over to, which is ``own``.
+        """Prepares the first version of the new owner enclave, which is ``own``.
 
         Raises:
             PrivacyError: it was handed over to another one, or to nobody.
@@ -249,11 +249,11 @@ class Population:
         """
         self._guard.require(self._committed.stamp)
         if self._committed.successor != own:
-            raise PrivacyError(f"population {self.name!r} was not handed over to this enclave: ask the one that has it")
+            raise PrivacyError(f"population {self.name!r} was not handed over to this enclave: use the one that has it")
         self._pending = self._committed.handed_to(None)
 
     def commit(self) -> None:
-        """Makes the version that the host has stored the only one.
+        """Makes the stored version the only valid one.
 
         Raises StateError where another copy of this enclave was faster.
         """
@@ -263,7 +263,7 @@ class Population:
             self._committed, self._pending = self._pending, None
 
     def mark_void(self, *, task_id: str, round: int) -> None:
-        """Notes that nothing can be released for a charged round; a release that was sealed once stays as it is.
+        """Marks a charged round as one without a release; a release that was sealed stays.
 
         The stamp stays: it is the charge that must not roll back. Raises StateError where a change is not committed.
         """
@@ -306,7 +306,7 @@ class Population:
         full = f"{what} was not started: population {self.name!r}"
         if ledger.charges >= MOST_CHARGES:
             raise PrivacyError(
-                f"{full} has charged {MOST_CHARGES} rounds, the most that one ledger holds; take another population"
+                f"{full} has charged {MOST_CHARGES} rounds, the limit of one ledger; take another population"
             )
         different = {*ledger.events, *events}
         sampled = sum(isinstance(event, SampledRound) for event in different)
@@ -318,24 +318,21 @@ class Population:
             )
 
     def _ended_most(self) -> str:
-        return (
-            f"population {self.name!r} has ended {len(self.record.abandoned)} tasks, of at most {MOST_ABANDONED} that "
-            "are remembered"
-        )
+        return f"population {self.name!r} has ended {len(self.record.abandoned)} tasks, of at most {MOST_ABANDONED}"
 
     def _users(self, now: int) -> int:
-        """Devices enrolled, as far as it was measured: the largest cohort of the population, ``now`` included."""
+        """Enrolled devices, as far as measured: the largest cohort of the population, ``now`` included."""
         return max(now, self._committed.ledger.largest_cohort)
 
 
 def _handed_over(name: str, successor: Successor | None) -> str:
     to = "other code" if successor is None else f"the code {successor.image_digest[:19]}.."
-    return f"population {name!r} was handed over to {to}: this version charges nothing any more; run the new one"
+    return f"population {name!r} was handed over to {to}: this version cannot charge it any more; run the new one"
 
 
 def unfounded(name: str) -> PrivacyError:
-    """Of a population without a charter."""
+    """The error for a population without a charter."""
     return PrivacyError(
-        f"population {name!r} is not founded here: a founder that the enclave's policy names has to sign its charter "
+        f"population {name!r} is not founded here: a founder from the enclave's policy has to sign its charter "
         "(`odp population found`); list the server's key with `odp aggregator run --founder`"
     )

@@ -1,4 +1,4 @@
-"""The names under which the enclave has its host keep sealed records; sealed_state.py says what is in them."""
+"""The names under which the enclave has its host keep sealed records; sealed_state.py has their content."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def ledger_key(population: str, number: int) -> str:
 
 
 def ledger_entry(key: str) -> tuple[str, int] | None:
-    """Population and number of the entry with this key; None for a key of something else."""
+    """Population and number of the ledger entry with this key; None for any other key."""
     found = _ENTRY_KEY.fullmatch(key)
     return None if found is None else (found[1], int(found[2]))
 
 
 def ledger_state_key(population: str) -> str:
-    """Key of what the ledger of a population comes to."""
+    """Key of the sealed state of a population's ledger."""
     return f"{LEDGER_STATE_PREFIX}{population}"
 
 
@@ -84,7 +84,7 @@ def noise_key(task_sha256: bytes, round: int) -> str:
 
 
 def task_of(round_key: str) -> bytes:
-    """The task of the key of a round's record. Raises StateError where it is none."""
+    """The task in the key of a round's record. Raises StateError for any other key."""
     found = _ROUND_KEY.fullmatch(round_key)
     if found is None:
         raise StateError(f"the name of sealed record {round_key!r} was changed: restore the state folder")

@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
     second: int
 
     def successor(self) -> Stamp:
-        """A new stamp, above this one in both numbers and like no other."""
+        """A new stamp: both numbers are larger, and it is unique."""
         return Stamp(self.first + _step(), self.second + _step())
 
 
@@ -53,7 +53,7 @@ class RollbackGuard:
 
     @property
     def current(self) -> Stamp:
-        """What the counters hold now."""
+        """The present values of the counters."""
         return Stamp(self._first.value, self._second.value)
 
     def require(self, stamp: Stamp) -> None:
@@ -71,8 +71,8 @@ class RollbackGuard:
 
     def _rolled_back(self) -> StateError:
         return StateError(
-            f"the stored ledger of population {self._population!r} was rolled back: the platform's counters know a"
-            " newer one; restore the newest state folder or backup, or take another population"
+            f"the stored ledger of population {self._population!r} was rolled back: the platform's "
+            "counters are at a newer one; restore the newest state folder or backup, or take another population"
         )
 
 

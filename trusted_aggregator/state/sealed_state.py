@@ -1,11 +1,11 @@
-"""What the enclave asks its host to keep: the names and the encodings of its sealed records.
+"""The sealed records of the enclave at its host: their names and encodings.
 
 =========================  ==========================================================================================
 key                        plaintext
 =========================  ==========================================================================================
 ``population/<name>``      charter, head of the ledger and its id, abandoned tasks, whom it was handed over to, and the
                            stamp that ties them to the platform's counters (``rollback.py``)
-``ledger-state/<name>``    what the first so many entries of the ledger come to; their number stands before it in clear
+``ledger-state/<name>``    the state after the first entries of the ledger; their number precedes it in clear
 ``ledger/<name>/<n>``      entry n of the ledger, not sealed: it is public, and the head stands for it
 ``task/<task>``            the signed task definition, and what limits need to know of it
 ``round/<task>/<n>``       of a round that is open or charged: its order, the name of its noise, the seed of its draw,
@@ -60,7 +60,7 @@ class Sealer:
         return SealedRecord(key, seal(self._sealing_key, plaintext, key.encode()))
 
     def open(self, key: str, data: bytes) -> bytes:
-        """The plaintext of what the host kept under ``key``. Raises StateError unless it was sealed there."""
+        """The plaintext of the host's bytes for ``key``. Raises StateError unless they were sealed for it."""
         try:
             return unseal(self._sealing_key, data, key.encode())
         except DecryptionError as error:
@@ -107,7 +107,7 @@ class PopulationRecord:
     def after(
         self, *, ledger: LedgerState, charter: Charter | None = None, abandoned: frozenset[bytes] | None = None
     ) -> PopulationRecord:
-        """The next version, with a new stamp; None leaves a part as it is."""
+        """The next version, with a new stamp; None keeps the old value."""
         return dataclasses.replace(
             self,
             charter_bytes=self.charter_bytes if charter is None else charter.signed.SerializeToString(),
@@ -118,7 +118,7 @@ class PopulationRecord:
         )
 
     def handed_to(self, successor: Successor | None) -> PopulationRecord:
-        """The next version, which is ``successor``'s; None: of whoever writes it."""
+        """The next version, owned by ``successor``; None means the enclave that writes it."""
         return dataclasses.replace(self, stamp=self.stamp.successor(), parent=self.stamp, successor=successor)
 
     def knows(self, task_sha256: bytes) -> bool:

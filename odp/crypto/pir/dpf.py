@@ -1,4 +1,5 @@
-"""Distributed point functions: two keys, neither tells the point, and their evaluations XOR to a one there.
+"""Distributed point functions: two keys, each without information about the point, whose evaluations XOR to a one
+there.
 
 ``generate`` splits the function that is 1 at one place of [0, size) and 0 elsewhere. Whoever holds one key sees random
 bytes, whatever the place. Many functions of one size are handled at once: every level of all trees is one call of AES.

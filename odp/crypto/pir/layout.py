@@ -1,4 +1,4 @@
-"""Which bucket holds a row, and which bucket a device asks for it: one pass of a server answers many keys.
+"""The layout of a table in buckets, so that one pass of a server answers many keys.
 
 A table of n rows is laid out ``tables`` times; each time a public pseudorandom permutation of [0, n) deals its rows to
 ``buckets`` buckets like cards. So every bucket of a layout has one place for each of n / buckets rows, bucket and place
@@ -62,7 +62,7 @@ class Layout:
 
     @property
     def buckets(self) -> int:
-        """Of all tables together: the sub-queries of every query."""
+        """Total number of buckets in all tables: the sub-queries of every query."""
         return self.tables * self.per_table
 
     def cells(self, rows: npt.ArrayLike) -> Int64Array:

@@ -1,4 +1,4 @@
-"""Rows that prove themselves: each travels with the hashes that lead from it to nodes that the device knows.
+"""Rows with proofs: each carries the hashes that lead from it to tree nodes that the device has.
 
 A binary hash tree stands over the rows of a table. Its lower levels go with the rows, which makes them records; the
 nodes above those levels, the cap, are public and short, and a device fetches them once per table version. For a given
@@ -35,7 +35,7 @@ _CAP_LEVELS = 10
 
 
 class WrongRowsError(ServiceError):
-    """An answer does not hold the rows of the table: a server lies, or holds another table. Nothing of it is given."""
+    """An answer does not contain the rows of the table: a server lies, or has another table. It is discarded."""
 
 
 def _levels(rows: int, row_bytes: int) -> int:
@@ -93,7 +93,7 @@ def check(records: UInt8Array, numbers: Sequence[int], *, rows: int, row_bytes: 
     All records are checked, those that nobody asked for too: else a server would learn which these are.
 
     Raises:
-        WrongRowsError: a record is not valid; which one is not told.
+        WrongRowsError: a record is not valid; the error does not name it.
     """
     levels = _levels(rows, row_bytes)
     valid = True
@@ -101,7 +101,7 @@ def check(records: UInt8Array, numbers: Sequence[int], *, rows: int, row_bytes: 
         valid &= _valid(record.tobytes(), number, row_bytes, levels, table, cap)
     if not valid:
         raise WrongRowsError(
-            "the answer does not hold the rows of the table: a server lies, or holds another version of it"
+            "the answer does not contain the rows of the table: a server lies, or has another version of it"
         )
 
 

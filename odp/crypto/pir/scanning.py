@@ -1,4 +1,4 @@
-"""The scan of a server: XOR of the rows that a share of a point function picks, bucket by bucket.
+"""A server's scan: XOR of the rows that a share of a point function selects, bucket by bucket.
 
 Every row is read once and folded into its bucket of each layout, behind a mask of all ones or of zeros that was stored
 in memory before. Which addresses are touched in which order follows from the public layout. numba is used where it is

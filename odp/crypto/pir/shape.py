@@ -1,4 +1,4 @@
-"""What is public of a table that is answered privately: everything that devices and servers must agree on."""
+"""The public shape of a table for private queries: the parameters that devices and servers must agree on."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Shape:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """32 bytes that stand for the whole shape; queries are bound to it."""
+        """A 32-byte hash of the whole shape; queries are bound to it."""
         return hashlib.sha256(PIR_SHAPE + self.to_bytes()).digest()
 
     @functools.cached_property
@@ -97,7 +97,7 @@ class Shape:
     def distinct(
         self, keys: Sequence[int] | npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.intp]]:
-        """The different rows of ``keys``, and for every key which of them it is.
+        """The distinct rows of ``keys``, and for every key the index of its row.
 
         Raises:
             ConfigurationError: a key is out of range, or there are more different ones than ``keys`` of the shape.
@@ -110,5 +110,5 @@ class Shape:
             raise ConfigurationError(f"Expected keys to be a list of whole numbers from 0 to {self.rows - 1}")
         rows, inverse = np.unique(given.astype(np.int64), return_inverse=True)
         if len(rows) > self.keys:
-            raise ConfigurationError(f"Expected at most {self.keys} different keys, got {len(rows)}")
+            raise ConfigurationError(f"Expected at most {self.keys} distinct keys, got {len(rows)}")
         return rows, inverse

@@ -1,4 +1,4 @@
-"""Private retrieval from two servers: neither learns which rows a device asks for, nor how many, unless both collude.
+"""Private retrieval from two servers: neither learns which or how many rows a device needs, unless both collude.
 
 ::
 
@@ -20,8 +20,8 @@ What holds, for any keys and for the two servers of which at least one is honest
 - ``recover`` gives the rows of the table whose cap is in the shape, or raises ``WrongRowsError``. A lying server can
   add to the XOR of both answers a difference that it chooses before it knows anything about the keys. Records are
   valid in one form only (``records``), and all buckets are checked, so ``recover`` fails exactly where that difference
-  is not zero, whatever the keys were. That a device fails therefore tells a server nothing but that somebody lied; it
-  does not tell who did.
+  is not zero, whatever the keys were. A failure of a device therefore reveals to a server only that a server lied, not
+  which one.
 - The pad depends on the shape, cap included, as its owner sees it. A device may therefore take the shape from the
   leader alone: had the leader another one than an honest helper, every ``recover`` would fail.
 
@@ -136,7 +136,7 @@ class Database:
 
 @dataclass(frozen=True)
 class Secret:
-    """What a device keeps of a query; only ``pad_seed`` leaves it, sealed to the helper.
+    """The device's secret part of a query; only ``pad_seed`` leaves it, sealed to the helper.
 
     ``numbers``: the row that every bucket was asked for, -1 for none. ``wanted``: the bucket of every key, -1 for none.
     """
@@ -149,7 +149,7 @@ class Secret:
 
     @property
     def placed(self) -> npt.NDArray[np.bool_]:
-        """Which keys were asked for, bool [keys]: all, but for the layout's failure."""
+        """The keys that were queried, bool [keys]: all, except after the layout's failure."""
         found: npt.NDArray[np.bool_] = self.wanted >= 0
         return found
 
@@ -157,7 +157,7 @@ class Secret:
 def query(
     keys: Sequence[int] | npt.NDArray[np.integer], shape: Shape, random_bytes: RandomBytes = secrets.token_bytes
 ) -> tuple[bytes, bytes, Secret]:
-    """Requests for the leader and the helper, and what to keep.
+    """Requests for the leader and the helper, and the secret part.
 
     Args:
         keys: up to ``shape.keys`` different row numbers; more than once the same is fine, and so is none at all.
@@ -216,7 +216,7 @@ def answer_many(
 
 
 def combine(leader_reply: bytes, helper_reply: bytes) -> bytes:
-    """What the leader sends to the device: both replies in one of the same length; still under the pad.
+    """The leader's reply to the device: both replies in one of the same length; still under the pad.
 
     Raises:
         ConfigurationError: the replies have different lengths.
@@ -232,7 +232,7 @@ def recover(secret: Secret, reply: bytes) -> UInt8Array:
     """The rows of the keys that were placed, in their order: uint8 [k, row_bytes]; ``view("<f4")`` gives floats.
 
     Raises:
-        WrongRowsError: the reply is not that of two honest servers; see the module for what a failure tells.
+        WrongRowsError: the reply is not that of two honest servers; see the module for what a failure reveals.
     """
     shape = secret.shape
     if len(reply) != reply_bytes(shape):
@@ -272,7 +272,7 @@ def _open(request: bytes, pad_seed: bytes | None, shape: Shape) -> dpf.Keys:
     if request[1] != party:
         raise RequestError("the request is for the other server: the helper, and only it, needs a pad's seed")
     if request[2:_HEADER_BYTES] != shape.digest:
-        raise RequestError("the request is for another table, version or layout: ask for the shape again")
+        raise RequestError("the request is for another table, version or layout: fetch the shape again")
     try:
         return dpf.Keys.from_bytes(
             request[_HEADER_BYTES:], party=party, count=shape.layout.buckets, size=shape.layout.places

@@ -1,4 +1,4 @@
-"""What two clients of a session share: the key of their channel, and the seed of their mask.
+"""The shared secrets of two clients of a session: the key of their channel, and the seed of their mask.
 
 Both are HKDF-SHA-256 over the X25519 secret of their keys, with
 

@@ -1,4 +1,4 @@
-"""The client of SecAgg+: gives the server shares and one masked vector, and believes nothing that it is told.
+"""The client of SecAgg+: it gives the server shares and one masked vector, and checks every message of the server.
 
 ==========  ==============================  =================================================================
 state       call that leads out of it       what the call refuses
@@ -17,8 +17,8 @@ ABORTED     none                            everything
 Whatever is refused aborts the session. Every way out erases all that is secret: after an answer, a refusal or
 ``leave`` the client holds no key, seed, share or reveal, and once its vector is masked, none of its own any more.
 About a neighbour, a client gives away a share of the self mask's seed *or* of the mask key, never both; with the
-threshold of ``parameters`` this keeps both secrets of an honest client from a server that tells its clients different
-stories.
+threshold of ``parameters`` this keeps both secrets of an honest client from a server that sends its clients different
+lists.
 
 Who agrees is the same committee for everybody (``graph.committee``), so that no two parts of a session unmask two
 different sets of survivors.
@@ -73,7 +73,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class _Own:
-    """What a client draws for one session, and tells nobody. Its ``repr`` shows nothing of it."""
+    """The client's secrets of one session. Its ``repr`` shows nothing of it."""
 
     channel: X25519PrivateKey = field(repr=False)
     mask_key: X25519PrivateKey = field(repr=False)
@@ -112,7 +112,7 @@ class Client:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         if configuration.threat.roster and roster is None:
-            raise PrivacyError("the session counts the corrupt devices of a roster that is not pinned here")
+            raise PrivacyError("the session relies on a roster that is not pinned here")
         self._configuration = configuration
         self._identity: signing.SigningKey | None = identity
         self._roster = roster
@@ -137,7 +137,7 @@ class Client:
         self._told: messages.SecAggSurvivors
 
     def reveal(self, adverts: messages.SecAggAdverts) -> messages.SecAggReveal:
-        """Answers everybody's keys with the own random contribution to the order."""
+        """Answers all keys with this client's random contribution to the order."""
         with self._step(State.CREATED, State.REVEALED):
             if adverts.config != self._configuration.data:
                 raise PrivacyError("the server sums under another configuration than the one it announced")
@@ -154,7 +154,7 @@ class Client:
             return messages.SecAggReveal(session=self._session.id, reveal=self._secrets.reveal)
 
     def share(self, reveals: messages.SecAggReveals) -> messages.SecAggShares:
-        """Answers everybody's reveals with shares of the own secrets for each neighbour."""
+        """Answers all reveals with shares of its secrets for each neighbour."""
         with self._step(State.REVEALED, State.SHARED):
             session, own = self._require_session(reveals.session), self._secrets
             seed = graph.graph_seed(session.id, [advert.commitment for advert in session.adverts], reveals.reveals)
@@ -192,7 +192,7 @@ class Client:
             if len(senders) != len(inbox.sealed) or sorted(set(senders)) != senders:
                 raise PrivacyError("the inbox does not name its senders once each, in ascending order")
             if not set(senders) <= set(self._neighbours):
-                raise PrivacyError("the inbox has shares of clients that are no neighbours")
+                raise PrivacyError("the inbox has shares of clients that are not neighbours")
             if len(senders) < session.parameters.threshold:
                 raise PrivacyError(
                     f"only {len(senders)} neighbours shared, fewer than the threshold {session.parameters.threshold}"
@@ -216,7 +216,7 @@ class Client:
             )
 
     def agree(self, survivors: messages.SecAggSurvivors) -> messages.SecAggAgreement:
-        """Answers the list of survivors with a signature, so that others can tell whether they were told the same."""
+        """Answers the list of survivors with a signature, so that clients can compare their lists."""
         with self._step(State.MASKED, State.AGREED):
             session = self._require_session(survivors.session)
             shared = unpack(survivors.shared, clients=session.clients, name="the clients that shared")
@@ -229,7 +229,7 @@ class Client:
             )
 
     def unmask(self, agreements: messages.SecAggAgreements) -> messages.SecAggUnmask:
-        """Answers the committee's agreements with one share for each neighbour; the last word of this client."""
+        """Answers the committee's agreements with one share for each neighbour; the last message of this client."""
         with self._step(State.AGREED, State.DONE):
             session = self._require_session(agreements.session)
             alive = unpack(self._told.survivors, clients=session.clients, name="the survivors")
@@ -244,7 +244,7 @@ class Client:
             return messages.SecAggUnmask(session=session.id, neighbours=neighbours, shares=shares)
 
     def leave(self) -> None:
-        """Goes on no further, and erases all that is secret. Idempotent, in any state."""
+        """Stops, and erases all secrets. Idempotent, in any state."""
         self._abort()
 
     @property
@@ -288,7 +288,7 @@ class Client:
         if not alive[self._number]:
             raise PrivacyError("the server lists this client as dropped, although it sent its vector")
         if self._partners != [neighbour for neighbour in self._neighbours if shared[neighbour]]:
-            raise PrivacyError("the server tells of other neighbours that shared than before")
+            raise PrivacyError("the server names other neighbours that shared than before")
         count = int(alive.sum())
         if count < self._configuration.minimum:
             raise PrivacyError(f"{count} survivors are fewer than the minimum {self._configuration.minimum}")
@@ -300,8 +300,8 @@ class Client:
         fewest = self._session.fewest_survivors
         if count < fewest:
             raise PrivacyError(
-                f"{count} survivors of {self._session.clients} clients are fewer than {fewest}: graph and noise are "
-                "made for no more dropouts than were declared"
+                f"{count} survivors of {self._session.clients} clients are fewer than {fewest}: graph "
+                "and noise allow no more dropouts than declared"
             )
 
     def _check_agreements(self, agreements: messages.SecAggAgreements, alive: BoolArray) -> None:
@@ -309,7 +309,7 @@ class Client:
         if len(signers) != len(agreements.signatures) or sorted(set(signers)) != signers:
             raise PrivacyError("the agreements do not name their signers once each, in ascending order")
         if not all(signer in self._committee and alive[signer] for signer in signers):
-            raise PrivacyError("an agreement is signed by a client that is no survivor of the committee")
+            raise PrivacyError("an agreement is signed by a client that is not a survivor in the committee")
         if len(signers) < self._session.parameters.threshold:
             raise PrivacyError(
                 f"only {len(signers)} of the committee agree on the survivors, fewer than the threshold "
@@ -329,7 +329,7 @@ class Client:
 
     @contextmanager
     def _step(self, state: State, following: State) -> Iterator[None]:
-        """Runs one transition: entered in ``state`` only, left in ``following`` or, whatever went wrong, in ABORTED."""
+        """Runs one transition: from ``state`` only, to ``following`` or, after any error, to ABORTED."""
         if self.state is not state:
             found = self.state
             self._abort()

@@ -1,4 +1,4 @@
-"""Who stands beside whom: a ring in an order that neither the server nor any client could choose.
+"""The neighbours of each client: a ring in an order that neither the server nor any client can choose.
 
 Each client commits to 32 random bytes with its keys and reveals them once all commitments are fixed. The order is a
 shuffle seeded by the hash of the session and of all reveals, so one honest client is enough for it to be random, and
@@ -29,7 +29,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 def commitment(reveal: bytes) -> bytes:
-    """SHA-256 (32 bytes) by which a client binds itself to ``reveal`` before it is told. Raises ConfigurationError."""
+    """SHA-256 (32 bytes) that commits a client to ``reveal`` in advance. Raises ConfigurationError."""
     if len(reveal) != REVEAL_BYTES:
         raise ConfigurationError(f"Expected a reveal of {REVEAL_BYTES} bytes, got {len(reveal)}")
     return hashlib.sha256(domains.GRAPH_COMMITMENT + reveal).digest()
@@ -76,7 +76,7 @@ def edges(*, order: Int64Array, neighbours: int) -> Mapping[int, list[int]]:
 
 
 def committee(order: Int64Array, *, neighbours: int) -> list[int]:
-    """Whose word on the survivors counts for everybody: the first ``neighbours`` clients of the order, ascending.
+    """The clients whose agreement on the survivors counts for all: the first ``neighbours`` of the order, ascending.
 
     Agreements of each client's own neighbours would not do: on a sparse graph a lying server could drop other clients
     in each part of the ring, all in all far more than any one client lets it. A threshold of this one committee, in

@@ -1,4 +1,4 @@
-"""One-shot secure aggregation between a host and an enclave, neither of which ever holds a device's vector.
+"""One-shot secure aggregation between a host and an enclave; neither of them has a device's vector.
 
 A device adds the mask of a fresh seed to its integers. The host gets the masked vector, which is uniformly random to
 whoever lacks the seed; the enclave gets the seed, which says nothing of the vector. The host adds up masked vectors,

@@ -1,4 +1,4 @@
-"""Neighbours and threshold of SecAgg+: the smallest that keep the promise, or a refusal.
+"""Neighbours and threshold of SecAgg+: the smallest that keep the guarantee, or a refusal.
 
 Clients stand on a ring in an order that nobody chose, each beside ``neighbours`` others (half on either side), and
 every client shares its secrets among them with threshold ``threshold``. Three events must be rare, over the order, for
@@ -62,7 +62,7 @@ def graph_delta() -> float:
 
 
 class Adversary(enum.Enum):
-    """What the server may do."""
+    """The capabilities of the server."""
 
     SEMI_HONEST = "semi_honest"  # keeps to the protocol, and reads all that it sees
     LYING = "lying"  # tells each client whatever it likes
@@ -70,7 +70,7 @@ class Adversary(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Threat:
-    """What a round has to withstand.
+    """The attacks and dropouts that a round has to withstand.
 
     Attributes:
         adversary: what the server may do.
@@ -80,7 +80,7 @@ class Threat:
 
     Raises:
         ConfigurationError: a number is out of range.
-        PrivacyError: no graph withstands so much: corrupt + dropout (lying: corrupt + 2 dropout) is above 0.9.
+        PrivacyError: no graph withstands these fractions: corrupt + dropout (lying: corrupt + 2 dropout) is above 0.9.
     """
 
     adversary: Adversary = Adversary.LYING
@@ -101,11 +101,11 @@ class Threat:
             )
 
     def most_corrupt(self, clients: int) -> int:
-        """How many of a session's clients may be corrupt: all of the roster's, wherever they sit."""
+        """The largest number of corrupt clients in a session: all of the roster's may be in it."""
         return min(clients, _part(self.corrupt, self.roster or clients))
 
     def most_dropped(self, clients: int) -> int:
-        """How many of a session's clients may vanish."""
+        """The largest number of clients of a session that may drop out."""
         return _part(self.dropout, clients)
 
 
@@ -118,7 +118,7 @@ class Parameters:
 
 
 def holds(parameters: Parameters, *, clients: int, threat: Threat) -> bool:
-    """Whether the promise of the module docstring is kept; what a client checks before it takes part."""
+    """Whether the guarantee of the module docstring is kept; a client checks this before it takes part."""
     range_ = _thresholds(clients, parameters.neighbours, threat)
     return range_ is not None and range_[0] <= parameters.threshold <= range_[1]
 
@@ -149,12 +149,14 @@ def is_withstood(*, clients: int, threat: Threat) -> bool:
 
 
 def fewest_survivors(*, clients: int, minimum: int, threat: Threat) -> int:
-    """Fewest clients of a sum that a session of ``clients`` unmasks: the promise is for no more dropouts."""
+    """The smallest number of clients in an unmasked sum of a session of ``clients``: the guarantee covers no more
+    dropouts.
+    """
     return max(minimum, clients - threat.most_dropped(clients))
 
 
 def fewest_honest(*, minimum: int, maximum: int, threat: Threat) -> int:
-    """Fewest honest clients in a sum that is unmasked, of a session of any size from ``minimum`` to ``maximum``.
+    """The smallest number of honest clients in an unmasked sum, of any session from ``minimum`` to ``maximum`` clients.
 
     All corrupt clients stay, and all that vanish are honest: what ``fewest_survivors`` leaves, without
     ``Threat.most_corrupt``.
@@ -187,7 +189,7 @@ def _part(fraction: float, of: int) -> int:
 
 
 def _thresholds(clients: int, neighbours: int, threat: Threat) -> tuple[int, int] | None:
-    """Smallest and largest threshold that keep the promise with so many neighbours; None where there is none."""
+    """Smallest and largest threshold that keep the guarantee with this number of neighbours; None if there is none."""
     complete = neighbours == clients - 1
     if not 2 <= neighbours < clients or (neighbours % 2 and not complete):
         return None
@@ -213,29 +215,33 @@ def _thresholds(clients: int, neighbours: int, threat: Threat) -> tuple[int, int
 
 
 def _most_corrupt(clients: int, threat: Threat) -> int:
-    """How many corrupt clients the complete graph withstands; below 0 where it withstands no dropouts."""
+    """The most corrupt clients that the complete graph withstands; below 0 if it withstands no dropouts."""
     twice = 2 if threat.adversary is Adversary.LYING else 1
     return clients - 2 - twice * threat.most_dropped(clients)
 
 
 def _infeasible(clients: int, threat: Threat) -> str:
-    """Why no graph serves, and what would."""
+    """The error for parameters without a suitable graph, with suggestions."""
     corrupt, most = threat.most_corrupt(clients), _most_corrupt(clients, threat)
-    of = f"all {corrupt} corrupt ones of a roster of {threat.roster}" if threat.roster else f"{corrupt} corrupt ones"
+    of = (
+        f"all {corrupt} corrupt clients of a roster of {threat.roster}"
+        if threat.roster
+        else f"{corrupt} corrupt clients"
+    )
     ways = []
     enough = _enough_clients(clients, threat)
     if enough is not None:
-        ways.append(f"gather {enough} at least")
+        ways.append(f"gather at least {enough}")
     if most >= 0:
-        ways.append(f"expect corrupt={math.floor(1000 * most / (threat.roster or clients)) / 1000:g} at most")
+        ways.append(f"expect at most corrupt={math.floor(1000 * most / (threat.roster or clients)) / 1000:g}")
     return (
-        f"clients={clients} are too few for {of} and {threat.most_dropped(clients)} that vanish "
+        f"clients={clients} are too few for {of} and {threat.most_dropped(clients)} dropouts "
         f"(corrupt={threat.corrupt!r}, dropout={threat.dropout!r}): {', or '.join([*ways, 'expect fewer dropouts'])}"
     )
 
 
 def _enough_clients(clients: int, threat: Threat) -> int | None:
-    """A number of clients above ``clients`` that serves, and few fewer do; None where the roster is too small."""
+    """A number of clients above ``clients`` that suffices, close to the smallest; None if the roster is too small."""
     low, high = clients, threat.roster or LARGEST_COHORT
     if high <= low or not is_withstood(clients=high, threat=threat):
         return None

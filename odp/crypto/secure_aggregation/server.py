@@ -1,4 +1,4 @@
-"""The server of SecAgg+: collects, relays, and unmasks the sum. It is not trusted: its checks protect the round alone.
+"""The server of SecAgg+: collects, relays, and unmasks the sum. It is not trusted: its checks only protect the round.
 
 Each stage takes the messages of the clients that are still there, and ends with ``close_*`` whenever the caller likes:
 who has not answered by then has dropped out. Vectors are summed as they come and never kept.
@@ -43,7 +43,7 @@ from odp.v1 import secure_aggregation_pb2 as messages
 
 #: So many wrong shares of one secret are surely found, where enough others are left ..
 MOST_WRONG = 2
-# .. among so many tries.
+# .. within this number of attempts.
 _MOST_TRIES = 5000
 
 
@@ -60,7 +60,7 @@ class Stage(enum.Enum):
 
 
 class TooFew(OdpError):
-    """Too few clients answered for the round to go on; nothing was learned. Start the round again."""
+    """Too few clients answered to continue the round; nothing was learned. Start the round again."""
 
 
 class Server:
@@ -108,7 +108,7 @@ class Server:
         raise PrivacyError("this client is not in the session")
 
     def advertise(self, advert: messages.SecAggAdvert) -> None:
-        """Takes a client's keys; the same client's same keys again change nothing."""
+        """Takes a client's keys; a repetition of the same keys changes nothing."""
         check_advert(advert, self._config_sha256, name="the client")
         if self._roster is not None and advert.identity not in self._roster:
             raise PrivacyError("the client is not on the roster")
@@ -121,7 +121,7 @@ class Server:
                 raise PrivacyError(f"the session has its {self.configuration.ring.maximum} clients already")
 
     def close_adverts(self) -> messages.SecAggAdverts:
-        """Fixes who takes part. Raises TooFew below the minimum."""
+        """Fixes the clients of the session. Raises TooFew below the minimum."""
         with self._at(Stage.ADVERTS):
             adverts = list(self._adverts.values())
             self._require_enough(len(adverts), "advertised")
@@ -138,7 +138,7 @@ class Server:
             self._reveals[number] = reveal.reveal
 
     def close_reveals(self) -> messages.SecAggReveals:
-        """Fixes the graph. Raises TooFew where a reveal is missing: whoever is left starts again (see ``graph``)."""
+        """Fixes the graph. Raises TooFew if a reveal is missing: the remaining clients start again (see ``graph``)."""
         with self._at(Stage.REVEALS):
             session = self._session
             if len(self._reveals) < session.clients:
@@ -166,7 +166,7 @@ class Server:
             self._seed_sha256.setdefault(number, shares.seed_sha256)
 
     def close_shares(self) -> dict[int, messages.SecAggInbox]:
-        """What each client that shared is told: its neighbours' shares. Raises TooFew below the minimum."""
+        """The message for each client that shared: its neighbours' shares. Raises TooFew below the minimum."""
         with self._at(Stage.SHARES):
             self._require_enough(len(self._shares), "shared")
             self.stage = Stage.MASKED
@@ -189,7 +189,7 @@ class Server:
                 self._alive.add(number)
 
     def close_masked(self) -> messages.SecAggSurvivors:
-        """Fixes whose vectors are in the sum. Raises TooFew below the minimum."""
+        """Fixes the vectors of the sum. Raises TooFew below the minimum."""
         with self._at(Stage.MASKED):
             self._require_enough(len(self._alive), "sent a vector", least=self._session.fewest_survivors)
             self.stage = Stage.AGREEMENTS
@@ -212,7 +212,7 @@ class Server:
             self._agreements[number] = agreement.signature
 
     def close_agreements(self) -> dict[int, messages.SecAggAgreements]:
-        """What each client that agreed is told: the committee's signatures. Raises TooFew below the threshold."""
+        """The message for each client that agreed: the committee's signatures. Raises TooFew below the threshold."""
         with self._at(Stage.AGREEMENTS):
             threshold = self._session.parameters.threshold
             self._require_enough(len(self._agreements), "agreed", least=threshold)
@@ -300,7 +300,8 @@ class Server:
                     )
                 return secret
         raise PrivacyError(
-            f"the shares of client {number} do not give the secret that it committed to: it or its neighbours lied"
+            f"the shares of client {number} do not give the secret that it committed to: it or its "
+            "neighbours sent wrong data"
         )
 
     def _from_shares(self, number: int, holders: Sequence[int]) -> bytes | None:
@@ -338,7 +339,7 @@ class Server:
 
 
 def _choices(holders: Sequence[int], threshold: int) -> Iterator[list[int]]:
-    """Threshold-many holders: the first, then without any one of them, then without any two."""
+    """Subsets of holders of threshold size: the first, then without any one of them, then without any two."""
     most = min(len(holders) - threshold, MOST_WRONG)
     left_out = itertools.chain.from_iterable(itertools.combinations(holders, count) for count in range(most + 1))
     for wrong in itertools.islice(left_out, _MOST_TRIES):

@@ -1,7 +1,7 @@
 """One SecAgg+ session: its checked configuration, its clients' keys, and the id that binds every message to both.
 
-The id is the hash of the configuration and of all advertised keys in order. Whoever tells two clients different
-configurations, models or key lists has them in two sessions, whose keys, masks and shares have nothing in common.
+The id is the hash of the configuration and of all advertised keys in order. Two clients with different configurations,
+models or key lists are in two sessions, whose keys, masks and shares have nothing in common.
 
 Source: Bonawitz et al. 2017, figure 4; Pasquini et al. 2022 for what different models would give away.
 """
@@ -123,7 +123,7 @@ class Session:
             )
         listed = configuration.threat.roster
         if roster is not None and listed and len(roster) != listed:
-            raise PrivacyError(f"Expected a roster of {listed} clients, got {len(roster)}: the task counts on another")
+            raise PrivacyError(f"Expected a roster of {listed} clients, got {len(roster)}: the task has another roster")
         config_sha256 = hashlib.sha256(configuration.data).digest()
         seen: set[bytes] = set()
         for place, advert in enumerate(adverts):
@@ -132,7 +132,7 @@ class Session:
                 raise PrivacyError(f"client {place} of the session is not on the roster")
             keys = {advert.identity, advert.channel_key, advert.mask_key, advert.commitment}
             if len(keys) != 4 or keys & seen:
-                raise PrivacyError(f"client {place} of the session repeats a key of another: one party plays two")
+                raise PrivacyError(f"client {place} of the session repeats a key of another: one party acts as two")
             seen |= keys
         total = hashlib.sha256(domains.SECAGG_SESSION + config_sha256)
         for advert in adverts:
@@ -147,7 +147,7 @@ class Session:
 
     @property
     def fewest_survivors(self) -> int:
-        """Clients of a sum, at least: the minimum, and all but the declared dropouts."""
+        """The smallest number of clients in a sum: the minimum, and all but the declared dropouts."""
         configuration = self.configuration
         return fewest_survivors(clients=self.clients, minimum=configuration.minimum, threat=configuration.threat)
 
@@ -184,7 +184,7 @@ def check_advert(advert: messages.SecAggAdvert, config_sha256: bytes, *, name: s
 
 
 def advert_bytes(advert: messages.SecAggAdvert) -> bytes:
-    """What a session's id hashes of a client: fixed lengths, so no two lists give the same bytes."""
+    """A client's part of the session id's hash: fixed lengths, so no two lists give the same bytes."""
     return advert.identity + _signed_part(advert)
 
 
@@ -194,7 +194,7 @@ def _signed_part(advert: messages.SecAggAdvert) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
-    """As ``signing.verify``; what was verified once in a process is not verified again for each of its clients.
+    """``signing.verify`` with a cache: a process verifies each signature once, not for each of its clients.
 
     Raises SignatureError, which is not remembered.
     """
@@ -202,7 +202,7 @@ def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
 
 
 def seed_sha256(seed: bytes, session: bytes) -> bytes:
-    """What a client says of its self mask's seed (32 bytes): shows whether shares are right, and no bit of a mask."""
+    """A client's commitment to its self mask's seed (32 bytes): it verifies shares, and reveals nothing of a mask."""
     return hashlib.sha256(domains.SECAGG_SELF_MASK + session + seed).digest()
 
 
@@ -222,7 +222,7 @@ def unpack(data: bytes, *, clients: int, name: str) -> BoolArray:
 
 
 def survivors_bytes(session: bytes, shared: bytes, survivors: bytes) -> bytes:
-    """What clients sign about the survivors that they were told."""
+    """The message that clients sign about their list of survivors."""
     return session + hashlib.sha256(shared + survivors).digest()
 
 

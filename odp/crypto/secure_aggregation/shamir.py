@@ -52,7 +52,7 @@ def share(
     threshold: int,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> UInt32Array:
-    """Shares uint32 [secrets, points, 9] of each secret: every point's own part, to be told to nobody else.
+    """Shares uint32 [secrets, points, 9] of each secret: every point's part is secret from all others.
 
     Args:
         secrets: 32 bytes each.
@@ -77,7 +77,7 @@ def share(
 
 
 def rebuild(points: Sequence[int], shares: UInt32Array) -> bytes:
-    """The secret of exactly the threshold of shares.
+    """The secret, from exactly the threshold of shares.
 
     Args:
         points: the points of the shares, distinct.

@@ -1,4 +1,4 @@
-"""What a task definition says about its SecAgg+ sessions: made by the developer's API, recomputed by every device.
+"""The terms of a task's SecAgg+ sessions: the developer's API creates them, and every device recomputes them.
 
 Guarantee: a definition that ``check`` accepts has the neighbours and the threshold of the exact finder, and noise
 shares for no more sharers than any sum surely has. A developer who signs lower numbers is refused by every device.
@@ -57,13 +57,13 @@ def is_secagg(definition: common_pb2.TaskDefinition) -> bool:
 
 
 def threat_of(terms: secagg_terms_pb2.SecAggTerms) -> Threat:
-    """What the terms withstand. Raises ConfigurationError or PrivacyError as ``Threat``."""
+    """The threat that the terms withstand. Raises ConfigurationError or PrivacyError as ``Threat``."""
     adversary = Adversary.LYING if terms.lying_server else Adversary.SEMI_HONEST
     return Threat(adversary=adversary, corrupt=terms.corrupt, dropout=terms.dropout, roster=terms.roster_size)
 
 
 def check(cohort: common_pb2.CohortTerms) -> None:
-    """Returns where the cohort has no SecAgg+ terms and needs none, or has exactly the terms that ``resolve`` gives.
+    """Returns if the cohort has no SecAgg+ terms and needs none, or has exactly those of ``resolve``.
 
     Raises:
         ConfigurationError: terms without the mode or the mode without terms, a number that does not follow from the

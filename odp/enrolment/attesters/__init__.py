@@ -1,1 +1,1 @@
-"""Attesters: how a device shows that it is one, and how an issuer of tokens checks that."""
+"""Attesters: how a device proves that it is genuine, and how an issuer of tokens checks that."""

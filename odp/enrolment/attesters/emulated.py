@@ -1,4 +1,4 @@
-"""Emulated device attestation: the protocol of a vendor that vouches for devices, and no protection.
+"""Emulated device attestation: the protocol of a vendor that attests devices, without any protection.
 
 A statement is a JWT (``odp.crypto.jwt``) that the device's own key signs, under a certificate of the vendor for that
 key, as with App Attest. Its claims are a verdict of the form of Play Integrity's, which also says
@@ -49,7 +49,7 @@ _CURVE = ec.SECP256R1()
 
 
 class EmulatedVendor:
-    """A vendor of emulated devices. ``root_pem`` is what an issuer has to name."""
+    """A vendor of emulated devices. Issuers pin ``root_pem``."""
 
     def __init__(
         self, root: x509.Certificate, key: ec.EllipticCurvePrivateKey, clock: Callable[[], float] = time.time
@@ -60,7 +60,7 @@ class EmulatedVendor:
 
     @classmethod
     def open(cls, folder: Path, *, clock: Callable[[], float] = time.time) -> EmulatedVendor:
-        """The vendor of ``folder``, made on first use. Raises StateError where its files cannot be used."""
+        """The vendor in ``folder``, created on first use. Raises StateError if its files cannot be used."""
         data = made_once(folder / _KEY_FILE, lambda: _pem(ec.generate_private_key(_CURVE)))
         try:
             key = serialization.load_pem_private_key(data, password=None)
@@ -122,7 +122,7 @@ class EmulatedAttester:
 
 
 class EmulatedVerifier:
-    """Accepts devices of the vendors of ``roots`` (PEM). Raises ConfigurationError where one is no vendor's root."""
+    """Accepts devices of the vendors of ``roots`` (PEM). Raises ConfigurationError if one is no vendor's root."""
 
     kind = KIND
 
@@ -195,7 +195,7 @@ def _check_verdict(claims: dict[str, Any], nonce: bytes, key: ec.EllipticCurvePu
     if jwt.bytes_claim(claims, "keyId", range(32, 33)) != hashlib.sha256(_spki(key)).digest():
         raise jwt.Malformed("it names another key than the one that signed it")
     if not jwt.truth_claim(claims, "emulated"):
-        raise jwt.Malformed("it does not say that it is emulated")
+        raise jwt.Malformed("it lacks the claim that it is emulated")
 
 
 def _root(key: ec.EllipticCurvePrivateKey, now: float) -> x509.Certificate:

@@ -1,4 +1,4 @@
-"""Devices of a roster: each signs with the Ed25519 key that stands in the file. Who makes the file vouches for them."""
+"""Devices of a roster: each signs with its Ed25519 key in the file. The author of the file vouches for the devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIND = "roster"
 
 @dataclass(frozen=True)
 class RosterAttester:
-    """A device whose ``key`` stands in the issuer's roster: also its identity in sessions of SecAgg+ with a roster."""
+    """A device whose ``key`` is in the issuer's roster; in SecAgg+ sessions with a roster, it is also its identity."""
 
     key: SigningKey
     kind: str = KIND

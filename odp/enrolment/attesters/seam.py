@@ -1,4 +1,4 @@
-"""What a kind of device attestation offers: a half for the device, and a half for the issuer of tokens.
+"""The interface of a kind of device attestation: one half for the device, one for the issuer of tokens.
 
 A new kind (Play Integrity, App Attest) is a class for each half, and an entry in the issuer's set of verifiers.
 """
@@ -19,7 +19,7 @@ class Attester(Protocol):
 
     @property
     def kind(self) -> str:
-        """Which verifier understands the statements."""
+        """The kind of its statements."""
         ...
 
     def attest(self, nonce: bytes) -> bytes:
@@ -35,7 +35,7 @@ class Verifier(Protocol):
 
     @property
     def kind(self) -> str:
-        """Which statements it understands."""
+        """The kind of statements that it accepts."""
         ...
 
     def verify(self, statement: bytes, nonce: bytes, *, now: float) -> bytes:
@@ -48,5 +48,5 @@ class Verifier(Protocol):
 
 
 def device_name(kind: str, key: bytes) -> bytes:
-    """The name (32 bytes) of the device that holds ``key``: what an issuer stores in place of it."""
+    """The name (32 bytes) of the device with ``key``; an issuer stores it instead of the key."""
     return hashlib.sha256(domains.DEVICE_NAME + kind.encode() + b"\x00" + key).digest()

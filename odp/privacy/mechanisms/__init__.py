@@ -1,4 +1,4 @@
-"""Noise that is added to released sums: integers of an exactly known law."""
+"""Noise for released sums: integers with an exactly known distribution."""
 
 from odp.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise

@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise that no single party draws: every client of a sum adds its own share.
+"""Discrete Gaussian noise in shares: every client of a sum draws its own share, so no single party knows the noise.
 
 The discrete Gaussian of variance v gives the integer n with probability proportional to exp(-n^2 / 2v). The sum of m
 independent shares of variance v is *not* discrete Gaussian, but every probability of it is within a factor exp(+-tau)
@@ -40,13 +40,13 @@ _WORD = 1 << 64
 
 
 def largest(std: float) -> int:
-    """The largest absolute value that is ever drawn: what a ring has to leave room for."""
+    """The largest absolute value of a draw: a ring needs room for it."""
     _require_std(std)
     return math.floor(TAIL * std)
 
 
 def share_std(total_std: float, *, sharers: int) -> float:
-    """The standard deviation of each share, so that ``sharers`` honest ones add up to ``total_std``.
+    """The standard deviation of each share, so that the shares of ``sharers`` honest clients add up to ``total_std``.
 
     ``sharers`` is the *fewest* honest clients whose shares are in a sum that is released: the minimum cohort without
     its corrupt fraction. With more of them, the noise is larger than what is charged, never smaller.

@@ -1,4 +1,4 @@
-"""Where the randomness of released noise comes from: the operating system, and in an enclave nothing else."""
+"""The source of randomness for released noise: the operating system, and in an enclave nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NoiseSource(Protocol):
 
 
 class OperatingSystemNoise:
-    """The kernel's generator, ``os.urandom``: the only source that may reach a release. It takes no seed."""
+    """The kernel's generator, ``os.urandom``: the only source for real releases. It takes no seed."""
 
     def random_bytes(self, count: int) -> bytes:
         """``count`` bytes of the kernel's generator.

@@ -1,4 +1,4 @@
-"""k-ary randomized response: one answer out of k that is private by itself, whoever sees it.
+"""k-ary randomized response: one answer out of k that is private by itself, for any observer.
 
 With a secret coin of probability q the answer is drawn uniformly from all k choices, the true one included; otherwise
 it is the true one. For any two truths x, x' and any answer y
@@ -80,7 +80,7 @@ class RandomizedResponse:
 
         Args:
           truth: from 0 to choices - 1.
-          random_bits: a uniform integer of so many bits, from a cryptographic source.
+          random_bits: returns a uniform integer with the given number of bits, from a cryptographic source.
 
         Raises:
           ConfigurationError: ``truth`` is out of range; the message does not show it.

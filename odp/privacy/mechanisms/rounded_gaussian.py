@@ -59,7 +59,7 @@ _FINE_CELLS = 64  # cells per standard deviation, at least
 
 
 class IntegerNoise(Protocol):
-    """What a release adds to its integer sums."""
+    """The noise of a release for its integer sums."""
 
     def sample(self, ratio: float, count: int) -> NDArray[np.int64]:
         """``count`` independent integers, int64 [count], of standard deviation ``ratio`` grid steps."""
@@ -149,7 +149,7 @@ class _Table:
 
     @property
     def words(self) -> int:
-        """Words that a first try of a number takes: for the cell, the step within it, the coin."""
+        """Number of words for the first attempt of a number: for the cell, the step within it, the coin."""
         return 1 if self.cell == 1 else 2 if self.cell <= _SHARED_CELL else 3
 
 
@@ -212,7 +212,9 @@ def _words(source: NoiseSource, count: int) -> NDArray[np.uint64]:
 
 
 class _Unsure(NamedTuple):
-    """Numbers of a chunk that their first words do not decide: position, index of the cell, step, coin, tied or not."""
+    """Numbers of a chunk that are undecided after their first words: position, index of the cell, step, coin, tied or
+    not.
+    """
 
     position: NDArray[np.int64]
     cell: NDArray[np.int64]
@@ -243,7 +245,7 @@ def _draw(
 
 
 def _first_tries(table: _Table, words: NDArray[np.uint64], out: NDArray[np.int64]) -> _Unsure:
-    """Fills ``out`` from its numbers' first words, uint64 [table.words * len(out)]; tells which may be wrong.
+    """Fills ``out`` from the first words, uint64 [table.words * len(out)]; returns the numbers that may be wrong.
 
     Level 1 is the number of boundaries at or below a 128-bit uniform draw: the upper word is compared, and those that
     equal a boundary's are told. Level 2: coins that are not surely accepted are told.
@@ -275,7 +277,7 @@ def _nearest(table: _Table, index: NDArray[np.int64]) -> tuple[NDArray[np.int64]
 
 
 def _decided(table: _Table, unsure: _Unsure, source: NoiseSource) -> NDArray[np.int64]:
-    """The numbers that were unsure: ties by their lower words, coins by the exact chance; redrawn where refused."""
+    """Decides the remaining numbers: ties by lower words, coins by the exact chance; draws refused ones again."""
     index, step, coin = unsure.cell, unsure.step, unsure.coin
     tied = np.flatnonzero(unsure.tied)
     if len(tied):

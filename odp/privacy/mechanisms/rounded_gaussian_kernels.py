@@ -1,4 +1,4 @@
-"""First tries of the exact sampler in machine code: the same numbers as ``rounded_gaussian._first_tries``.
+"""First attempts of the exact sampler in machine code: the same numbers as ``rounded_gaussian._first_tries``.
 
 Whatever needs an exponential stays in numpy, so that no rounding differs. Import needs numba; nothing imports this
 module at the top.

@@ -276,7 +276,7 @@ def test_a_key_that_is_no_row_is_refused_and_not_printed(keys: list[object]) -> 
 
 
 def test_too_many_different_keys_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="at most 6 different keys, got 7"):
+    with pytest.raises(ConfigurationError, match="at most 6 distinct keys, got 7"):
         pir.query(range(7), database(table(700, 20), 6).shape)
 
 

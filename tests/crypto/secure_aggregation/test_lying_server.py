@@ -237,7 +237,7 @@ def test_an_inbox_of_repeated_unordered_or_strange_senders_is_refused(make_round
     run = a_round(make_round, "masked")
     client, inbox = run.clients[0], run.inboxes[0]
     inbox.senders[:] = senders[: len(inbox.sealed)]
-    refused(client, lambda: client.mask(inbox, run.vectors[0]), "ascending order|no neighbours")
+    refused(client, lambda: client.mask(inbox, run.vectors[0]), "ascending order|not neighbours")
 
 
 def test_a_vector_beyond_the_declared_bound_is_not_sent(make_round: Any) -> None:
@@ -386,7 +386,9 @@ def test_agreements_that_count_one_client_twice_or_one_that_is_not_of_the_commit
     outside = min(set(range(8)) - set(client._committee))
     signers = [told.signers[0], *told.signers[:-1]] if whom == "one twice" else sorted([outside, *told.signers[1:]])
     told.signers[:] = signers
-    refused(client, lambda: client.unmask(told), "once each" if whom == "one twice" else "no survivor of the committee")
+    refused(
+        client, lambda: client.unmask(told), "once each" if whom == "one twice" else "not a survivor in the committee"
+    )
 
 
 # The end

@@ -202,10 +202,10 @@ def test_terms_count_the_corrupt_devices_of_the_whole_roster() -> None:
 def test_what_a_roster_makes_impossible_is_refused_with_what_would_be_feasible(
     cohort: dict[str, Any], feasible: dict[str, Any]
 ) -> None:
-    with pytest.raises(PrivacyError, match=r"corrupt ones of a roster of \d+ and \d+ that vanish") as refused:
+    with pytest.raises(PrivacyError, match=r"corrupt clients of a roster of \d+ and \d+ dropouts") as refused:
         statistics(**cohort, roster_sha256="ab" * 32)
     (value,) = feasible.values()
-    assert f"gather {value} at least" in str(refused.value) or f"expect corrupt={value} at most" in str(refused.value)
+    assert f"gather at least {value}" in str(refused.value) or f"expect at most corrupt={value}" in str(refused.value)
     assert "\n" not in str(refused.value)
     statistics(**{**cohort, **feasible}, roster_sha256="ab" * 32)
 

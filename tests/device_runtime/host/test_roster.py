@@ -110,7 +110,7 @@ def test_unmet_conditions_are_one_line_and_no_check_in_until_they_are_met(world:
     host.run()
     assert states(world, 4) == [[State.SENT]] * 4
     assert world.log_text.getvalue().count("device_rests") == 1
-    assert "charging: on battery (asked: on mains power)" in world.log_text.getvalue()
+    assert "charging: on battery (wanted: on mains power)" in world.log_text.getvalue()
 
 
 def test_a_host_that_is_to_end_with_its_task_does_not_wait_for_ever_for_devices_that_rest(world: Any) -> None:

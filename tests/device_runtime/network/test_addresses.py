@@ -56,7 +56,7 @@ def test_an_address_is_compared_with_those_of_its_role_as_it_is_written(role: st
 
 def test_where_nothing_is_pinned_the_error_says_what_to_do() -> None:
     with pytest.raises(
-        AddressRefused, match=r"the reference values pin none.*`odp enclave pin-address aggregator x:1`"
+        AddressRefused, match=r"the reference values pin no address.*`odp enclave pin-address aggregator x:1`"
     ):
         PinnedAddresses().require("aggregator", "x:1")
 
@@ -86,7 +86,7 @@ def test_a_name_that_leads_to_an_address_that_is_not_public_needs_the_persons_wo
 
 @pytest.mark.parametrize("host", ["127.1", "0x7f000001", "2130706433", "017700000001"])
 def test_another_spelling_of_an_address_is_resolved_and_checked_like_a_name(host: str) -> None:
-    with contextlib.suppress(ServiceUnavailable), pytest.raises(AddressRefused, match="no public address"):
+    with contextlib.suppress(ServiceUnavailable), pytest.raises(AddressRefused, match="not a public address"):
         PinnedAddresses().targets(f"{host}:7200")
 
 

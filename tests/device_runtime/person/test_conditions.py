@@ -83,7 +83,7 @@ def test_a_condition_that_is_not_met_is_named_with_its_reading(
 )  # fmt: skip
 def test_a_sensor_that_cannot_be_read_is_a_condition_that_is_not_met(tmp_path: Path, sensor: str, name: str) -> None:
     sensors = dataclasses.replace(SimulatedSensors(), **{sensor: None})
-    with pytest.raises(NotNow, match=f"{name}: cannot be read, simulated") as caught:
+    with pytest.raises(NotNow, match=f"{name}: cannot be read: simulated") as caught:
         require(readings(policy(tmp_path, EVERYTHING), sensors, STANDING, now=DAY, local=at("12:45")))
     assert caught.value.names == (name,)
 
@@ -212,7 +212,7 @@ def test_the_temperature_is_the_hottest_that_psutil_shows_or_unreadable(
     shown = {name: [SimpleNamespace(current=value) for value in values] for name, values in parts.items()}
     monkeypatch.setattr("psutil.sensors_temperatures", lambda: shown, raising=False)
     if degrees is None:
-        with pytest.raises(Unreadable, match="shows no temperature"):
+        with pytest.raises(Unreadable, match="reports no temperature"):
             MachineSensors(tmp_path).temperature()
     else:
         assert MachineSensors(tmp_path).temperature() == degrees

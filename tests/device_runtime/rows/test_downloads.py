@@ -31,12 +31,12 @@ from odp.errors import Busy, ServiceError, StaleModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, Task, UserLevelDP
+from odp.transport.backpressure import Patience
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
-from odp.transport.turns import Patience
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
 from odp.wire.blocks import BLOCK_BYTES
 from odp.wire.model import ModelVersion, TableValues

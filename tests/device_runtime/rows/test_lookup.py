@@ -25,12 +25,12 @@ from odp.client import Connection
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import ConfigurationError, ServiceError, StaleModel
 from odp.public_tables.table import Table, open_version
+from odp.transport.backpressure import Patience
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
-from odp.transport.turns import Patience
 from odp.v1 import distributor_pb2, distributor_pb2_grpc, table_pb2_grpc
 from server.clients import DistributorClient
 from server.tables import NAME, TableBook, TablePublisher, table_servicer
@@ -213,7 +213,7 @@ def test_an_enclave_that_came_back_with_a_new_key_is_asked_for_evidence_again(pl
 def test_rows_that_do_not_open_are_an_error_of_the_distributor(place: Place) -> None:
     place.connection.publish_table(Table("genres", ROWS))
     place.spoil = lambda sealed: sealed[:-1] + bytes([sealed[-1] ^ 1])
-    with pytest.raises(ServiceError, match="rows that do not open"):
+    with pytest.raises(ServiceError, match="rows that cannot be decrypted"):
         place.lookup.select(place.lookup.find("genres"), [4])
 
 

@@ -55,7 +55,7 @@ def test_without_a_given_key_or_a_keyring_the_key_is_a_file_that_its_owner_alone
     assert protected is not None
     assert "AES-256" in protected.text
     assert str(tmp_path / KEY_FILE) in protected.text
-    assert "who copies the whole folder has both" in protected.text
+    assert "a copy of the whole folder contains both" in protected.text
     assert made.key.hex() not in repr(made) + (tmp_path / DESCRIPTOR).read_text()
 
 
@@ -70,7 +70,7 @@ def test_a_keyring_keeps_the_key_and_the_folder_then_holds_none(tmp_path: Path) 
     assert protected is not None
     assert "keyring of the operating system" in protected.text
     assert protected.warning == ""
-    with pytest.raises(StateError, match="there is no keyring"):
+    with pytest.raises(StateError, match="no keyring is available"):
         host_key(tmp_path, environment={}, ring=no_keyring)
     ring.locked = True
     with pytest.raises(StateError, match="unlock it"):
@@ -102,12 +102,12 @@ def test_a_wrong_key_is_one_line_and_changes_nothing(tmp_path: Path) -> None:
         store.rate(3, 4.5)
     before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
     other = key_file(tmp_path.parent / "other.key", os.urandom(32))
-    with pytest.raises(StateError, match="is not the one that the stores") as caught:
+    with pytest.raises(StateError, match="is not the key of the stores") as caught:
         host_key(tmp_path, key_file=other, environment={})
     assert "\n" not in str(caught.value)
     foreign = host_key(tmp_path.parent / "elsewhere", key_file=other, environment={})
     for opened in (Store.open, Store.open_or_create):
-        with pytest.raises(StateError, match="made with another key"):
+        with pytest.raises(StateError, match="encrypted with another key"):
             opened(path, key=foreign)
     assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == before
 

@@ -89,7 +89,7 @@ def test_a_truncated_store_is_set_aside(path: Path) -> None:
 def test_a_file_that_this_hosts_key_did_not_make_is_not_touched(path: Path) -> None:
     content = os.urandom(8192)
     path.write_bytes(content)
-    with pytest.raises(StateError, match="made with another key"):
+    with pytest.raises(StateError, match="encrypted with another key"):
         repair(path)
     assert path.read_bytes() == content
 

@@ -49,10 +49,10 @@ def test_without_a_task_a_device_would_train_where_it_would_in_one_that_it_knows
         (tasks,) = (one for one in found if one.name == "tasks")
         return tasks.met, tasks.read
 
-    assert told() == (True, "it knows none yet")
+    assert told() == (True, "no task is known yet")
     take_part(world)
     assert told() == (True, "films: yes")
-    assert told("others") == (True, "it knows none yet")
+    assert told("others") == (True, "no task is known yet")
     met, read = told(limits=Limits(min_cohort=2, max_epsilon=1.0))
     assert not met
     assert "films: " in read

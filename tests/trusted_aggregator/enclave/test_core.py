@@ -381,7 +381,7 @@ class TestClosing:
 
     def test_a_release_without_a_charge_is_refused(self, small):
         small.fill(range(3))
-        with pytest.raises(PrivacyError, match="charged first"):
+        with pytest.raises(PrivacyError, match="needs a charge first"):
             small.seal_release()
         with pytest.raises(PrivacyError, match="no release in force"):
             small.release()

@@ -214,7 +214,7 @@ class TestHostile:
         for _ in range(3):
             with pytest.raises(DecryptionError):
                 start(raw, bytes(100))
-        with pytest.raises(StateError, match="again and again"):
+        with pytest.raises(StateError, match="repeatedly"):
             answered(raw)
 
     @pytest.mark.parametrize("key", ["population/x", "nothing", "", "round/\x00", "task/" + "é" * 99])

@@ -87,7 +87,7 @@ def test_a_hand_over_that_waits_too_long_gives_up_and_changes_nothing(programs: 
     programs.open(old, 1)
     programs.fill(old, 1, range(2))
     programs.endorsers.endorse(NEW, programs.world.policy)
-    with pytest.raises(ServiceError, match="1 rounds with 2 contributions were not closed"):
+    with pytest.raises(ServiceError, match="1 rounds with 2 contributions did not close"):
         programs.upgrade(old, seconds=0.0)
     programs.fill(old, 1, range(2, 4))
     programs.close(old, 1)
@@ -96,7 +96,7 @@ def test_a_hand_over_that_waits_too_long_gives_up_and_changes_nothing(programs: 
 def test_a_successor_that_nobody_endorsed_is_told_why_and_nothing_leaves(programs: Programs, old: Any) -> None:
     with pytest.raises(ServiceError, match="0 of the endorsers"):
         programs.upgrade(old)
-    with pytest.raises(ServiceError, match="nothing was handed over"):
+    with pytest.raises(ServiceError, match="there was no hand-over"):
         old.client.records("")
     programs.open(old, 1)
 

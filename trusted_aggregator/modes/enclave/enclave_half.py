@@ -26,13 +26,13 @@ from odp.privacy.events import Sampling
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.modes.enclave.accepted_set import AcceptedSet
 from trusted_aggregator.modes.enclave.sampling import Draw, FullParticipation
-from trusted_aggregator.modes.enclave.seen import Seen
 from trusted_aggregator.rounds.admission import Admission
 from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Judged, Round
 from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
-#: Accepted payloads wait so long before they are summed: enough for one matrix product, little memory.
+#: Number of accepted payloads that are summed at once: enough for one matrix product, little memory.
 BLOCK = 512
 BLOCK_BYTES = 2**23
 # Sums and noise stay below this, so that adding them cannot wrap around in 64 bits.
@@ -50,7 +50,7 @@ def draw_round_noise(query: Query, noise: IntegerNoise) -> RoundNoise:
 
 
 class EnclaveRound(Round):
-    """A round whose contributions the enclave opens; what a subclass changes is what it makes of their payloads."""
+    """A round whose contributions the enclave opens; a subclass changes how it uses their payloads."""
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
@@ -71,7 +71,7 @@ class EnclaveRound(Round):
         plaintext_bytes = contribution_bytes(order.round, query.payload_bytes, self._admission.token_bytes)
         self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
         self._block = min(BLOCK, max(1, BLOCK_BYTES // max(query.payload_bytes, self.host_part_bytes)))
-        self._seen = Seen()
+        self._accepted_set = AcceptedSet()
         self._waiting: list[bytes] = []
         self._sum: Sum | None = None  # made with the first block: it is large, and most rounds that are held are over
 
@@ -81,7 +81,7 @@ class EnclaveRound(Round):
 
     @classmethod
     def noised(cls, query: Query) -> tuple[DeclaredRelease, ...]:
-        """All: see ``Round``."""
+        """All releases: see ``Round``."""
         return query.releases
 
     @classmethod
@@ -91,8 +91,8 @@ class EnclaveRound(Round):
 
     @property
     def contributions(self) -> int:
-        """Accepted contributions that are held."""
-        return len(self._seen)
+        """The number of accepted contributions."""
+        return len(self._accepted_set)
 
     def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
         """See ``Round``."""
@@ -127,25 +127,25 @@ class EnclaveRound(Round):
         self.submit(stored)
 
     def _host_sha256(self, payload: bytes) -> bytes:
-        """The digest that a checked payload names of its part at the host; empty where there is none."""
+        """The digest in a checked payload of the part at the host; empty if there is none."""
         return b""
 
     def _repeats(self, payload: bytes) -> bool:
-        """Whether something of a checked payload came before that may come only once."""
+        """Whether a part of a checked payload that must be unique came before."""
         return False
 
     def _note(self, payload: bytes) -> None:
-        """Remembers what ``_repeats`` looks for."""
+        """Records the values that ``_repeats`` looks for."""
 
     def _set_sha256(self) -> bytes:
         # Over the payloads' hashes, too: the host may hold two contributions of one device under one id, of which the
         # first counted. After a restart with the second, the same noise would reveal their difference.
-        return self._seen.sha256()
+        return self._accepted_set.sha256()
 
     def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]:
         self._add_waiting()
         total = self._new_sum() if self._sum is None else self._sum
-        if total.count != len(self._seen):
+        if total.count != len(self._accepted_set):
             raise StateError(f"round {self.number} lost contributions in memory; start the program again")
         return self._noised(self._draw.within_cap(total.totals()), noise, host_sum)
 
@@ -159,7 +159,7 @@ class EnclaveRound(Round):
 
     def _erase(self) -> None:
         self._key = None
-        self._seen, self._waiting = Seen(), []
+        self._accepted_set, self._waiting = AcceptedSet(), []
         self._sum, self._draw = None, FullParticipation()
 
     def _open(self, sealed: bytes) -> bytes | bytearray:
@@ -172,7 +172,7 @@ class EnclaveRound(Round):
         return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
 
     def _parse(self, plaintext: bytes | bytearray) -> tuple[aggregator_pb2.Contribution, bytes]:
-        """The contribution, and its payload: each access to that field makes a copy."""
+        """The contribution and its payload, read once: each access to that field copies it."""
         try:
             given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
         except DecodeError:
@@ -199,13 +199,13 @@ class EnclaveRound(Round):
         with self._lock:
             if self._frozen:
                 return Refusal.ROUND_CLOSED
-            if len(self._seen) >= self._most:
-                held = self._seen.holds(contribution_id, contribution.pseudonym)
+            if len(self._accepted_set) >= self._most:
+                held = self._accepted_set.holds(contribution_id, contribution.pseudonym)
                 return Refusal.ALREADY_CONTRIBUTED if held else Refusal.ROUND_CLOSED
             if self._repeats(payload):
-                held = self._seen.holds(contribution_id, contribution.pseudonym)
+                held = self._accepted_set.holds(contribution_id, contribution.pseudonym)
                 return Refusal.ALREADY_CONTRIBUTED if held else Refusal.MALFORMED
-            if not self._seen.add(contribution_id, contribution.pseudonym, digest):
+            if not self._accepted_set.add(contribution_id, contribution.pseudonym, digest):
                 return Refusal.ALREADY_CONTRIBUTED
             self._note(payload)
             self.marks += mark

@@ -1,4 +1,4 @@
-"""The host's half where the enclave sums the contributions: they come in one piece, and the host has a ciphertext."""
+"""The host's half if the enclave sums the contributions: each comes in one piece, and the host stores a ciphertext."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from trusted_aggregator.rounds.host_half import HostHalf, Submission
 
 
 class EnclaveHost(HostHalf):
-    """How contributions come in, and nothing else."""
+    """Accepts contributions, and has no other part in the mode."""
 
     def __init__(self, core: Aggregator) -> None:
         self._core = core
 
     def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
-        """What is made of a contribution that came in one message."""
+        """The submission for a contribution that came in one message."""
         return Submission(request)
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
-        """Length of the stream behind ``header``, or the refusal that it would meet."""
+        """Length of the stream after ``header``, or the refusal that it would get."""
         return self._core.sealed_bytes(header.task_sha256, header.round)
 
     def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> aggregator_pb2.SubmitRequest:
-        """What the enclave is given of a stream that it has to refuse."""
+        """The request to the enclave for the refusal of a stream."""
         return _request(header, header.sealed_key)
 
     def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:
-        """What is made of a contribution whose stream was ``data``."""
+        """The submission for a contribution that came as a stream of ``data``."""
         return Submission(_request(header, data))
 
 

@@ -59,7 +59,9 @@ class Draw:
         self._drawn = 0
 
     def counted(self, contribution_id: bytes, payload: bytes) -> bytes:
-        """What an accepted contribution, given once, adds to the round: its payload, or the empty one."""
+        """The payload that an accepted contribution adds to the round: its own, or the empty one. Call once per
+        contribution.
+        """
         coin = int.from_bytes(hmac.digest(self._seed, contribution_id, "sha256"), "big")
         drawn = int(coin < self._threshold)
         self._drawn += drawn
@@ -68,6 +70,6 @@ class Draw:
         return kept.tobytes()
 
     def within_cap(self, totals: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
-        """The sums of what ``counted`` gave: as they are, or zeros where more than the cap were drawn."""
+        """The sums of ``counted`` payloads; zeros if more than the cap were drawn."""
         within = int(self._drawn <= self._cap)
         return {name: total * within for name, total in totals.items()}

@@ -1,4 +1,4 @@
-"""The enclave's half of a masked round: seeds in place of vectors, and the one set that host and enclave both sum.
+"""The enclave's half of a masked round: seeds in place of vectors, over the same set that the host sums.
 
 Guarantee: with the masked sum of another set than the enclave's, the masks do not cancel, and what comes out is
 uniformly random to whoever lacks a seed of the difference. Naming the set by its hash turns that into a refusal, so
@@ -68,7 +68,7 @@ class MaskedQuery:
 
 
 class MaskedRound(EnclaveRound):
-    """A round of seeds: their masks are summed here, the masked vectors at the host."""
+    """A round of seeds: the enclave sums their masks, the host the masked vectors."""
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
@@ -132,11 +132,11 @@ class HalfSet:
         self._sorted: list[bytes] = []
 
     def holds(self, payload: bytes) -> bool:
-        """Whether the seed or the digest of ``payload`` came before."""
+        """Whether the seed or the digest of ``payload`` is in the set."""
         return payload[:SEED_BYTES] in self._seeds or payload[SEED_BYTES:] in self._digests
 
     def add(self, payload: bytes) -> None:
-        """Takes a checked payload."""
+        """Adds a checked payload."""
         self._seeds.add(payload[:SEED_BYTES])
         self._digests.add(payload[SEED_BYTES:])
 
@@ -148,7 +148,7 @@ class HalfSet:
         """Raises PrivacyError unless ``given`` is over this set."""
         if given.set_sha256 != set_sha256(self._task_sha256, self._round, self._ascending()):
             raise PrivacyError(
-                f"the host summed another set of masked vectors than the enclave's in round {self._round}: nothing is "
+                f"the host's set of masked vectors differs from the enclave's in round {self._round}: nothing is "
                 "released; sum exactly the vectors that the enclave names"
             )
 

@@ -1,4 +1,4 @@
-"""The host's half of a masked round: vectors that look random to it, and their sum over the set of the enclave.
+"""The host's half of a masked round: masked vectors, and their sum over the enclave's set.
 
 Of a masked contribution, the vector stays here and its hash goes to the enclave; at the close the vectors that the
 enclave names are summed.
@@ -21,7 +21,7 @@ from trusted_aggregator.rounds.host_half import Key, Pause, Submission, Survivor
 
 
 class Vectors(Protocol):
-    """Where the host keeps masked vectors."""
+    """A store of masked vectors."""
 
     def masked(self, task_sha256: bytes, round: int, digests: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """(SHA-256, masked vector) of those of ``digests`` that are stored."""
@@ -29,14 +29,14 @@ class Vectors(Protocol):
 
 
 class MaskedHost(EnclaveHost):
-    """Takes vectors in, and sums them up."""
+    """Stores vectors, and sums them."""
 
     def __init__(self, core: Aggregator, vectors: Vectors) -> None:
         super().__init__(core)
         self._vectors = vectors
 
     def holds(self, key: Key, charged: Charged | None) -> bool:
-        """Whether the enclave said at the charge that the host has a part; before that, such a round is as any."""
+        """Whether the enclave's charge has a part for the host; before the charge, the round looks like any other."""
         return charged is not None and charged.host_part_bytes > 0
 
     def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
@@ -71,7 +71,7 @@ class MaskedHost(EnclaveHost):
 def masked_request(
     named: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHeader, sealed: bytes, vector: bytes
 ) -> aggregator_pb2.SubmitRequest:
-    """What the enclave is given of a masked contribution to the round that ``named`` names."""
+    """The request to the enclave for a masked contribution to the round of ``named``."""
     return aggregator_pb2.SubmitRequest(
         task_sha256=named.task_sha256,
         round=named.round,

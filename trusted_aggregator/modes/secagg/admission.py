@@ -1,4 +1,4 @@
-"""Who may take a seat in a session of SecAgg+: asked once for each client, before the host holds anything of it."""
+"""Admission to a session of SecAgg+: one check per client, before the host stores anything about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Admission(Protocol):
     """One check of a client that has no seat in a session yet."""
 
     def require(self, request: wire.StepRequest) -> None:
-        """Returns if the client of this advert may take a seat. Raises EnrolmentError, or Busy to have it come again.
+        """Returns if the client of this advert may take a seat. Raises EnrolmentError, or Busy if it should retry.
 
         Args:
             request: its ``client`` names task, round, attempt and identity; its signature is checked after this.
@@ -31,7 +31,7 @@ class Anybody:
 
 
 class WithToken:
-    """Admits clients that have a token over their identity under the round's key; anybody where the round has no key.
+    """Admits clients with a token over their identity under the round's key; everybody if the round has no key.
 
     This host is not trusted, and a client's devices cannot see whether it asks: docs/threat-model.md, R233.
     """
@@ -40,7 +40,7 @@ class WithToken:
         self._rounds = rounds
 
     def require(self, request: wire.StepRequest) -> None:
-        """See ``Admission``; raises EnrolmentError, and NotFound where the round is not open here."""
+        """As ``Admission``. Raises EnrolmentError, and NotFound if the round is not open here."""
         client = request.client
         key = self._rounds.token_key((client.task_sha256, client.round))
         if key is None:

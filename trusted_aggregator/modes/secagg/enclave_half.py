@@ -1,9 +1,9 @@
-"""The enclave's part in a round of SecAgg+: no vector, no noise, and the charge before anything is unmasked.
+"""The enclave's half of a round of SecAgg+: no vectors and no noise, but a charge before anything is unmasked.
 
 The devices add the noise, each a share of it, and the host unmasks their sum: what the enclave guarantees of such a
-round is its ledger. It is told which survivors can be unmasked, charges for exactly these once, and signs one release,
-of the sum that comes under that name. The signature says that the round was charged; that the sum is the devices' is
-the host's word, and that it is noisy is the devices'.
+round is its ledger. The host names the survivors that can be unmasked; the enclave charges for exactly these once, and
+signs one release, of the sum that comes under that name. The signature says that the round was charged; that the sum is
+the devices' rests on the host, and that it is noisy on the devices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST_INTEGER = 2**62
 
 
 class SecAggRound(Round):
-    """A round whose contributions go to sessions of clients at the host: those that come here are refused."""
+    """A round whose contributions go to sessions of clients at the host; the enclave refuses contributions."""
 
     # The newest session's survivors, as announced.
     _clients = 0
@@ -42,17 +42,17 @@ class SecAggRound(Round):
 
     @classmethod
     def noised(cls, query: Query) -> tuple[DeclaredRelease, ...]:
-        """None: the devices add the noise."""
+        """No releases: the devices add the noise."""
         return ()
 
     @classmethod
     def draw_noise(cls, query: Query, noise: IntegerNoise) -> RoundNoise:
-        """A name alone."""
+        """Only a name."""
         return RoundNoise(os.urandom(HASH_BYTES), {})
 
     @property
     def contributions(self) -> int:
-        """Clients whose vectors the host can unmask."""
+        """Number of clients whose vectors the host can unmask."""
         return self._clients
 
     def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
@@ -64,10 +64,10 @@ class SecAggRound(Round):
         return [Refusal.MALFORMED] * len(judged)
 
     def resubmit(self, stored: Iterable[bytes]) -> None:
-        """Takes nothing: no contribution of such a round was accepted."""
+        """Does nothing: such a round accepts no contribution."""
 
     def announce(self, clients: int, set_sha256: bytes) -> None:
-        """See ``Round``; a later announcement takes the place of an earlier one."""
+        """See ``Round``; a later announcement replaces an earlier one."""
         with self._lock:
             if self._frozen:
                 raise StateError(f"round {self.number} takes no survivors now")
@@ -80,7 +80,7 @@ class SecAggRound(Round):
         return self._survivors_sha256
 
     def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]:
-        """The host's sum over the announced survivors, their noise in it."""
+        """The host's sum over the announced survivors, with their noise."""
         (release,) = self.query.releases
         if host_sum is None:
             raise StateError(f"round {self.number} is of SecAgg+: its release needs the host's sum")
@@ -99,4 +99,4 @@ class SecAggRound(Round):
         return {release.name: total}
 
     def _erase(self) -> None:
-        """Nothing: a count and a name are public."""
+        """Does nothing: a count and a name are public."""

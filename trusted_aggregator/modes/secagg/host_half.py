@@ -1,4 +1,4 @@
-"""The host's half of a round of SecAgg+: its sessions, of which one is unmasked once its survivors are charged for."""
+"""The host's half of a round of SecAgg+: its sessions. One of them is unmasked, after its survivors are charged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trusted_aggregator.rounds.host_half import HostHalf, Key, Pause, Survivors
 
 
 class SecAggHost(HostHalf):
-    """Rounds whose contributions never come to the enclave."""
+    """Rounds whose contributions never reach the enclave."""
 
     def __init__(self, core: Aggregator, rounds: SecAggRounds) -> None:
         self._core = core
@@ -44,18 +44,18 @@ class SecAggHost(HostHalf):
             return False
 
     def survivors(self, key: Key) -> Survivors | None:
-        """See ``HostHalf``; None of a round that was charged before."""
+        """See ``HostHalf``; None for a round that was charged before."""
         state = self._core.round_state(*key)
         if state is None or state.status is not Status.OPEN:
             return None
         return self._rounds.require_ready(key)
 
     def to_store(self, charged: Charged) -> int:
-        """None: vectors are in memory alone."""
+        """None: vectors are only in memory."""
         return 0
 
     def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
-        """See ``HostHalf``; waits until clients gave their shares."""
+        """See ``HostHalf``; waits until clients sent their shares."""
         if survivors is None:
             raise void(charged.round, "its session is gone")
         with pause():

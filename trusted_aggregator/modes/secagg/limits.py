@@ -1,4 +1,4 @@
-"""What sessions of SecAgg+ may take of a host: memory of all of them together, seats of one address, and cores.
+"""Limits of SecAgg+ sessions at a host: total memory, seats per address, and cores.
 
 A session holds little while it gathers clients, and a share for every pair of neighbours once it has begun. So memory
 is reserved when a session begins; where none is left, it goes on gathering until another one ends.
@@ -49,11 +49,11 @@ class SessionLimits:
 
     @property
     def session_memory(self) -> int:
-        """Bytes of one session, at most: no task keeps all others waiting."""
+        """Maximum bytes of one session, so that no task blocks all others."""
         return self.memory // 2
 
     def seats(self, address: str) -> int | None:
-        """Seats of one session for clients of ``address``; None for any number."""
+        """Seats of one session for clients of ``address``; None if unlimited."""
         try:
             return None if ipaddress.ip_address(address).is_loopback else self.seats_per_address
         except ValueError:  # a socket of this machine, or a test's
@@ -61,7 +61,7 @@ class SessionLimits:
 
 
 class Memory:
-    """Bytes that sessions reserve. Thread-safe."""
+    """Memory that sessions reserve, in bytes. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -69,7 +69,7 @@ class Memory:
         self._lock = threading.Lock()
 
     def take(self, amount: int) -> bool:
-        """Reserves ``amount``, if so much is left; whether it was."""
+        """Reserves ``amount`` if that much is left; returns whether it did."""
         with self._lock:
             if self._taken + amount > self.most:
                 return False
@@ -77,16 +77,16 @@ class Memory:
             return True
 
     def give(self, amount: int) -> None:
-        """Gives back what was reserved."""
+        """Returns reserved memory."""
         with self._lock:
             self._taken -= amount
 
 
 def session_bytes(configuration: Configuration, clients: int) -> int:
-    """Bytes that a session of so many clients may come to hold, at most.
+    """Maximum bytes that a session with this number of clients may hold.
 
     Raises:
-        PrivacyError: no graph serves so many clients.
+        PrivacyError: no graph suits this number of clients.
     """
     neighbours = find(clients=clients, threat=configuration.threat).neighbours
     vector = configuration.length * configuration.ring.dtype.itemsize
@@ -94,7 +94,7 @@ def session_bytes(configuration: Configuration, clients: int) -> int:
 
 
 def address_of(peer: str) -> str:
-    """The address in what gRPC calls a peer (``ipv4:192.0.2.1:50051``, ``ipv6:%5B2001:db8::1%5D:50051``)."""
+    """The address in gRPC's name of a peer (``ipv4:192.0.2.1:50051``, ``ipv6:%5B2001:db8::1%5D:50051``)."""
     kind, _, rest = peer.partition(":")
     if kind not in ("ipv4", "ipv6"):
         return peer

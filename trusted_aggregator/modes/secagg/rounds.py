@@ -1,9 +1,9 @@
 """The host's rounds of SecAgg+: one session after another until one of them is unmasked.
 
 A round has one session at a time. One that is void is followed by the next attempt; the number of the attempt is on the
-disk before a client hears of it, so that a host that dies cannot begin the same attempt twice. Sessions themselves are
-in memory alone: with the host dies its session, and clients join the next. A round has four attempts, over restarts:
-where all of them ended without a sum it has failed, and whoever asks about it is told so.
+disk before a client gets it, so that a host that dies cannot begin the same attempt twice. Sessions themselves are in
+memory alone: with the host dies its session, and clients join the next. A round has four attempts, over restarts: if
+all of them ended without a sum, the round has failed, and every query about it gets that error.
 
 At most one session of a round is unmasked: ``take_sum`` is called for a charged round, and what was charged names the
 session. A charged session that cannot be unmasked any more leaves its round without a release.
@@ -50,7 +50,7 @@ _ATTEMPT_BYTES = 4
 
 @dataclass
 class _Open:
-    """A round that is open, and its newest session."""
+    """An open round, and its newest session."""
 
     definition: common_pb2.TaskDefinition
     order: aggregator_pb2.RoundOrder
@@ -101,7 +101,7 @@ class SecAggRounds:
         self._rounds: dict[Key, _Open] = {}
 
     def keep(self, key: Key, request: aggregator_pb2.OpenRoundRequest) -> bool:
-        """Writes down a round that is about to be opened, if it is of SecAgg+; whether it was not there before.
+        """Stores a round that is about to be opened, if it is of SecAgg+; returns whether it is new.
 
         Raises Busy where too many rounds are open here.
         """
@@ -112,20 +112,20 @@ class SecAggRounds:
             if key in self._rounds:
                 return False
             if sum(not opened.failure for opened in self._rounds.values()) >= MOST_ROUNDS:
-                raise Busy(f"{MOST_ROUNDS} rounds of SecAgg+ are open here: come again later", *_LATER_SECONDS)
+                raise Busy(f"{MOST_ROUNDS} rounds of SecAgg+ are open here: try again later", *_LATER_SECONDS)
             data = request.SerializeToString()
             self._write(key, data, attempt=-1)
             self._rounds[key] = _opened(definition, request, data, attempt=-1)
         return True
 
     def opened(self, key: Key) -> None:
-        """The round is open at the enclave: its sessions may begin."""
+        """Marks the round as open at the enclave: its sessions may begin."""
         with self._lock:
             if key in self._rounds:
                 self._rounds[key].ready = True
 
     def restore(self, key: Key) -> None:
-        """Takes up a round that is open at the enclave, as it was written down. Raises StateError."""
+        """Restores a round that is open at the enclave from the state folder. Raises StateError."""
         data = self._state.read(_name(key))
         if data is None:
             return
@@ -140,7 +140,7 @@ class SecAggRounds:
             self._rounds[key] = opened
 
     def keep_only(self, keys: Collection[Key]) -> None:
-        """Erases what was written down of all other rounds."""
+        """Erases the stored state of all other rounds."""
         names = {_name(key) for key in keys}
         for path in self._state.root.glob(_FILE.format(task="*", round="*")):
             if path.name not in names:
@@ -148,7 +148,7 @@ class SecAggRounds:
 
     @contextlib.contextmanager
     def closing(self, key: Key) -> Iterator[None]:
-        """Held by whoever closes the round: a second one waits, and finds it closed."""
+        """Held while a round closes: a second caller waits, and then finds it closed."""
         with self._lock:
             opened = self._rounds.get(key)
         if opened is None:
@@ -158,7 +158,7 @@ class SecAggRounds:
             yield
 
     def token_key(self, key: Key) -> TokenKey | None:
-        """The key of the round's tokens, which the enclave checked; None where anybody may join. Raises NotFound."""
+        """The key of the round's tokens, checked by the enclave; None if anybody may join. Raises NotFound."""
         with self._lock:
             opened = self._rounds.get(key)
             if opened is None or not opened.ready:
@@ -171,7 +171,7 @@ class SecAggRounds:
             return key in self._rounds
 
     def join(self, key: Key) -> bytes | None:
-        """The configuration of the session that gathers clients; None where none does now.
+        """The configuration of the session that gathers clients now; None if there is none.
 
         Raises NotFound where the round is not open here.
         """
@@ -179,19 +179,19 @@ class SecAggRounds:
         return session.configuration.data if session is not None and session.gathering else None
 
     def session(self, key: Key, attempt: int) -> LiveSession | None:
-        """The session with this number; None where it is over. Raises NotFound."""
+        """The session with this number; None if it is over. Raises NotFound."""
         session = self._current(key)
         return session if session is not None and session.configuration.attempt == attempt else None
 
     def failure(self, key: Key) -> str:
-        """Why the round never has a sum, in one line; empty while it may. Raises NotFound."""
+        """Why the round can never have a sum, in one line; empty while it can. Raises NotFound."""
         self._current(key)
         with self._lock:
             opened = self._rounds.get(key)
             return "" if opened is None else opened.failure
 
     def survivors(self, key: Key) -> int:
-        """How many vectors the round's session can unmask; 0 before it is ready.
+        """Number of vectors that the round's session can unmask; 0 before it is ready.
 
         Raises PrivacyError where the round has failed: it never has a sum.
         """
@@ -204,14 +204,14 @@ class SecAggRounds:
         return session.survivors.clients
 
     def require_ready(self, key: Key) -> Survivors:
-        """The set that the round's session can unmask. Raises PrivacyError where it cannot."""
+        """The set that the round's session can unmask. Raises PrivacyError if it cannot."""
         session = self._current(key)
         if session is None:
             raise PrivacyError(f"round {key[1]} has no session that can be unmasked now")
         return session.require_ready()
 
     def take_sum(self, key: Key, survivors: Survivors) -> HostSum:
-        """Has the charged session unmasked, and gives its sum, noise included: int64 little-endian.
+        """Unmasks the charged session; returns its sum, noise included: int64 little-endian.
 
         Raises PrivacyError where it is gone, or fails: then the round has no release.
         """
@@ -229,7 +229,7 @@ class SecAggRounds:
         return HostSum(np.ascontiguousarray(total, dtype="<i8").tobytes(), survivors.set_sha256)
 
     def forget(self, key: Key) -> None:
-        """Drops a round that is released, or was not opened. Idempotent."""
+        """Deletes a round that is released, or was not opened. Idempotent."""
         with self._lock:
             opened = self._rounds.pop(key, None)
             if opened is not None and opened.session is not None:
@@ -237,7 +237,7 @@ class SecAggRounds:
             self._state.path(_name(key)).unlink(missing_ok=True)
 
     def _current(self, key: Key) -> LiveSession | None:
-        """The newest session, a new one where there is none or the last is void; None where no further one may be."""
+        """The newest session; a new one if there is none or the last is void; None if the attempts are used up."""
         with self._lock:
             opened = self._rounds.get(key)
             if opened is None:
@@ -293,7 +293,7 @@ class SecAggRounds:
 
 @contextlib.contextmanager
 def kept(rounds: SecAggRounds, request: aggregator_pb2.OpenRoundRequest) -> Iterator[None]:
-    """Around the opening of a round: it is written down before, and forgotten where the opening is refused.
+    """Wraps the opening of a round: stores the round before it, and deletes it if the opening is refused.
 
     Raises ConfigurationError, SignatureError where task or order are malformed.
     """
@@ -326,8 +326,8 @@ def _name(key: Key) -> str:
 def _used_up(round: int, reason: str) -> str:
     last = f" (the last: {reason})" if reason else ""
     return (
-        f"round {round} has failed: its {MOST_ATTEMPTS} sessions ended without a sum{last}; nothing of it is released; "
-        "find out who ends them, and submit a new task"
+        f"round {round} has failed: its {MOST_ATTEMPTS} sessions ended without a sum{last}; it has no "
+        "release; find the cause, and submit a new task"
     )
 
 
@@ -339,5 +339,5 @@ def _too_large(round: int, needed: int, most: int) -> str:
 
 
 def void(round: int, why: str) -> PrivacyError:
-    """Of a round that was charged and has no sum."""
+    """The error for a charged round that has no sum."""
     return PrivacyError(f"round {round} is void: {why}; its charge stays, submit a new task")

@@ -1,7 +1,7 @@
-"""SecureAggregationService: what devices ask of the sessions of a host.
+"""SecureAggregationService: the calls of devices to the sessions of a host.
 
-Every message is bounded and checked before a session sees it; a refused one changes nothing. Answers that are not there
-yet are waited for a little, by a bounded number of callers: the others are told when to ask again.
+Every message is bounded and checked before a session sees it; a refused one changes nothing. A bounded number of
+callers waits briefly for answers that are not available yet; the others get a retry time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from odp.crypto.public_keys import KEY_BYTES
 from odp.crypto.secure_aggregation.session import HASH_BYTES, require_length
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, PrivacyError
+from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log
 from odp.transport.service import answers
-from odp.transport.turns import Turns
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
 from trusted_aggregator.modes.secagg.admission import Admission, Anybody
@@ -32,7 +32,7 @@ NAME = "odp.v1.SecureAggregationService"
 #: Callers that wait for their answer at once, and how long.
 MOST_WAITING = 56
 WAIT_SECONDS = 5.0
-#: The others are told to come back after so long.
+#: The retry time of the others.
 _POLL_MILLISECONDS = 200
 #: Vectors that come in at once, each in memory until it is whole, and how long a further one waits for its turn.
 _MOST_STREAMS = 16
@@ -40,14 +40,14 @@ _STREAM_SECONDS = 20.0
 
 
 class SecureAggregationService:
-    """The sessions of ``rounds`` for devices that ``admission`` lets in."""
+    """The sessions of ``rounds`` for devices that ``admission`` admits."""
 
     def __init__(self, rounds: SecAggRounds, *, admission: Admission | None = None, wait: float = WAIT_SECONDS) -> None:
         self._rounds = rounds
         self._admission = Anybody() if admission is None else admission
         self._wait = wait
         self._waiting = threading.BoundedSemaphore(MOST_WAITING)
-        self._streams = Turns(
+        self._streams = Backpressure(
             at_once=_MOST_STREAMS,
             waiting=MOST_WAITING,
             service="aggregator",
@@ -67,7 +67,7 @@ class SecureAggregationService:
         return wire.JoinResponse(config=config)
 
     def step(self, request: wire.StepRequest, *, address: str = "") -> wire.StepResponse:
-        """Takes a client's message; the next one for the client, or how long to wait.
+        """Takes a client's message; returns the next one for the client, or how long to wait.
 
         ``address`` is where the client connected from.
         """
@@ -94,7 +94,7 @@ class SecureAggregationService:
         if session is None:
             return _void()
         session.require_may_send(client.identity, client.token)
-        with self._streams.turn(progress(context)):
+        with self._streams.admitted(progress(context)):
             message = _read_masked(requests, session.vector_bytes)
         return self._step(session, client, message, "")
 
@@ -118,7 +118,7 @@ class SecureAggregationService:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[float]:
-        """Seconds that this caller may wait for its answer."""
+        """Seconds for which this caller may wait for its answer."""
         mine = self._waiting.acquire(blocking=False)
         try:
             yield self._wait if mine else 0.0

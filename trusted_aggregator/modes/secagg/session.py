@@ -1,4 +1,4 @@
-"""One session of SecAgg+ at the host: who answered which step, when a step is over, and what each client is told next.
+"""One session of SecAgg+ at the host: the stages, the clients that answered in each, and the next messages.
 
 =============  =======================================================  ================================================
 stage          is over when                                             and then
@@ -15,9 +15,9 @@ A session begins where the host has memory for it, else it goes on gathering. Wh
 client up to its largest size; seats of clients that fell silent are given to others.
 
 A session that is ready waits for its charge: no client gets what it needs to give unmask shares before
-``allow_unmasking``. A session that is void has erased what clients sent; whoever asks is told to come back.
+``allow_unmasking``. A session that is void has erased what clients sent; callers get a retry time.
 
-Nothing here has a thread: whoever asks moves the session on. The host is trusted with nothing but the round itself.
+A session has no thread: each call advances it. The host is trusted with nothing but the round itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from trusted_aggregator.modes.secagg.limits import Memory, SessionLimits, sessio
 from trusted_aggregator.rounds.host_half import Survivors
 
 TOKEN_BYTES = 32
-#: Clients are told to come back after so long where a session is void.
+#: The retry time of clients of a void session.
 RETRY_SECONDS = 2
 _POLL_SECONDS = 0.05
 
@@ -70,12 +70,12 @@ _ORDER = list(_STAGES.values())
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long clients may take, in seconds.
+    """Time limits of clients, in seconds.
 
     Attributes:
         step: for a step.
         vector: for the step of the masked vector, which may be long.
-        silent: a client that has not asked for so long is gone when the session begins.
+        silent: a client without a call for this time is dropped when the session begins.
 
     Raises:
         ConfigurationError: a time is not within 1 to 3600 seconds.
@@ -90,7 +90,7 @@ class Pace:
 
 
 class Phase(enum.Enum):
-    """What a round may do with a session."""
+    """The phases of a session, as its round sees them."""
 
     RUNNING = "running"
     READY = "ready"  # its survivors are known and agreed; nothing is charged
@@ -112,7 +112,7 @@ class _Member:
 
 @dataclass
 class _Told:
-    """What the server said at the end of each step."""
+    """The server's messages at the end of each stage."""
 
     adverts: wire.StepResponse | None = None
     reveals: wire.StepResponse | None = None
@@ -126,8 +126,8 @@ class LiveSession:
 
     Args:
         configuration: what is summed.
-        goal: the session begins as soon as so many clients are here.
-        patience: or, with the minimum, so many seconds after the first of them.
+        goal: the number of clients at which the session begins.
+        patience: seconds after the first client at which it begins with at least the minimum.
         pace: how long the steps take.
         clock: seconds that only grow.
         roster: identities that may take part; None accepts any.
@@ -172,21 +172,21 @@ class LiveSession:
 
     @property
     def phase(self) -> Phase:
-        """Where the session stands, after whatever time did to it."""
+        """The current phase, after all time limits that have passed."""
         with self._changed:
             self._move()
             return self._phase
 
     @property
     def gathering(self) -> bool:
-        """Whether further clients may join."""
+        """Whether more clients may join."""
         with self._changed:
             self._move()
             return self._phase is Phase.RUNNING and self._stage is Stage.ADVERTS
 
     @property
     def survivors(self) -> Survivors:
-        """Of a session that is ready, or further."""
+        """Number of survivors of a session that is ready, or further."""
         with self._changed:
             return self._survivors
 
@@ -203,7 +203,7 @@ class LiveSession:
     def step(
         self, identity: bytes, token: bytes, message: Message | None, *, address: str = "", wait: float = 0.0
     ) -> wire.StepResponse | None:
-        """Takes a client's message, where there is one; what the client is told next, or None where it has to wait.
+        """Takes a client's message, if there is one; returns the next message for it, or None while it has to wait.
 
         The same message again changes nothing. Waits up to ``wait`` seconds for the answer. ``address`` is where the
         client connected from.
@@ -231,7 +231,7 @@ class LiveSession:
             return self._answer(member)
 
     def leave(self, identity: bytes, token: bytes) -> wire.StepResponse:
-        """The client goes on no further: it has dropped out, and nobody waits for it. Raises as ``step``."""
+        """Drops a client: the session does not wait for it any more. Raises as ``step``."""
         with self._changed:
             member = self._member(identity, token, None, "")
             if member is not None:
@@ -248,23 +248,23 @@ class LiveSession:
             member = self._members.get(identity)
             known = member is not None and hmac.compare_digest(member.token, token)
             if not known or self._stage is not Stage.MASKED or self._phase is not Phase.RUNNING:
-                raise PrivacyError("no masked vector of this client is expected now; ask for the session again")
+                raise PrivacyError("the session expects no masked vector of this client now; request the session again")
 
     def require_ready(self) -> Survivors:
-        """The set that can be unmasked now. Raises PrivacyError; nothing may be charged then."""
+        """The set that can be unmasked now. Raises PrivacyError; a charge is then not allowed."""
         with self._changed:
             self._move()
             if self._phase is Phase.READY and self._server is not None:
                 alive = self._clock() - self._pace.silent
                 here = sum(self._members[identity].seen >= alive for identity in self._awaited)
                 if here < self._server.session.parameters.threshold:
-                    self.void(f"only {here} clients that agreed are still here")
+                    self.void(f"only {here} of the clients that agreed are still connected")
             if self._phase not in (Phase.READY, Phase.UNMASKING):
                 raise PrivacyError(f"no session of the round can be unmasked now: {self.reason or self._phase.value}")
             return self._survivors
 
     def allow_unmasking(self) -> None:
-        """The charge is stored: survivors are told what they need to unmask. Idempotent."""
+        """Confirms that the charge is stored: survivors then get what they need to unmask. Idempotent."""
         with self._changed:
             self._move()
             if self._phase is Phase.READY:
@@ -273,7 +273,7 @@ class LiveSession:
                 self._changed.notify_all()
 
     def finish(self) -> npt.NDArray[np.int64]:
-        """The sum of the survivors' vectors, int64 [length], once enough of them gave shares.
+        """The sum of the survivors' vectors, int64 [length], once enough of them sent shares.
 
         Raises PrivacyError where too few did, or somebody lied: then nobody can ever unmask this session.
         """
@@ -292,7 +292,7 @@ class LiveSession:
             return total
 
     def void(self, reason: str) -> None:
-        """Ends the session without a sum, and erases what clients sent. Idempotent."""
+        """Ends the session without a sum, and erases the clients' messages. Idempotent."""
         with self._changed:
             if self._phase not in (Phase.VOID, Phase.OVER):
                 self._phase, self.reason = Phase.VOID, reason
@@ -334,7 +334,7 @@ class LiveSession:
         return member
 
     def _has_seat(self, address: str) -> bool:
-        """Whether a further client of ``address`` has room; seats of clients that fell silent are given away first.
+        """Whether ``address`` has room for one more client; seats of silent clients become free first.
 
         Raises Busy where other clients of that address have its seats.
         """
@@ -354,8 +354,8 @@ class LiveSession:
             self._seats = Counter(member.address for member in self._members.values())
         if taken():
             raise Busy(
-                f"{most} clients of your address are in the session: come again when it is over, or have the host's "
-                "operator raise --secagg-seats",
+                f"{most} clients of your address are in the session: try again after it, or have the "
+                "host's operator raise --secagg-seats",
                 RETRY_SECONDS,
                 2.0 * RETRY_SECONDS,
             )
@@ -366,11 +366,11 @@ class LiveSession:
         if self._server is None or _at(stage) <= _at(member.last):
             return
         if _at(stage) != _at(member.last) + 1:
-            raise ConfigurationError("the client left out a step")
+            raise ConfigurationError("the client skipped a step")
         if stage is not self._stage or member.number < 0:
-            return  # too late: the answer says so
+            return  # too late: the answer reports that
         if stage is Stage.UNMASKS and self._phase is not Phase.UNMASKING:
-            raise PrivacyError("nobody asked for shares yet")
+            raise PrivacyError("no request for shares was sent yet")
         server, number = self._server, member.number
         if isinstance(message, messages.SecAggReveal):
             server.reveal(number, message)
@@ -388,7 +388,7 @@ class LiveSession:
             self._changed.notify_all()
 
     def _answer(self, member: _Member) -> wire.StepResponse | None:
-        """What the client is told, or None where it has to wait."""
+        """The next message for the client, or None while it has to wait."""
         if self._phase is Phase.VOID:
             return _end(wire.SecAggEnd.REASON_VOIDED)
         if member.last is Stage.UNMASKS or self._phase is Phase.OVER:
@@ -412,7 +412,7 @@ class LiveSession:
         return wire.StepResponse(agreements=told.agreements[number])
 
     def _move(self) -> None:
-        """Ends every step that is over by now."""
+        """Ends every stage whose condition is met by now."""
         while self._phase is Phase.RUNNING and self._server is not None and self._is_over():
             try:
                 self._end_step(self._server)
@@ -431,7 +431,7 @@ class LiveSession:
         return is_withstood(clients=here, threat=self.configuration.threat) and self._reserve(here)
 
     def _reserve(self, clients: int) -> bool:
-        """Whether the host has memory for a session of so many clients; it is this session's then."""
+        """Reserves the host's memory for a session with this number of clients; returns whether it was available."""
         if not self._reserved:
             needed = session_bytes(self.configuration, clients)
             self._reserved = needed if self._memory.take(needed) else 0

@@ -177,7 +177,7 @@ class TestRound:
 
     def test_an_enclave_that_does_not_hide_what_it_sums_opens_no_sampled_round(self, make_world):
         world = make_world(minimum=3, policy=DIRECT, edit=sampled(0.5, 100, 98))
-        with pytest.raises(PrivacyError, match="shows which contributions count"):
+        with pytest.raises(PrivacyError, match="reveals which contributions count"):
             world.open()
         assert list(world.records) == [names.population_key(world.population)]
         make_world(minimum=3, policy=DIRECT).open()

@@ -38,7 +38,7 @@ def test_a_round_has_the_contributions_that_were_announced_last_and_none_after_i
     charged = world.charge()
     assert charged.contributions == 30
     assert world.held().freeze() == (30, NAME)
-    with pytest.raises(StateError, match="takes no survivors now"):
+    with pytest.raises(StateError, match="accepts no survivors now"):
         world.core.announce(*key, 31, NAME)
 
 
@@ -58,7 +58,7 @@ def test_no_noise_is_drawn_for_it(make_statistics, counting_noise):
 
 def test_a_round_of_contributions_takes_no_announcement_and_waits_for_no_sum(small):
     key = small.task_sha256, 0
-    with pytest.raises(StateError, match="takes no survivors now"):
+    with pytest.raises(StateError, match="accepts no survivors now"):
         small.core.announce(*key, 3, NAME)
     small.fill(range(3))
     small.settle(small.charge().writes)

@@ -313,7 +313,7 @@ def test_nobody_is_asked_for_shares_before_the_charge_and_shares_are_not_taken(h
     assert session is not None
     assert session.phase is Phase.READY
     assert clients.step(4).WhichOneof("answer") == "wait"
-    with pytest.raises(ServiceError, match="nobody asked for shares yet"):
+    with pytest.raises(ServiceError, match="no request for shares was sent yet"):
         clients.step(4, unmask={"session": bytes(32)})
     assert host.rounds.survivors(host.key) == CLIENTS
 
@@ -428,7 +428,7 @@ def test_a_host_that_starts_again_never_uses_the_number_of_an_attempt_twice(host
         host.rounds = host.begin()
         host.rounds.restore(host.key)
     assert host.rounds.join(host.key) is None
-    with pytest.raises(PrivacyError, match="its 4 sessions ended without a sum; nothing of it is released"):
+    with pytest.raises(PrivacyError, match="its 4 sessions ended without a sum; it has no release"):
         host.rounds.survivors(host.key)
     host.rounds.keep_only([])
     assert not list(host.root.glob("secagg-*"))

@@ -1,4 +1,4 @@
-"""Which devices contributed to a round: exact, and compact, because an enclave remembers them until the round ends.
+"""The set of devices that contributed to a round, in a compact form, in memory until the round ends.
 
 A contribution takes 88 bytes (its id, the SHA-256 of its payload, two keyed hashes), and 12 to 23 in two tables that
 find it. Tables are open-addressed with linear probing from a hash under a secret key of the round: devices choose their
@@ -29,7 +29,7 @@ _MOST_FULL = 0.7
 _TAIL = 256
 
 
-class Seen:
+class AcceptedSet:
     """The accepted contributions of one round. Not thread-safe: its owner calls it under a lock."""
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class Seen:
         return self._count
 
     def holds(self, contribution_id: bytes, pseudonym: bytes) -> bool:
-        """Whether the id or the pseudonym (32 bytes each) was noted before."""
+        """Whether the id or the pseudonym (32 bytes each) is in the set."""
         return self._held(contribution_id, *self._hashes(contribution_id, pseudonym))
 
     def add(self, contribution_id: bytes, pseudonym: bytes, digest: bytes) -> bool:
-        """Notes a contribution with the SHA-256 of its payload; False, and nothing changes, where it is held."""
+        """Adds a contribution with the SHA-256 of its payload; False, and no change, if it is in the set."""
         place, tag = self._hashes(contribution_id, pseudonym)
         if self._held(contribution_id, place, tag):
             return False
@@ -69,7 +69,7 @@ class Seen:
         return hashlib.sha256(np.sort(pairs.view(f"S{_PAIR}").ravel()).tobytes()).digest()
 
     def pseudonym_tags(self) -> set[bytes]:
-        """What is kept of the pseudonyms."""
+        """Tags (keyed hashes) of the pseudonyms."""
         return {row.tobytes() for row in self._column(_PAIR + _PLACE, _RECORD, self._count)}
 
     def _hashes(self, contribution_id: bytes, pseudonym: bytes) -> tuple[bytes, bytes]:
@@ -97,7 +97,7 @@ class Seen:
 
 
 class _Table:
-    """From 64-bit hashes to the numbers of records, which have to be compared: hashes may share a place."""
+    """Maps 64-bit hashes to record numbers. Hashes may collide, so the records have to be compared."""
 
     def __init__(self) -> None:
         self._bits = _FEWEST_BITS
@@ -114,7 +114,7 @@ class _Table:
         return found
 
     def put(self, hashed: int, number: int) -> bool:
-        """Notes a record; False where the table is too full: it has to be rebuilt."""
+        """Adds a record; False if the table is too full and has to be rebuilt."""
         places, place = self._places, hashed >> (64 - self._bits)
         if self._used >= _MOST_FULL * (1 << self._bits):
             return False

@@ -1,9 +1,8 @@
-"""Back-pressure: a few calls at work, a few more in a queue, and a retry window for everybody else.
+"""Back-pressure: a few calls at work, a bounded queue, and a retry window for all other callers.
 
-A fleet that wakes at once is no error. Whoever finds the queue full is told when to come back: every one of them gets a
-place in time of its own behind the others that were told, at the rate at which the service gets on, so that the fleet
-comes back spread out and not at once again. The window is metadata of a RESOURCE_EXHAUSTED status; its reader draws a
-moment of it from its own randomness.
+A fleet that wakes at once is no error. A caller that finds the queue full gets a retry window: each window follows the
+one before at the rate of the service, so that the fleet returns spread out and not at once again. The window is
+metadata of a RESOURCE_EXHAUSTED status; its reader draws a moment of it from its own randomness.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from typing import Protocol, TypeVar
 from odp import _validate
 from odp.errors import Busy, OdpError
 
-#: A caller in the queue waits so long at most; then it is told to come back.
+#: Maximum wait of a caller in the queue; then it gets a retry window.
 LONGEST_IN_QUEUE = 10.0
-#: Nobody is told to come back later than this, whatever it was told by: a minute is soon enough to ask again.
+#: Upper limit of a retry window: a minute is soon enough to retry.
 LONGEST_WINDOW = 60.0
 #: So often a caller comes back before it reports.
 MOST_TRIES = 10
 
-#: A stream that waits for its caller gives its turn up to others below this rate, in bytes per second, after so long.
+#: A stream that waits for its caller loses its turn to others below this rate, in bytes per second, after this time.
 SLOWEST_RATE = 2.0**16
 SLOW_SECONDS = 2.0
 
@@ -37,25 +36,25 @@ _Result = TypeVar("_Result")
 
 
 class Progress(Protocol):
-    """How a stream that holds a turn gets on."""
+    """The progress of a stream that holds a turn."""
 
     @property
     def waits_for_caller(self) -> bool:
-        """Whether nothing happens until its caller sends or reads something."""
+        """Whether the stream waits for its caller to send or read."""
         ...
 
     @property
     def bytes_moved(self) -> int:
-        """How much its caller has sent and read."""
+        """Bytes that its caller has sent and read."""
         ...
 
     def end(self, error: OdpError) -> None:
-        """Ends it with ``error``."""
+        """Ends the stream with ``error``."""
         ...
 
 
 class RetryWindows:
-    """Moments at which callers may come back, each behind the one before at the rate at which the service gets on.
+    """Retry times for callers, spaced at the rate of the service.
 
     ``at_once`` callers are served at a time. Not thread-safe.
     """
@@ -63,15 +62,15 @@ class RetryWindows:
     def __init__(self, *, at_once: int, clock: Callable[[], float]) -> None:
         self._at_once, self._clock = at_once, clock
         self._seconds = _FIRST_GUESS
-        # Up to when the moments are taken that callers were told to come back at.
+        # The end of the retry times that callers already have.
         self._told = 0.0
 
     def took(self, seconds: float) -> None:
-        """A caller was served in ``seconds``."""
+        """Records that a caller was served in ``seconds``."""
         self._seconds += _WEIGHT * (max(0.0, seconds) - self._seconds)
 
     def busy(self, text: str, *, waiting: int) -> Busy:
-        """What a caller is told that finds ``waiting`` others before it."""
+        """The error for a caller with ``waiting`` others before it."""
         now, each = self._clock(), self._seconds / self._at_once
         ahead = now + (waiting + 1) * each
         self._told = min(max(self._told, ahead) + each, now + LONGEST_WINDOW)
@@ -87,8 +86,8 @@ class _Holder:
     ended: bool = False
 
 
-class Turns:
-    """At most ``at_once`` callers work and ``waiting`` wait, first come first served; thread-safe.
+class Backpressure:
+    """At most ``at_once`` callers work and ``waiting`` wait, in order of arrival; thread-safe.
 
     A caller that finds no turn gets that of a stream whose own caller is too slow (``SLOWEST_RATE``), if there is one.
     ``what`` completes "the distributor is busy with other ..". ``clock`` gives seconds that only grow.
@@ -120,8 +119,8 @@ class Turns:
         self._windows = RetryWindows(at_once=at_once, clock=clock)
 
     @contextlib.contextmanager
-    def turn(self, progress: Progress | None = None) -> Iterator[None]:
-        """One caller's turn; waits for it in the queue. With ``progress`` a slow caller can lose it again.
+    def admitted(self, progress: Progress | None = None) -> Iterator[None]:
+        """One caller's turn; waits for it in the queue. With ``progress``, a slow caller can lose it again.
 
         Raises:
           Busy: the queue is full, or the turn did not come in time; it says when to come back.
@@ -153,7 +152,7 @@ class Turns:
             raise self._busy()
 
     def _end_a_slow_one(self) -> bool:
-        """Ends the slowest of the streams that are too slow; whether there was one."""
+        """Ends the slowest of the streams that are too slow; returns whether there was one."""
         now = self._clock()
         slow = [
             (rate, holder.progress, holder)
@@ -191,9 +190,9 @@ def _never(seconds: float) -> bool:
 
 @dataclass(frozen=True)
 class Patience:
-    """How a caller takes a retry window: it waits for a random moment of it, at most ``tries`` times.
+    """The client's handling of retry windows: it waits for a random moment of each, at most ``tries`` times.
 
-    ``wait`` sleeps for some seconds and returns True where the caller was told to stop; ``uniform`` draws a number
+    ``wait`` sleeps for some seconds and returns True if the caller has to stop; ``uniform`` draws a number
     between two bounds.
     """
 
@@ -202,7 +201,7 @@ class Patience:
     uniform: Callable[[float, float], float] = field(default_factory=lambda: SystemRandom().uniform)
 
     def call(self, attempt: Callable[[], _Result]) -> _Result:
-        """``attempt`` again after each window. Raises Busy once the tries are used up, or the caller is to stop."""
+        """Calls ``attempt`` again after each window. Raises Busy after the last try, or if the caller has to stop."""
         for _ in range(self.tries - 1):
             try:
                 return attempt()
@@ -212,12 +211,12 @@ class Patience:
         return attempt()
 
     def moment(self, error: Busy) -> float:
-        """Seconds from now at which to come back: a random moment of the window."""
+        """Seconds until the next attempt: a random moment of the window."""
         low = min(error.low_seconds, LONGEST_WINDOW)
         return self.uniform(low, min(max(error.high_seconds, low), LONGEST_WINDOW))
 
     def stream(self, start: Callable[[], Iterator[_Result]]) -> Iterator[_Result]:
-        """The replies of a stream, started again where it was refused before its first reply.
+        """The replies of a stream, started again if it is refused before its first reply.
 
         Raises Busy as ``call``.
         """

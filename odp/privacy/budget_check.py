@@ -1,4 +1,4 @@
-"""What still fits a budget: the check of every charge, and what an error tells a person who asked for too much."""
+"""The rest of a budget: the check of every charge, and the advice in the error of a charge that does not fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LARGEST_FACTOR = 1e6
 def epsilon_within(
     who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float
 ) -> float:
-    """Epsilon of ``spent``, each event as often as it says, and ``asked`` together, if ``budget`` allows it.
+    """Epsilon of ``spent``, with the count of each event, and ``asked`` together, if ``budget`` allows it.
 
     Raises:
         BudgetExceeded: it does not; the message holds what is spent, asked and budgeted, how many more rounds of this
@@ -42,8 +42,10 @@ def epsilon_within(
     )
 
 
-def require_room(who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float) -> None:
-    """Returns if ``asked`` fits; as ``epsilon_within``, but quicker where sampled rounds fit with room to spare."""
+def require_budget(
+    who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float
+) -> None:
+    """Returns if ``asked`` fits; as ``epsilon_within``, but faster if sampled rounds clearly fit."""
     if accounting.epsilon(_and(spent, asked), delta=delta, interval=composition.COARSE_INTERVAL) > budget:
         epsilon_within(who, spent, asked, budget=budget, delta=delta)
 
@@ -89,14 +91,14 @@ def _and(spent: Mapping[Event, int], asked: Iterable[Event]) -> Counter[Event]:
 
 
 def _way_out(spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float) -> str:
-    """The factor on the noise with which ``asked`` would fit, rounded up so that it does."""
+    """The factor on the noise with which ``asked`` would fit, rounded up."""
     if all(isinstance(event, GaussianRelease) for event in (*spent, *asked)):
         before = tuple(Counter(spent).elements())
         coordinates = accounting.noised_coordinates((*before, *asked))
         allowed = accounting.mu_for(epsilon=budget, delta=delta, coordinates=coordinates)
         left = allowed**2 - accounting.mu(before) ** 2
         if left <= 0.0:
-            return "nothing is left, no noise makes it fit"
+            return "the budget is used up: no noise makes it fit"
         times = accounting.mu(asked) / math.sqrt(left)
         return f"with {math.ceil(1000 * times) / 1000:.3f} times the noise it would fit"
 
@@ -108,7 +110,7 @@ def _way_out(spent: Mapping[Event, int], asked: Sequence[Event], *, budget: floa
     while not fits(high):
         low, high = high, 2.0 * high
         if high > _LARGEST_FACTOR:
-            return "nothing is left, no noise makes it fit"
+            return "the budget is used up: no noise makes it fit"
     while high - low > 1e-3 * high:
         middle = 0.5 * (low + high)
         low, high = (low, middle) if fits(middle) else (middle, high)

@@ -7,25 +7,25 @@ import grpc
 import pytest
 
 from odp.errors import Busy, ServiceError, ServiceUnavailable
+from odp.transport.backpressure import LONGEST_WINDOW, Backpressure, Patience
 from odp.transport.channel import SHORT_DEADLINE, call
-from odp.transport.turns import LONGEST_WINDOW, Patience, Turns
 
 SECONDS = 60.0
 
 
-def turns(*, at_once: int = 1, waiting: int = 0, **options: object) -> Turns:
-    return Turns(at_once=at_once, waiting=waiting, service="shop", what="guests", **options)  # type: ignore[arg-type]
+def backpressure(*, at_once: int = 1, waiting: int = 0, **options: object) -> Backpressure:
+    return Backpressure(at_once=at_once, waiting=waiting, service="shop", what="guests", **options)  # type: ignore[arg-type]
 
 
-def window(guests: Turns) -> tuple[float, float]:
-    with pytest.raises(Busy, match="busy with other guests") as caught, guests.turn():
+def window(guests: Backpressure) -> tuple[float, float]:
+    with pytest.raises(Busy, match="busy with other guests") as caught, guests.admitted():
         raise AssertionError("there was no place")
     return caught.value.low_seconds, caught.value.high_seconds
 
 
 def test_those_who_are_sent_away_get_places_behind_each_other() -> None:
-    guests = turns(clock=lambda: 0.0)
-    with guests.turn():
+    guests = backpressure(clock=lambda: 0.0)
+    with guests.admitted():
         windows = [window(guests) for _ in range(20)]
     lows = [low for low, _ in windows]
     assert lows == sorted(lows)
@@ -34,8 +34,8 @@ def test_those_who_are_sent_away_get_places_behind_each_other() -> None:
 
 
 def test_nobody_is_sent_away_for_longer_than_the_longest_window() -> None:
-    guests = turns(clock=lambda: 0.0)
-    with guests.turn():
+    guests = backpressure(clock=lambda: 0.0)
+    with guests.admitted():
         for _ in range(1000):
             low, high = window(guests)
     assert low < high <= LONGEST_WINDOW
@@ -45,23 +45,23 @@ def test_windows_follow_how_long_a_turn_takes() -> None:
     now = [0.0]
 
     def after(seconds: float) -> float:
-        guests = turns(clock=lambda: now[0])
+        guests = backpressure(clock=lambda: now[0])
         for _ in range(20):
-            with guests.turn():
+            with guests.admitted():
                 now[0] += seconds
-        with guests.turn():
+        with guests.admitted():
             return window(guests)[0]
 
     assert after(10.0) > 10 * after(0.2)
 
 
 def test_a_place_passes_to_whoever_waited_longest() -> None:
-    guests, order = turns(waiting=3), []
+    guests, order = backpressure(waiting=3), []
     leave = [threading.Event() for _ in range(4)]
     entered = [threading.Event() for _ in range(4)]
 
     def guest(number: int) -> None:
-        with guests.turn():
+        with guests.admitted():
             order.append(number)
             entered[number].set()
             leave[number].wait(SECONDS)
@@ -81,24 +81,24 @@ def test_a_place_passes_to_whoever_waited_longest() -> None:
     for thread in threads:
         thread.join(SECONDS)
     assert order == [0, 1, 2, 3]
-    with guests.turn():
+    with guests.admitted():
         pass
 
 
 def test_whoever_waits_too_long_is_sent_away_and_leaves_no_place_behind() -> None:
-    guests = turns(waiting=1, longest=0.01)
-    with guests.turn():
+    guests = backpressure(waiting=1, longest=0.01)
+    with guests.admitted():
         window(guests)
-    with guests.turn():
+    with guests.admitted():
         pass
 
 
 def test_a_failed_turn_gives_its_place_back() -> None:
-    guests = turns()
+    guests = backpressure()
     for _ in range(3):
-        with pytest.raises(ValueError), guests.turn():
+        with pytest.raises(ValueError), guests.admitted():
             raise ValueError
-    with guests.turn():
+    with guests.admitted():
         pass
 
 

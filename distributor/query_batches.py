@@ -1,4 +1,4 @@
-"""One pass over a table for several private queries that wait: less processor time where rows are wide.
+"""Batches private queries: one pass over a table answers several, which saves processor time for wide rows.
 
 Rows of a few cache lines are folded into one query's buckets as fast as they are read, so that a pass for several costs
 what as many passes cost; wider ones are read once for all of them. As many passes run at once as there are processors.
@@ -14,12 +14,12 @@ from odp.crypto.pir import scanning, two_server
 from odp.errors import StateError
 
 #: Queries of one pass.
-MOST_TOGETHER = 8
+MOST_BATCHED = 8
 
 
 @dataclass(eq=False)
 class _Query:
-    """``taken`` belongs to the lock of its ``Together``; the rest is written before ``done`` is set."""
+    """A query. The lock of its ``QueryBatches`` guards ``taken``; the rest is written before ``done`` is set."""
 
     request: bytes
     pad_seed: bytes | None
@@ -29,7 +29,7 @@ class _Query:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class Together:
+class QueryBatches:
     """``two_server.answer`` for many threads; ``passes`` run at once (None: one per processor)."""
 
     def __init__(self, *, passes: int | None = None) -> None:
@@ -38,7 +38,7 @@ class Together:
         self._waiting: dict[bytes, list[_Query]] = {}
 
     def answer(self, database: two_server.Database, request: bytes, pad_seed: bytes | None) -> bytes:
-        """The reply to one query, whoever's thread computes it. Raises RequestError as ``two_server.answer``."""
+        """The reply to one query; any caller's thread may compute it. Raises RequestError as ``two_server.answer``."""
         if database.records.shape[1] <= scanning.NARROW:
             return two_server.answer(database, request, pad_seed=pad_seed)
         mine, table = _Query(request, pad_seed), database.shape.digest
@@ -50,18 +50,18 @@ class Together:
                 _pass(database, batch)
         mine.done.wait()
         if mine.answer is None:
-            raise mine.refused or StateError("a pass over a table was interrupted; ask again")
+            raise mine.refused or StateError("a pass over a table was interrupted; try again")
         return mine.answer
 
     def _take(self, table: bytes, mine: _Query) -> list[_Query]:
-        """``mine`` and others that wait, or nothing where another thread took it."""
+        """``mine`` and other waiting queries, or nothing if another thread took it."""
         with self._lock:
             if mine.taken:
                 return []
             waiting = self._waiting[table]
             waiting.remove(mine)
-            batch = [mine, *waiting[: MOST_TOGETHER - 1]]
-            del waiting[: MOST_TOGETHER - 1]
+            batch = [mine, *waiting[: MOST_BATCHED - 1]]
+            del waiting[: MOST_BATCHED - 1]
             if not waiting:
                 del self._waiting[table]
             for query in batch:

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from distributor import together
-from distributor.together import MOST_TOGETHER, Together
+from distributor import query_batches
+from distributor.query_batches import MOST_BATCHED, QueryBatches
 from odp.crypto.pir import two_server
 from odp.crypto.pir.two_server import Database, RequestError
 
@@ -29,11 +29,11 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(given[1]))  # type: ignore[arg-type]
         return real(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(together.two_server, "answer_many", counted)
+    monkeypatch.setattr(query_batches.two_server, "answer_many", counted)
     return found
 
 
-def ask_at_once(answers: Together, data: Database, requests: list[bytes]) -> list[bytes | Exception]:
+def ask_at_once(answers: QueryBatches, data: Database, requests: list[bytes]) -> list[bytes | Exception]:
     """All requests wait before the first pass begins."""
     held = answers._passes
     held.acquire()
@@ -57,17 +57,17 @@ def ask_at_once(answers: Together, data: Database, requests: list[bytes]) -> lis
 
 def test_queries_that_wait_share_passes_and_get_the_same_replies(passes: list[int]) -> None:
     data = database(2000)
-    requests = [two_server.query([number], data.shape)[0] for number in range(MOST_TOGETHER + 3)]
+    requests = [two_server.query([number], data.shape)[0] for number in range(MOST_BATCHED + 3)]
     alone = [two_server.answer(data, request, pad_seed=None) for request in requests]
     passes.clear()
-    assert ask_at_once(Together(passes=1), data, requests) == alone
-    assert sorted(passes) == [3, MOST_TOGETHER]
+    assert ask_at_once(QueryBatches(passes=1), data, requests) == alone
+    assert sorted(passes) == [3, MOST_BATCHED]
 
 
 def test_a_malformed_query_is_refused_alone(passes: list[int]) -> None:
     data = database(2000)
     good = two_server.query([7], data.shape)[0]
-    found = ask_at_once(Together(passes=1), data, [good, good[:-1], good])
+    found = ask_at_once(QueryBatches(passes=1), data, [good, good[:-1], good])
     assert isinstance(found[1], RequestError)
     assert found[0] == found[2] == two_server.answer(data, good, pad_seed=None)
 
@@ -75,9 +75,9 @@ def test_a_malformed_query_is_refused_alone(passes: list[int]) -> None:
 def test_narrow_rows_are_not_gathered(passes: list[int]) -> None:
     data = database(16)
     request = two_server.query([7], data.shape)[0]
-    Together(passes=1).answer(data, request, None)
+    QueryBatches(passes=1).answer(data, request, None)
     assert passes == [1]
-    answers = Together(passes=1)
+    answers = QueryBatches(passes=1)
     with answers._passes:
         assert answers.answer(data, request, None) == two_server.answer(data, request, pad_seed=None)
 
@@ -88,7 +88,7 @@ def test_whoever_waits_for_a_pass_that_was_interrupted_hears_it(monkeypatch: pyt
     def broken(*_: object) -> list[bytes]:
         raise MemoryError
 
-    monkeypatch.setattr(together.two_server, "answer_many", broken)
+    monkeypatch.setattr(query_batches.two_server, "answer_many", broken)
     request = two_server.query([7], data.shape)[0]
     with pytest.raises(MemoryError):
-        Together(passes=1).answer(data, request, None)
+        QueryBatches(passes=1).answer(data, request, None)
