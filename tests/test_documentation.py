@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from odp.cli.main import app
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = tuple(sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md")]))
 EXAMPLES = tuple(sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".toml")))
+TESTS = {path.as_posix(): path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
 FOLDERS = "benchmarks|device_runtime|distributor|docs|examples|odp|protos|server|tests|tools|trusted_aggregator"
+WHOLE: Any = typer.main.get_command(app)
 #: Domains of signatures and keys look like paths below the generated messages.
 DOMAIN = "odp/v1/"
 
@@ -71,9 +74,9 @@ def _exists(name: str) -> bool:
 @pytest.mark.parametrize("page", TEXTS, ids=_page)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     for path, name in re.findall(r"`((?:\w+/)*test_\w+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
-        found = [file for file in (ROOT / "tests").rglob(Path(path).name) if file.as_posix().endswith(f"/{path}")]
+        found = [file for file in TESTS if file.endswith(f"/{path}")]
         assert len(found) == 1, path
-        assert f"def {name}(" in found[0].read_text(encoding="utf-8"), f"{path}::{name}"
+        assert f"def {name}(" in TESTS[found[0]], f"{path}::{name}"
 
 
 @pytest.mark.parametrize("page", [*TEXTS, *EXAMPLES], ids=_page)
@@ -90,9 +93,22 @@ def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
 
 def _command(words: list[str]) -> Any:
     """The command or the group that ``words`` name; takes their names off."""
-    found: Any = typer.main.get_command(app)
+    found = WHOLE
     while words and hasattr(found, "commands") and not words[0].startswith("-"):
         name = words.pop(0)
         assert name in found.commands, f"odp {name}"
         found = found.commands[name]
     return found
+
+
+def test_no_help_text_loses_its_brackets_to_markup() -> None:
+    """The terminal takes ``[default: ..]`` for a style and drops it, unless a backslash stands before it."""
+    for command in _commands(WHOLE):
+        texts = [command.help or "", *(getattr(parameter, "help", None) or "" for parameter in command.params)]
+        assert [text for text in texts if re.search(r"(?<!\\)\[", text)] == []
+
+
+def _commands(group: Any) -> Iterator[Any]:
+    yield group
+    for command in getattr(group, "commands", {}).values():
+        yield from _commands(command)

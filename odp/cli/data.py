@@ -32,13 +32,13 @@ def fetch(
     cache: Annotated[
         Path | None, typer.Option(help="Folder for downloads \\[default: the user's cache folder].")
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="Take the archive from this mirror.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="URL of a mirror that has the archive.")] = None,
     sha256: Annotated[
         list[str] | None,
-        typer.Option(help="Expected SHA-256, or FILE=SHA-256 once per file, where the publisher gives none."),
+        typer.Option(help="Expected SHA-256, or FILE=SHA-256 once per file, if the publisher states none."),
     ] = None,
 ) -> None:
-    """Download a data set, check its SHA-256, unpack it, and print where it lies."""
+    """Download a data set, check its SHA-256, unpack it, and print its folder."""
     from odp.datasets import fetch as run
 
     print_text(str(run(name, cache=cache, base_url=base_url, sha256=_digests(sha256 or []))))

@@ -24,7 +24,8 @@ def run_helper(
     state: State = Path("odp-state/helper"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7204",
     certificate: Annotated[
-        Path | None, typer.Option(help="PEM certificate; with --key and --ca. Default: a development CA.")
+        Path | None,
+        typer.Option(help="PEM certificate, together with --key and --ca \\[default: one of a development CA]."),
     ] = None,
     key: Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")] = None,
     ca: Annotated[Path | None, typer.Option(help="PEM certificate of the CA that the distributor pins.")] = None,
@@ -35,13 +36,13 @@ def run_helper(
         Path | None, typer.Option(help="PEM certificate of the distributor's CA \\[default: this program's].")
     ] = None,
     keep_days: Annotated[
-        float, typer.Option(help="Keep models of finished tasks so long after somebody asked for them last.")
+        float, typer.Option(help="Days that models of finished tasks are kept after the last request for them.")
     ] = 30.0,
     limit: LimitSettings = [],  # noqa: B006  # typer copies it
     reflection: Reflection = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")] = False,
 ) -> None:
-    """Run a helper in the foreground. Start the distributor with --helper and its address."""
+    """Run a helper in the foreground; the distributor needs its address (--helper)."""
     from distributor.helper_program import HelperConfig, start_helper
     from odp.transport.limits import Limits
 
@@ -83,7 +84,7 @@ def pin_helper(
         "odp-state/reference_values.json"
     ),
 ) -> None:
-    """Let devices ask a helper: adds its key to their reference values. Pin only whom the distributor does not run."""
+    """Add a helper to what devices accept. Pin only a helper that somebody else than the distributor runs."""
     import dataclasses
 
     from odp.enclave.reference_values import ReferenceValues

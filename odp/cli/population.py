@@ -21,16 +21,16 @@ app.add_typer(owners_app, name="owners")
 
 Name = Annotated[str, typer.Argument(help="The population.")]
 KeyOf = Annotated[str, typer.Argument(help="Public key of a server (`odp server key`): 64 hex digits.")]
-File = Annotated[Path, typer.Argument(help="File of a change that other owners have to approve.")]
+File = Annotated[Path, typer.Argument(help="File of the change.")]
 Approvals = Annotated[
-    int | None, typer.Option(help="How many owners have to approve the change after this one \\[default: as before].")
+    int | None, typer.Option(help="Number of owners who have to approve later changes \\[default: as before].")
 ]
-Output = Annotated[Path, typer.Option(help="Where to write the change while approvals are missing.")]
+Output = Annotated[Path, typer.Option(help="File for the change while approvals are missing.")]
 
 
 @app.command("show")
 def show(name: Name, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
-    """Print whose a population is."""
+    """Print the owners of a population and its charter."""
     from odp.signed.charter import open_charter
 
     with open_connection(server, state) as connection:
@@ -49,17 +49,17 @@ def show(name: Name, server: Server = "127.0.0.1:7200", state: State = Path("odp
 def found_population(
     name: Name,
     owner: Annotated[
-        list[str], typer.Option(help="Public key of an owner \\[default: the server's alone]; repeat for more.")
+        list[str], typer.Option(help="Public key of an owner \\[default: that of the server]; repeat for more.")
     ] = [],  # noqa: B006  # typer copies it
-    approvals: Annotated[int, typer.Option(help="How many owners have to approve each later change.")] = 1,
+    approvals: Annotated[int, typer.Option(help="Number of owners who have to approve each later change.")] = 1,
     issuer_key: Annotated[
-        str, typer.Option(help="Key of an issuer (`odp issuer key`): only devices with its tokens may contribute.")
+        str, typer.Option(help="Key of an issuer (`odp issuer key`); then only devices with its tokens may contribute.")
     ] = "",
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Found a population with several owners; a server does so by itself, as the only one, with its first task."""
+    """Found a population with several owners; with its first task, a server founds one that it owns alone."""
     from odp.signed.charter import found
 
     with open_connection(server, state) as connection:
@@ -79,7 +79,7 @@ def add_owner(
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Add an owner: from then on its server's tasks may use the population."""
+    """Add an owner, whose tasks may use the population from then on."""
     _change(name, add=_key(key), approvals=approvals, output=output, server=server, state=state, json=json)
 
 
@@ -93,20 +93,20 @@ def retire_owner(
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Retire an owner: its tasks end, and what was contributed to their open rounds is erased."""
+    """Retire an owner: its tasks end, and the contributions to their open rounds are erased."""
     _change(name, retire=_key(key), approvals=approvals, output=output, server=server, state=state, json=json)
 
 
 @app.command("issuer")
 def name_issuer(
     name: Name,
-    key: Annotated[str, typer.Argument(help="Key of an issuer (`odp issuer key`), or `none`: anybody may contribute.")],
+    key: Annotated[str, typer.Argument(help="Key of an issuer (`odp issuer key`), or `none` to admit any device.")],
     output: Output = Path("charter.json"),
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Name the issuer with whose tokens devices contribute; it counts from the next round that is opened."""
+    """Name the issuer whose tokens devices need to contribute, from the next round on."""
     issuer_key = b"" if key == "none" else _key(key)
     _change(name, issuer_key=issuer_key, approvals=None, output=output, server=server, state=state, json=json)
 
@@ -115,7 +115,7 @@ def name_issuer(
 def approve_change(
     file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
 ) -> None:
-    """Approve a change that another owner wrote; the last approval that is missing puts it in force."""
+    """Approve a change that another owner wrote; the last missing approval puts it in force."""
     from odp.signed.charter import open_charter
 
     signed = _read(file)
