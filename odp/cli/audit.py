@@ -21,15 +21,15 @@ def verify(
     log: Annotated[Path | None, typer.Option(help="Folder of a log: `<state>/server/log`, or a copy of one.")] = None,
     address: Annotated[str | None, typer.Option(help="host:port of a running server whose log is read.")] = None,
     services: Annotated[
-        Path, typer.Option(help="State folder of `odp up`: default for --log, --ca and --reference-values.")
+        Path, typer.Option(help="State folder of `odp up`, with the defaults of --log, --ca and --reference-values.")
     ] = Path("odp-state"),
     ca: Annotated[Path | None, typer.Option(help="PEM file of the CA of the server, with --address.")] = None,
     reference_values: Annotated[
-        Path | None, typer.Option(help="JSON file of what you pin: log, witnesses, endorsers, platforms.")
+        Path | None, typer.Option(help="JSON file with the log, witnesses, endorsers and platforms that you pin.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Verify every hash, signature, proof and charge of a log, and recompute epsilon from the charges alone.
+    """Verify every hash, signature, proof and charge of a log, and recompute ε from the charges alone.
 
     Exits with code 1 at the first fault, and names its record. Use reference values of your own: those of the log's
     operator prove only that the log agrees with itself.
@@ -73,16 +73,18 @@ def repair(
     checkpoint: Annotated[
         list[Path], typer.Option(help="Checkpoint of the log: a file of a witness, or a signed note; repeat for more.")
     ] = [],  # noqa: B006  # typer copies it
-    services: Annotated[Path, typer.Option(help="State folder of `odp up`: default for --log.")] = Path("odp-state"),
+    services: Annotated[Path, typer.Option(help="State folder of `odp up`, with the default of --log.")] = Path(
+        "odp-state"
+    ),
     log_key: Annotated[
         Path | None, typer.Option(help="The log's private key \\[default: log.key beside the log's folder].")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Restore a log that its server refuses to open, from what is left, a copy, or a witness's checkpoint.
+    """Restore a log that its server refuses to open, from its readable part, a copy, or a checkpoint of a witness.
 
-    Every signed tree stays the beginning of the log, and no entry is dropped. A log that cannot be restored in this way
-    is refused and left as it is. Stop the server first.
+    Stop the server first. Every signed tree stays the beginning of the log, and no entry is dropped. If that is not
+    possible, the command changes nothing.
     """
     from odp.cli.console import print_text
     from odp.errors import ConfigurationError

@@ -11,13 +11,13 @@ from odp.cli.console import print_json, print_text
 
 
 def backup(
-    state: Annotated[Path, typer.Argument(help="State folder of a program that is stopped, or of `odp up`.")],
+    state: Annotated[Path, typer.Argument(help="State folder of a stopped program, or of a stopped `odp up`.")],
     output: Annotated[Path, typer.Option(help="File to write; it holds private keys.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the state of a stopped program to one file.
 
-    The emulated chip is left out.
+    The file does not contain the emulated chip.
     """
     from odp.transport.backup import back_up
 
@@ -30,7 +30,7 @@ def backup(
 
 def restore(
     archive: Annotated[Path, typer.Argument(help="File of `odp backup`.")],
-    state: Annotated[Path, typer.Option(help="Folder that is empty, or holds the emulated chip alone.")],
+    state: Annotated[Path, typer.Option(help="Folder that is empty, or holds only the emulated chip.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Restore a backup.

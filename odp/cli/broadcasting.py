@@ -19,7 +19,7 @@ def show_plan(
     file: Annotated[Path, typer.Argument(help="Task file (TOML).")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print what each way to get rows to devices would cost, and which one the task takes and why."""
+    """Print what each way to get rows to devices costs, which one the task uses, and why."""
     from rich.table import Table
 
     from odp.broadcast.planner import plan, reasons

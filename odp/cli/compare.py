@@ -16,15 +16,17 @@ def compare(
     data: Annotated[
         str, typer.Option(help="Folder or file of a known form, or a name such as 'synthetic'.")
     ] = "synthetic",
-    epsilons: Annotated[str, typer.Option(help="Budgets per user, with commas; 'inf' is without privacy.")] = "1,2,4,8",
-    delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
+    epsilons: Annotated[
+        str, typer.Option(help="Values of ε per user, separated by commas; 'inf' is without privacy.")
+    ] = "1,2,4,8",
+    delta: Annotated[float, typer.Option(help="δ of the budget; below 1 / users.")] = 1e-6,
     seeds: Annotated[
         int, typer.Option(help="Number of runs, with seeds from 1; each splits at random where no split is published.")
     ] = 3,
-    preset: Annotated[str, typer.Option(help="Recipe of this model: auto or ml-1m.")] = "auto",
+    preset: Annotated[str, typer.Option(help="Settings of this model: auto or ml-1m.")] = "auto",
     permutation: Annotated[
         bool,
-        typer.Option("--permutation", help="Split by one permutation of all ratings, as published comparisons do."),
+        typer.Option("--permutation", help="Split one permutation of all ratings, as published comparisons do."),
     ] = False,
     output: Annotated[
         Path | None, typer.Option(callback=output_folder, help="Folder for comparison.json and comparison.png.")

@@ -32,10 +32,10 @@ def fetch(
     cache: Annotated[
         Path | None, typer.Option(help="Folder for downloads \\[default: the user's cache folder].")
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="Take the archive from this mirror.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="URL of a mirror that has the archive.")] = None,
     sha256: Annotated[
         list[str] | None,
-        typer.Option(help="Expected SHA-256, or FILE=SHA-256 once per file, where the publisher gives none."),
+        typer.Option(help="Expected SHA-256, or FILE=SHA-256 once per file, if the publisher states none."),
     ] = None,
 ) -> None:
     """Download a data set, check its SHA-256, unpack it, and print its folder."""

@@ -46,26 +46,27 @@ _RECOMMEND_SECONDS = 60.0
 
 def demo(
     data: Annotated[
-        str | None, typer.Option(help="Data set (folder, file or name) \\[default: a synthetic one].")
+        str | None, typer.Option(help="Folder, file or name of a data set \\[default: an invented one].")
     ] = None,
     devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: all users of the data].")] = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of the task, per user.")] = 8.0,
-    delta: Annotated[float, typer.Option(help="Below 1 / devices.")] = 1e-6,
-    rank: Annotated[int | None, typer.Option(help="Width of the factors, without item features.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget ε of the task, per user.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="δ of the budget; below 1 / devices.")] = 1e-6,
+    rank: Annotated[int | None, typer.Option(help="Number of factors per item, item features not counted.")] = None,
     broadcast: Annotated[
-        str, typer.Option(help="How devices get rows: enclave, all, pir (starts a helper too) or auto.")
+        str, typer.Option(help="How devices get rows: enclave, all, pir (which also starts a helper) or auto.")
     ] = "enclave",
-    seed: Annotated[int, typer.Option(help="Decides the split into training and test ratings.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the split into training and test ratings.")] = 1,
     output: Annotated[
         Path, typer.Option(callback=output_folder, help="Folder for the picture and the reports.")
     ] = Path("odp-demo"),
     state: Annotated[
-        Path | None, typer.Option(help="Keep the programs' state here \\[default: a folder that is removed].")
+        Path | None,
+        typer.Option(help="Folder that keeps the state of all programs \\[default: one that is removed at the end]."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Give up after this many seconds.")] = 1800.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Train a private model on this machine, in real processes."""
+    """Train a private model on this machine, with all programs as real processes."""
     from odp.broadcast.config import Broadcast
     from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
     from odp.cli.device import take_users

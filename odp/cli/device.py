@@ -22,12 +22,12 @@ app.command("doctor")(doctor)
 State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
 Server = Annotated[str, typer.Option(help="host:port of the server.")]
 Services = Annotated[
-    Path, typer.Option(help="State folder of `odp up` on this machine: default for --ca and --reference-values.")
+    Path, typer.Option(help="State folder of a local `odp up`: default for --ca and --reference-values.")
 ]
 Ca = Annotated[Path | None, typer.Option(help="PEM file of the CA of the services.")]
 ReferenceFile = Annotated[Path | None, typer.Option(help="JSON file of the enclaves that the devices accept.")]
 PrivateAddresses = Annotated[
-    bool, typer.Option("--allow-private-addresses", help="Names of services may lead into this machine or network.")
+    bool, typer.Option("--allow-private-addresses", help="Accept names of services that lead to private addresses.")
 ]
 
 
@@ -43,17 +43,17 @@ def run(
         str | None, typer.Option(help="Data set whose users become the devices; without it the stores must exist.")
     ] = None,
     split_seed: Annotated[
-        int | None, typer.Option(help="Give the devices only the training part of the 80/10/10 split of this seed.")
+        int | None, typer.Option(help="Seed of an 80/10/10 split; devices get its training part.")
     ] = None,
     devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: the users of --data].")] = None,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
-    threads: Annotated[int, typer.Option(help="Devices at work at once.")] = 3,
-    max_epsilon: Annotated[float, typer.Option(help="No task with a larger epsilon.")] = 10.0,
-    max_delta: Annotated[float, typer.Option(help="No task with a larger delta.")] = 1e-5,
-    max_total_epsilon: Annotated[float, typer.Option(help="Epsilon of all contributions together.")] = 20.0,
+    threads: Annotated[int, typer.Option(help="Number of devices that work at the same time.")] = 3,
+    max_epsilon: Annotated[float, typer.Option(help="Largest ε of one task.")] = 10.0,
+    max_delta: Annotated[float, typer.Option(help="Largest δ of one task.")] = 1e-5,
+    max_total_epsilon: Annotated[float, typer.Option(help="Largest ε of all contributions together.")] = 20.0,
     min_cohort: Annotated[int, typer.Option(help="Refuse tasks that may release below this many contributions.")] = 100,
     conditions: Annotated[
-        Path | None, typer.Option(help="TOML file that says when devices may train [default: at any time].")
+        Path | None, typer.Option(help="TOML file that says when devices may train \\[default: at any time].")
     ] = None,
     key_file: Annotated[
         Path | None,
@@ -62,14 +62,16 @@ def run(
             "\\[default: ODP_DEVICE_KEY_FILE, else the system's keyring, else store.key beside the stores]."
         ),
     ] = None,
-    keyring: Annotated[bool, typer.Option(help="A new key may be kept in the operating system's keyring.")] = True,
-    retention: Annotated[Path | None, typer.Option(help="TOML file of the days that each table keeps rows.")] = None,
+    keyring: Annotated[bool, typer.Option(help="Keep a new key in the operating system's keyring.")] = True,
+    retention: Annotated[
+        Path | None, typer.Option(help="TOML file of the days that each table keeps its rows.")
+    ] = None,
     roster: Annotated[
-        Path | None, typer.Option(help="File of the devices that may be in secagg+ sessions (`odp device roster`).")
+        Path | None, typer.Option(help="File of the devices that may be in `secagg+` sessions (`odp device roster`).")
     ] = None,
     durable: Annotated[
         bool,
-        typer.Option(help="Sync every step to the disk; without it a power cut (never a kill) may damage a store."),
+        typer.Option(help="Sync every step to the disk; without it, a power cut may damage a store."),
     ] = True,
     until_finished: Annotated[bool, typer.Option(help="End when the population's task is finished.")] = False,
     end_after: Annotated[
@@ -80,12 +82,12 @@ def run(
     ] = None,
     keep_running: Annotated[
         bool,
-        typer.Option("--keep-running", help="Ask on where a service's certificate or evidence is refused, not end."),
+        typer.Option("--keep-running", help="Retry after a service's certificate or evidence was refused."),
     ] = False,
     allow_private_addresses: PrivateAddresses = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Run devices in the foreground: each has its own identity, key and store; its data never leave it."""
+    """Run devices in the foreground. Each has its own identity, key and store; its data never leave it."""
     from device_runtime import Conditions, Config, Limits, start
     from device_runtime.store.retention import Retention
     from odp.local.foreground import parent_watch
@@ -131,7 +133,7 @@ def roster(
     devices: Annotated[int, typer.Option(help="Number of devices.")] = 1,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
 ) -> None:
-    """Write the public keys by which devices take part in `secagg+` sessions, and print what a task says of them."""
+    """Write the public keys of devices for `secagg+` sessions and issuers, and print what a task file needs of them."""
     from device_runtime import Store, store_path
     from device_runtime.round.secagg import identity_key
     from odp.crypto.roster import hash_of
@@ -155,15 +157,15 @@ def recommend(
     ca: Ca = None,
     reference_values: ReferenceFile = None,
     device: Annotated[int, typer.Option(help="Index of the device.")] = 0,
-    count: Annotated[int, typer.Option(help="How many items.")] = 10,
+    count: Annotated[int, typer.Option(help="Number of items.")] = 10,
     candidates: Annotated[
-        bool, typer.Option("--candidates", help="Fetch some clusters of items privately, not the whole model.")
+        bool, typer.Option("--candidates", help="Fetch clusters of items privately, not the whole model.")
     ] = False,
     titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles.")] = None,
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print one device's recommendations, computed on that device from its own store. They stay on it."""
+    """Print one device's recommendations, computed on the device from its own store. They never leave it."""
     from rich.table import Table
 
     from device_runtime import (

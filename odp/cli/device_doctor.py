@@ -33,9 +33,9 @@ def doctor(
     state: Annotated[Path, typer.Option(help="State folder of the device host.")] = Path("odp-devices"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print what this machine enforces for services and what it does not, how stores are kept, and the sensors.
+    """Print what this machine enforces for on-device services, how it keeps stores, and which sensors it has.
 
-    The exit code is 1 where something that services are promised not to be able to do is not enforced.
+    Exit code 1 means that a promised restriction of services is not enforced.
     """
     from device_runtime import MachineSensors
     from device_runtime.host.doctor import examine

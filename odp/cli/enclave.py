@@ -38,9 +38,9 @@ _MEANING = {
 
 @app.command("digest")
 def digest(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Print the measurement of each enclave that this installation runs, and what it is made of.
+    """Print the measurement of each enclave that this installation runs, and its parts.
 
-    Two installations with one digest have the same Python, the same libraries and the same code.
+    Two installations with the same digest have the same Python, the same libraries and the same code.
     """
     from odp.enclave.measurement import COMPONENTS
     from odp.local.reference_values import measurements
@@ -68,7 +68,7 @@ def digest(json_output: Annotated[bool, typer.Option("--json", help="Print one J
 
 @app.command("doctor")
 def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Launch an empty enclave and print which restrictions hold on this machine."""
+    """Launch an empty enclave, and print which restrictions this machine enforces."""
     import tempfile
 
     from odp.enclave.launcher import launch
@@ -103,28 +103,30 @@ def reference_values(
     upgrade: Upgrade = None,
     select: Annotated[str, typer.Option(help="As given to `odp distributor run`.")] = "oblivious",
     log_key: Annotated[
-        list[str], typer.Option(help="Verifier key of the transparency log to require; without one, none is required.")
+        list[str], typer.Option(help="Verifier key of the transparency log that devices require \\[default: none].")
     ] = [],  # noqa: B006  # typer copies it
     endorser_key: Annotated[
-        list[str], typer.Option(help="Whose endorsements in the log count: 64 hex digits; repeat for more.")
+        list[str], typer.Option(help="Public key of an endorser to accept: 64 hex digits; repeat for more.")
     ] = [],  # noqa: B006
     witness_key: Annotated[list[str], typer.Option(help="Verifier key of a witness; repeat for more.")] = [],  # noqa: B006
-    quorum: Annotated[int | None, typer.Option(help="Witnesses that have to cosign \\[default: all named].")] = None,
+    quorum: Annotated[
+        int | None, typer.Option(help="Number of witnesses that have to cosign \\[default: all of them].")
+    ] = None,
     helper_key: Annotated[
         list[str],
         typer.Option(help="Public key of a helper to accept (`odp distributor helper key`); repeat for more."),
     ] = [],  # noqa: B006
     distributor: Annotated[
-        list[str], typer.Option(help="host:port at which devices may connect to it; repeat for more.")
+        list[str], typer.Option(help="host:port at which devices may connect to the distributor; repeat for more.")
     ] = [],  # noqa: B006
-    aggregator: Annotated[list[str], typer.Option(help="The same of the aggregator.")] = [],  # noqa: B006
-    output: Annotated[Path, typer.Option(callback=output_file, help="Where to write the JSON file.")] = Path(
+    aggregator: Annotated[list[str], typer.Option(help="As --distributor, for the aggregator.")] = [],  # noqa: B006
+    output: Annotated[Path, typer.Option(callback=output_file, help="JSON file to write.")] = Path(
         "reference_values.json"
     ),
 ) -> None:
     """Write the reference values of the enclaves that this installation runs: root, image digests, policies.
 
-    Digests and policies are computed from the installed code and the options, not asked from a running service.
+    The command computes digests and policies from the installed code and the options, without a running service.
     """
     from odp.enclave.log_policy import LogPolicy
     from odp.enclave.policy import EnclavePolicy
@@ -186,7 +188,7 @@ def pin_address(
 @app.command("endorse")
 def endorse(
     reference_values: Annotated[
-        Path, typer.Option(help="JSON file whose image digests and policies are endorsed.")
+        Path, typer.Option(help="JSON file with the image digests and policies to endorse.")
     ] = Path("reference_values.json"),
     minimum_cohort: Annotated[int, typer.Option(help="As given to `odp aggregator run`.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
@@ -200,7 +202,7 @@ def endorse(
         Path, typer.Option(callback=output_file, help="File for `odp server run --endorsements`.")
     ] = Path("endorsements.json"),
 ) -> None:
-    """Endorse, for a year, the enclaves that a file of reference values lists; prints the endorser's public key."""
+    """Endorse the enclaves of a file of reference values for a year, and print the endorser's public key."""
     import time
 
     from odp.enclave.policy import EnclavePolicy
@@ -227,11 +229,11 @@ def endorse(
 
 @app.command("withdraw")
 def withdraw(
-    image_digest: Annotated[str, typer.Argument(help="Image digest whose endorsements no longer hold: sha384:..")],
+    image_digest: Annotated[str, typer.Argument(help="Image digest whose endorsements end: sha384:..")],
     key: Annotated[Path, typer.Option(help="Private key of the endorser.")] = Path("endorser.key"),
     endorsements: Annotated[Path, typer.Option(help="File of `odp enclave endorse`.")] = Path("endorsements.json"),
 ) -> None:
-    """Withdraw every endorsement of an image; takes effect when the server starts with the file again."""
+    """Withdraw every endorsement of an image. The server reads a changed file within a minute."""
     from odp.local.log_setup import withdraw_all
     from odp.transparency.key_file import endorser_key
 

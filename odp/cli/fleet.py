@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from odp.simulation.fleet.run import FleetRun
 
-app = typer.Typer(help="Simulate thousands of devices that fail, on real services.", no_args_is_help=True)
+app = typer.Typer(help="Simulate thousands of devices, with faults, against real services.", no_args_is_help=True)
 
 
 @app.callback()
@@ -28,19 +28,20 @@ def _group() -> None:
 def run(
     scenario: Annotated[Path, typer.Option(help="TOML file: data, task, faults, networks, clocks.")],
     devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: all users of the data].")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides everything that is random about the devices.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is random about the devices.")] = 1,
     test_noise: Annotated[
         bool,
         typer.Option(
             "--test-noise",
-            help="TESTS ONLY, PROTECTS NOBODY: noise from the seed too, so that the model repeats to the byte.",
+            help="TESTS ONLY, PROTECTS NOBODY: draw the noise from the seed, too; then the model repeats to the byte.",
         ),
     ] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, max=8, help="Processes that run the devices \\[default: one per processor].")
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Keep stores and logs in this new folder \\[default: removed at the end].")
+        Path | None,
+        typer.Option(help="New folder that keeps stores and logs \\[default: one that is removed at the end]."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Give up after this many seconds.")] = 3600.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,

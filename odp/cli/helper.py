@@ -24,7 +24,8 @@ def run_helper(
     state: State = Path("odp-state/helper"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7204",
     certificate: Annotated[
-        Path | None, typer.Option(help="PEM certificate; with --key and --ca. Default: a development CA.")
+        Path | None,
+        typer.Option(help="PEM certificate, together with --key and --ca \\[default: one of a development CA]."),
     ] = None,
     key: Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")] = None,
     ca: Annotated[Path | None, typer.Option(help="PEM certificate of the CA that the distributor pins.")] = None,
@@ -41,7 +42,7 @@ def run_helper(
     reflection: Reflection = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")] = False,
 ) -> None:
-    """Run a helper in the foreground. Start the distributor with --helper and its address."""
+    """Run a helper in the foreground; the distributor needs its address (--helper)."""
     from distributor.helper_program import HelperConfig, start_helper
     from odp.transport.limits import Limits
 

@@ -28,11 +28,11 @@ def run_issuer(
         list[Path],
         typer.Option(help="PROTECTS NOBODY: root (PEM) of an emulated vendor whose devices count; repeat for more."),
     ] = [],  # noqa: B006  # typer copies it
-    roster: Annotated[Path | None, typer.Option(help="File of the devices that count (`odp device roster`).")] = None,
-    tokens_per_device: Annotated[int, typer.Option(help="Tokens of one device within 24 hours.")] = 1_000,
-    tokens_per_round: Annotated[int, typer.Option(help="Devices that get a token of one round.")] = 1_000_000,
-    keys_per_developer: Annotated[int, typer.Option(help="Rounds of one developer that have a key at a time.")] = 1_000,
-    key_days: Annotated[int, typer.Option(help="A round that is open for longer gets no further devices.")] = 30,
+    roster: Annotated[Path | None, typer.Option(help="File of the devices to accept (`odp device roster`).")] = None,
+    tokens_per_device: Annotated[int, typer.Option(help="Tokens of one device within 24 hours, at most.")] = 1_000,
+    tokens_per_round: Annotated[int, typer.Option(help="Tokens of one round, at most.")] = 1_000_000,
+    keys_per_developer: Annotated[int, typer.Option(help="Keys of rounds of one developer, at most.")] = 1_000,
+    key_days: Annotated[int, typer.Option(help="Days that the key of a round lasts.")] = 30,
     server_ca: Annotated[
         Path | None, typer.Option(help="PEM certificate of the CA of the servers' certificates \\[default: --ca].")
     ] = None,
@@ -46,8 +46,8 @@ def run_issuer(
 ) -> None:
     """Give each attested device one token per round, in the foreground.
 
-    Its key, which a population names, is in its first line. It learns which device asked for a token of which round; it
-    cannot recognise that token.
+    The first line of output has the issuer's key, which a population names. The issuer learns which device asked for a
+    token of which round, and cannot recognise that token later.
     """
     from odp.enrolment.issuer import TokenLimits
     from odp.enrolment.issuer_program import Config, start

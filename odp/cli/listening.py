@@ -8,7 +8,7 @@ import typer
 
 Reflection = Annotated[
     bool,
-    typer.Option("--reflection", help="Serve gRPC reflection, which tells any caller what can be called."),
+    typer.Option("--reflection", help="Serve gRPC reflection, which lists the methods to any caller."),
 ]
 LimitSettings = Annotated[
     list[str],

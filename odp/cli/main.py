@@ -37,7 +37,7 @@ from odp.errors import OdpError
 
 app = typer.Typer(
     name="odp",
-    help="On-device personalization: devices train on data that stay on them, and releases are private per user.",
+    help="On-device personalization: data stay on the devices that hold them, and releases are private per user.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -58,14 +58,15 @@ def privacy(state: State = _STATE, device: Device = 0, json: Json = False) -> No
 
 def limit(
     settings: Annotated[
-        list[str] | None, typer.Argument(help="NAME=VALUE, lists with commas: max_total_epsilon=4 populations=films.")
+        list[str] | None,
+        typer.Argument(help="NAME=VALUE, with commas in lists: max_total_epsilon=4 populations=films."),
     ] = None,
     state: State = _STATE,
     device: Device = 0,
-    reset: Annotated[bool, typer.Option("--reset", help="Leave the limits to the host again.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Go back to the limits of the device host.")] = False,
     json: Json = False,
 ) -> None:
-    """Show or set the person's own limits; they hold from the next step of a participation on."""
+    """Show or set your own limits. They hold from the next step of the device on."""
     from odp.errors import ConfigurationError
 
     if settings and reset:
@@ -103,23 +104,23 @@ def pause(state: State = _STATE, device: Device = 0) -> None:
 
 
 def resume(state: State = _STATE, device: Device = 0) -> None:
-    """End a pause; what is queued is sent if its round is still open."""
+    """End a pause. Queued contributions are sent if their rounds are still open."""
     with _store(state, device) as store:
         store.change_person(lambda person: dataclasses.replace(person, paused=None))
     console().print(f"device {device} takes part again, within its limits and opt-outs")
 
 
 def opt_out(
-    task: Annotated[str | None, typer.Argument(help="Name of the task, or its id (also its beginning).")] = None,
+    task: Annotated[str | None, typer.Argument(help="Name of the task, or its id or first digits.")] = None,
     state: State = _STATE,
     device: Device = 0,
-    everything: Annotated[bool, typer.Option("--all", help="Take part in nothing.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Opt out of all tasks.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take an opt-out back.")] = False,
     ahead: Annotated[
-        bool, typer.Option("--ahead", help="TASK may be the name of one that the device was never offered.")
+        bool, typer.Option("--ahead", help="Accept the name of a task that the device was never offered.")
     ] = False,
 ) -> None:
-    """Take no part in a task, or in anything: cancels queued uploads, deletes local parameters."""
+    """Opt out of a task, or of all: cancel queued uploads and delete local parameters."""
     from odp._validate import identifier
     from odp.errors import ConfigurationError
 
@@ -166,7 +167,7 @@ def export(
 def erase(
     state: State = _STATE,
     device: Device = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Erase without a question.")] = False,
     ledger_too: Annotated[bool, typer.Option("--ledger-too", help="Also forget what was sent.")] = False,
 ) -> None:
     """Wipe the device's data, local parameters and queued uploads."""
@@ -189,7 +190,7 @@ def erase(
 
 
 def repair(state: State = _STATE, device: Device = 0) -> None:
-    """Rebuild a damaged store from what can be read of it, or set it aside where its ledger cannot be read."""
+    """Rebuild a damaged store from what is readable, or set it aside if its ledger is not readable."""
     from device_runtime import store_path
     from device_runtime.store.recovery import repair as rebuild
 
@@ -208,14 +209,14 @@ def explain(
     state: State = _STATE,
     device: Device = 0,
     last: Annotated[
-        bool, typer.Option("--last", help="Verify again, offline, what the last contribution rests on.")
+        bool, typer.Option("--last", help="Verify again, offline, what the last contribution relied on.")
     ] = False,
     population: Annotated[str | None, typer.Option(help="Population that the device would check in for.")] = None,
     conditions: Annotated[
-        Path | None, typer.Option(help="TOML file of training conditions [default: the host's].")
+        Path | None, typer.Option(help="TOML file of training conditions \\[default: those of the host].")
     ] = None,
     reference_values: Annotated[
-        Path | None, typer.Option(help="With --last: today's reference values, to compare with those of then.")
+        Path | None, typer.Option(help="With --last: today's reference values, to compare with the earlier ones.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -21,11 +21,11 @@ app.add_typer(owners_app, name="owners")
 
 Name = Annotated[str, typer.Argument(help="The population.")]
 KeyOf = Annotated[str, typer.Argument(help="Public key of a server (`odp server key`): 64 hex digits.")]
-File = Annotated[Path, typer.Argument(help="File of a change that other owners have to approve.")]
+File = Annotated[Path, typer.Argument(help="File of the change.")]
 Approvals = Annotated[
-    int | None, typer.Option(help="How many owners have to approve the change after this one \\[default: as before].")
+    int | None, typer.Option(help="Number of owners who have to approve later changes \\[default: as before].")
 ]
-Output = Annotated[Path, typer.Option(help="Where to write the change while approvals are missing.")]
+Output = Annotated[Path, typer.Option(help="File for the change while approvals are missing.")]
 
 
 @app.command("show")
@@ -49,11 +49,11 @@ def show(name: Name, server: Server = "127.0.0.1:7200", state: State = Path("odp
 def found_population(
     name: Name,
     owner: Annotated[
-        list[str], typer.Option(help="Public key of an owner \\[default: the server's alone]; repeat for more.")
+        list[str], typer.Option(help="Public key of an owner \\[default: that of the server]; repeat for more.")
     ] = [],  # noqa: B006  # typer copies it
-    approvals: Annotated[int, typer.Option(help="How many owners have to approve each later change.")] = 1,
+    approvals: Annotated[int, typer.Option(help="Number of owners who have to approve each later change.")] = 1,
     issuer_key: Annotated[
-        str, typer.Option(help="Key of an issuer (`odp issuer key`): only devices with its tokens may contribute.")
+        str, typer.Option(help="Key of an issuer (`odp issuer key`); then only devices with its tokens may contribute.")
     ] = "",
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
@@ -79,7 +79,7 @@ def add_owner(
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Add an owner: from then on its server's tasks may use the population."""
+    """Add an owner, whose tasks may use the population from then on."""
     _change(name, add=_key(key), approvals=approvals, output=output, server=server, state=state, json=json)
 
 
@@ -93,14 +93,14 @@ def retire_owner(
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Retire an owner: its tasks end, and what was contributed to their open rounds is erased."""
+    """Retire an owner: its tasks end, and the contributions to their open rounds are erased."""
     _change(name, retire=_key(key), approvals=approvals, output=output, server=server, state=state, json=json)
 
 
 @app.command("issuer")
 def name_issuer(
     name: Name,
-    key: Annotated[str, typer.Argument(help="Key of an issuer (`odp issuer key`), or `none`: anybody may contribute.")],
+    key: Annotated[str, typer.Argument(help="Key of an issuer (`odp issuer key`), or `none` to admit any device.")],
     output: Output = Path("charter.json"),
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),

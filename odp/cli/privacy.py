@@ -26,10 +26,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command("report")
 def report(
     task: Annotated[
-        str, typer.Argument(help="Task id (hex), or its first digits; may be left out where --ledger holds one task.")
+        str, typer.Argument(help="Task id (hex), or its first digits; optional if --ledger holds one task.")
     ] = "",
     ledger: Annotated[
-        Path | None, typer.Option(help="Read this file (as `odp demo` writes it) instead of asking a server.")
+        Path | None, typer.Option(help="Ledger file (as `odp demo` writes it) to read instead of a server.")
     ] = None,
     server: Annotated[str, typer.Option(help="host:port of the server.")] = "127.0.0.1:7200",
     state: Annotated[
@@ -40,10 +40,10 @@ def report(
     ] = None,
     json: Json = False,
     cross_check: Annotated[
-        bool, typer.Option(help="Compute epsilon a second and third way, and for replacing a user; takes seconds.")
+        bool, typer.Option(help="Also compute ε in two more ways, and for replacing a user; takes seconds.")
     ] = True,
 ) -> None:
-    """Print what a task has spent, on what, under which assumptions, and what was not charged."""
+    """Print what a task has spent, on which releases, under which assumptions, and what was not charged."""
     from odp.privacy.rendering import render_html, render_text
     from odp.privacy.report import report_of_ledger
 
@@ -63,28 +63,27 @@ def report(
 
 @app.command("plan")
 def plan(
-    epsilon: Annotated[float | None, typer.Option(help="Budget per user.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of the budget per user.")] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Of the budget; by default a tenth of 1/population or less.")
+        float | None, typer.Option(help="δ of the budget \\[default: at most a tenth of 1 / population].")
     ] = None,
-    population: Annotated[int | None, typer.Option(help="Devices that can take part.")] = None,
-    cohort: Annotated[float | None, typer.Option(help="Expected contributions that count per round.")] = None,
+    population: Annotated[int | None, typer.Option(help="Number of devices that can take part.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected number of contributions that count per round.")] = None,
     probability: Annotated[
-        float | None, typer.Option(help="Of a contribution to count, instead of --cohort; 1 is full participation.")
+        float | None,
+        typer.Option(help="Chance of a contribution to count, instead of --cohort; 1 is full participation."),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of releases.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Noise std of the sum over the clip norm.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise std of the sum, divided by the clip.")] = None,
     clip: Annotated[float, typer.Option(help="L2 bound of one user's contribution.")] = 1.0,
-    dimension: Annotated[int, typer.Option(help="Numbers per release.")] = 1,
+    dimension: Annotated[int, typer.Option(help="Number of values per release.")] = 1,
     error: Annotated[
-        float | None, typer.Option(help="Wanted: norm of the noise on the mean, over the clip; 0.1 is usable.")
+        float | None, typer.Option(help="Largest norm of the noise on the mean, divided by the clip; 0.1 is usable.")
     ] = None,
-    task: Annotated[
-        Path | None, typer.Option(help="Plan for this task file instead: noise and signal per release.")
-    ] = None,
+    task: Annotated[Path | None, typer.Option(help="Task file to plan instead: noise and signal per release.")] = None,
     json: Json = False,
 ) -> None:
-    """Solve for the one of sigma, epsilon, rounds, cohort and population that is not given.
+    """Compute what is not given: sigma, epsilon, rounds, cohort or population.
 
     Two of --epsilon, --sigma and --rounds, with --population, give the third; all three give the cohort; --error gives
     the population. Without --cohort and --probability, every device counts in every round.

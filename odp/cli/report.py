@@ -22,7 +22,7 @@ def report(
 ) -> None:
     """Write an HTML page and a JSON file about a run.
 
-    They show quality, ε by charge, clipping, settings and versions.
+    Both show quality, ε by charge, clipping, settings and versions.
     """
     from odp.errors import DataError
     from odp.simulation.record import TEST_METRICS, read_record

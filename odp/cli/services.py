@@ -30,42 +30,39 @@ aggregator_app = typer.Typer(
 
 State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
 Certificate = Annotated[
-    Path | None, typer.Option(help="PEM certificate; with --key and --ca. Default: a development CA.")
+    Path | None,
+    typer.Option(help="PEM certificate, together with --key and --ca \\[default: one of a development CA]."),
 ]
 Key = Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")]
 Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that clients pin.")]
 CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA \\[default: <state>/ca].")]
 Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware \\[default: <state>/platform].")]
 Accumulating = Annotated[
-    str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show everyone's items.")
+    str, typer.Option(help="oblivious; or direct, which is faster, but its memory accesses reveal all items.")
 ]
 Selecting = Annotated[
-    str, typer.Option(help="oblivious, or direct: faster, and its memory accesses show every device's keys.")
+    str, typer.Option(help="oblivious; or direct, which is faster, but its memory accesses reveal all keys.")
 ]
 WithHelper = Annotated[
-    bool, typer.Option("--helper", help="Start a helper too, for tasks of method 'pir' (docs/partial-broadcast.md).")
+    bool, typer.Option("--helper", help="Also start a helper, for tasks of method 'pir' (docs/partial-broadcast.md).")
 ]
 TestNoise = Annotated[
     int | None,
-    typer.Option(
-        help="TESTS ONLY, PROTECTS NOBODY: noise from this seed instead of secret noise. Devices refuse it by default."
-    ),
+    typer.Option(help="TESTS ONLY, PROTECTS NOBODY: draw the noise from this seed. Devices refuse that by default."),
 ]
-Witnesses = Annotated[
-    list[str], typer.Option(help="host:port=KEY of a witness that is to cosign the log; repeat for more.")
-]
+Witnesses = Annotated[list[str], typer.Option(help="host:port=KEY of a witness that cosigns the log; repeat for more.")]
 ControlListen = Annotated[
-    str, typer.Option(help="host:port for other programs, which show a certificate; port 0 takes any free one.")
+    str, typer.Option(help="host:port for other programs, which need a certificate; port 0 takes any free one.")
 ]
 Founders = Annotated[
     list[str],
     typer.Option(
-        help="Public key (`odp server key`) that may found populations; repeat for more. Without one, no tasks."
+        help="Public key (`odp server key`) that may found populations; repeat for more. Without one, no task can run."
     ),
 ]
 Upgrade = Annotated[
     Path | None,
-    typer.Option(help="JSON file of the log and the endorsers whose word lets the aggregator be upgraded."),
+    typer.Option(help="JSON file of the log and the endorsers that may approve an upgrade of the aggregator."),
 ]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
 
@@ -104,24 +101,24 @@ def run_server(
         str, typer.Option(help="host:port of the aggregator's control listener.")
     ] = "127.0.0.1:7212",
     issuer: Annotated[
-        str | None, typer.Option(help="host:port of an issuer of tokens (`odp issuer run`), as devices reach it.")
+        str | None, typer.Option(help="host:port at which devices reach an issuer of tokens (`odp issuer run`).")
     ] = None,
     issuer_control: Annotated[str | None, typer.Option(help="host:port of the issuer's control listener.")] = None,
     issuer_key: Annotated[
-        str, typer.Option(help="Key of the issuer (`odp issuer key`) that populations founded from here on name.")
+        str, typer.Option(help="Key of the issuer (`odp issuer key`) for populations that this server founds.")
     ] = "",
     issuer_ca: Annotated[
-        Path | None, typer.Option(help="PEM certificate of the issuer's CA \\[default: as of the others].")
+        Path | None, typer.Option(help="PEM certificate of the issuer's CA \\[default: the CA of the other services].")
     ] = None,
     reference_values: Annotated[
         Path | None,
-        typer.Option(help="JSON file of accepted enclaves; the server then checks whose releases it applies."),
+        typer.Option(help="JSON file of accepted enclaves; the server then applies only their releases."),
     ] = None,
     log_key: Annotated[
         Path | None, typer.Option(help="Private key of the transparency log \\[default: <state>/log.key].")
     ] = None,
     endorsements: Annotated[
-        Path | None, typer.Option(help="JSON file of endorsed enclaves (`odp enclave endorse`), for the log.")
+        Path | None, typer.Option(help="JSON file of endorsements (`odp enclave endorse`), for the log.")
     ] = None,
     witness: Witnesses = [],  # noqa: B006  # typer copies it
     certificate: Certificate = None,
@@ -168,7 +165,7 @@ def show_server_key(
     state: State = Path("odp-state/server"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print the public key that signs a server's tasks: a founder or an owner of populations. Made on first use."""
+    """Print the public key that signs a server's tasks, and that founds and owns populations; made on first use."""
     from odp.cli.console import print_json, print_text
     from server.program import developer_key
 
@@ -187,7 +184,7 @@ def run_distributor(
     developer: Annotated[
         list[str],
         typer.Option(
-            help="Public key of a developer whose models are taken \\[default: of every server]; repeat for more."
+            help="Public key of a developer whose models the distributor accepts \\[default: any]; repeat for more."
         ),
     ] = [],  # noqa: B006  # typer copies it
     select: Selecting = "oblivious",
@@ -245,11 +242,11 @@ def run_aggregator(
     upgrade: Upgrade = None,
     idle_days: Annotated[
         float,
-        typer.Option(help="Forget a task, and what was contributed to its open rounds, that no server asks about."),
+        typer.Option(help="Days until a task that no server asks about is forgotten, with its contributions."),
     ] = 30.0,
     minimum_cohort: Annotated[int, typer.Option(help="Smallest number of contributions to any release.")] = 100,
-    population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
-    population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    population_epsilon: Annotated[float, typer.Option(help="ε of all tasks of one population together.")] = 20.0,
+    population_delta: Annotated[float, typer.Option(help="δ of all tasks of one population together.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
     secagg_step: Annotated[float, typer.Option(help="Seconds that devices have for a step of `secagg+`.")] = 30.0,
     secagg_vector: Annotated[float, typer.Option(help="Seconds for the step of the masked vector.")] = 120.0,
@@ -258,7 +255,7 @@ def run_aggregator(
     ] = 15.0,
     secagg_memory: Annotated[int, typer.Option(help="MiB of memory for all sessions of `secagg+` together.")] = 2048,
     secagg_seats: Annotated[
-        int, typer.Option(help="Devices of one address in a session, at most; of this machine, any number.")
+        int, typer.Option(help="Devices of one address in a session, at most; this machine may have any number.")
     ] = 256,
     roster: Annotated[
         list[Path],
@@ -317,13 +314,13 @@ def run_aggregator(
 
 
 def up(
-    state: Annotated[Path, typer.Option(help="One folder for all of them; made on first start.")] = Path("odp-state"),
+    state: Annotated[Path, typer.Option(help="State folder of all services; made on first start.")] = Path("odp-state"),
     listen: Annotated[
-        str, typer.Option(help="Address to serve on; the port is the first of six in a row.")
+        str, typer.Option(help="host:port to serve on; the port is the first of six consecutive ones.")
     ] = "127.0.0.1:7200",
     minimum_cohort: Annotated[int, typer.Option(help="Smallest number of contributions to any release.")] = 100,
-    population_epsilon: Annotated[float, typer.Option(help="Budget of all tasks of one population together.")] = 20.0,
-    population_delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    population_epsilon: Annotated[float, typer.Option(help="ε of all tasks of one population together.")] = 20.0,
+    population_delta: Annotated[float, typer.Option(help="δ of all tasks of one population together.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
     select: Selecting = "oblivious",
     with_helper: WithHelper = False,

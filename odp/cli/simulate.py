@@ -20,28 +20,31 @@ if TYPE_CHECKING:
 
 def simulate(
     task: Annotated[
-        Path | None, typer.Argument(help="Task file (TOML), as `odp task new` writes; or give --preset.")
+        Path | None, typer.Argument(help="Task file (TOML), as `odp task new` writes it; or use --preset.")
     ] = None,
     data: Annotated[
         str, typer.Option(help="Folder or file of a known form, or a name such as 'synthetic'.")
     ] = "synthetic",
     preset: Annotated[
-        str | None, typer.Option(help="Instead of a task file: auto (by the data's size) or ml-1m.")
+        str | None, typer.Option(help="Settings in place of a task file: auto (by the size of the data) or ml-1m.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="With --preset: budget per user; 'inf' is without privacy \\[default: 8].")
+        float | None,
+        typer.Option(help="With --preset: ε of the budget per user; 'inf' is without privacy \\[default: 8]."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="With --preset: below 1 / users \\[default: 1e-6].")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="With --preset: δ of the budget, below 1 / users \\[default: 1e-6].")
+    ] = None,
     features: Annotated[
         bool | None,
         typer.Option(
-            help="Public item features: those of the data set (genres, years) or none "
-            "[default: as the task file says; with --preset, where the data set has any]."
+            help="Public item features: those of the data set (genres, years), or none "
+            "\\[default: as in the task file; with --preset, those of the data set]."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides split, samples and noise.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the split, the samples and the noise.")] = 1,
     noise: Annotated[
-        bool, typer.Option(help="--no-noise shows what the noise costs; such a run is not private.")
+        bool, typer.Option(help="--no-noise shows what the noise costs; a run without noise is not private.")
     ] = True,
     baselines: Annotated[bool, typer.Option(help="Compare with baselines on the same split.")] = True,
     output: Annotated[
@@ -58,7 +61,7 @@ def simulate(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Simulate a task with the computations that devices run.
+    """Simulate a task with the same computations that devices run.
 
     The ratings of each user are split 80/10/10 into training, validation and test.
     """

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from odp.public_tables.table import OpenedTable
     from odp.wire.encoding import Encoding
 
-app = typer.Typer(help="Publish public tables that devices look rows up in privately.", no_args_is_help=True)
+app = typer.Typer(help="Publish public tables whose rows devices look up privately.", no_args_is_help=True)
 
 Server = Annotated[str, typer.Option(help="host:port of the server.")]
-State = Annotated[Path, typer.Option(help="State folder of `odp up`: gives the CA and the operator's token.")]
+State = Annotated[Path, typer.Option(help="State folder of `odp up`, with the CA and the operator's token.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _LARGEST_FILE = 2**30
 
 
 @app.command("publish")
 def publish(
-    file: Annotated[Path, typer.Argument(help="Rows: a matrix as .npy, or as .csv of numbers without a header.")],
-    name: Annotated[str, typer.Option(help="Name of the table; publishing again makes its next version.")],
+    file: Annotated[Path, typer.Argument(help="Matrix of the rows: .npy, or .csv of numbers without a header.")],
+    name: Annotated[str, typer.Option(help="Name of the table; the same name again publishes its next version.")],
     encoding: Annotated[str, typer.Option(help="float32, float16 or int8 (a scale per row).")] = "float32",
     rows_per_request: Annotated[
-        int, typer.Option(help="Rows that a device asks for at a time; never changes for a name.")
+        int, typer.Option(help="Number of rows in every request of a device; fixed for a name.")
     ] = 64,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
@@ -49,7 +49,7 @@ def show(
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Show the newest version of a table, after a check of its signatures."""
+    """Verify the signatures of the newest version of a table, and show it."""
     from odp.client import connect
 
     with connect(server, state=state) as connection:
@@ -62,12 +62,12 @@ def candidates(
     clusters: Annotated[
         int | None, typer.Option(help="Number of clusters \\[default: the square root of the items].")
     ] = None,
-    buckets: Annotated[int, typer.Option(help="Buckets that a device fetches; stays as it is for a task.")] = 8,
+    buckets: Annotated[int, typer.Option(help="Buckets that a device fetches; fixed for a task.")] = 8,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Cluster the items of a task's newest model, for `odp device recommend --candidates`; again after each release."""
+    """Cluster the items of a task's newest model after each release, for `odp device recommend --candidates`."""
     from odp.cli.task import find_task
     from odp.client import connect
     from odp.public_tables.candidates import candidate_tables

@@ -22,7 +22,7 @@ app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=
 
 File = Annotated[Path, typer.Argument(help="Task file (TOML).")]
 Server = Annotated[str, typer.Option(help="host:port of the server.")]
-State = Annotated[Path, typer.Option(help="State folder of `odp up`: gives the CA and the operator's token.")]
+State = Annotated[Path, typer.Option(help="State folder of `odp up`, which has the CA and the operator's token.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _CANCEL_SECONDS, _POLL_SECONDS = 20.0, 0.2
 TaskId = Annotated[str, typer.Argument(help="Task id (hex), or its first digits.")]
@@ -79,9 +79,9 @@ goal = 1000
 @app.command("new")
 def new(
     file: File = Path("task.toml"),
-    statistics: Annotated[bool, typer.Option("--statistics", help="A task that asks, and trains no model.")] = False,
+    statistics: Annotated[bool, typer.Option("--statistics", help="Write a statistics task.")] = False,
 ) -> None:
-    """Write a task file to start from. An existing file is left alone."""
+    """Write a task file to start from. An existing file stays as it is."""
     from odp.errors import ConfigurationError
 
     try:
@@ -150,7 +150,7 @@ app.command("plan")(show_plan)
 
 @app.command("submit")
 def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
-    """Submit a task file to a running server. The same file again is the same task."""
+    """Submit a task file to a running server. The same file submitted again is the same task."""
     from odp.task_file import load_task
 
     task = load_task(file)
@@ -193,14 +193,14 @@ def results(
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     picture: Annotated[
-        Path | None, typer.Option(callback=output_file, help="Also draw them into this file (.png, .svg, .pdf).")
+        Path | None, typer.Option(callback=output_file, help="Also draw the results into this file (.png, .svg, .pdf).")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the intervals, which cover the noise.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the intervals, which cover the noise alone.")] = 0.95,
     json: Json = False,
 ) -> None:
     """Print what a statistics task released, with intervals for the noise.
 
-    Where the state folder has reference values, the release is checked to be the attested aggregator's.
+    With reference values in the state folder, the command checks that the attested aggregator signed the release.
     """
     from odp.cli.answers import show_results
 
@@ -211,9 +211,9 @@ def results(
 
 @app.command("cancel")
 def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
-    """End a task: what was contributed to its open rounds is erased, and nothing more is released.
+    """End a task: the contributions to its open rounds are erased, and nothing more is released.
 
-    What was spent stays spent.
+    The budget that the task has spent stays spent.
     """
     import time
 

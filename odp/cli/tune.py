@@ -18,26 +18,26 @@ def tune(
     proxy: Annotated[
         str | None,
         typer.Option(
-            help="Public or invented data of the population's shape, such as "
-            f"'synthetic:n_users=..,n_items=..,ratings_per_user=..' or ml-1m [default: {_PROXY}]."
+            help="Public or invented data of the same shape as the population's, such as "
+            f"'synthetic:n_users=..,n_items=..,ratings_per_user=..' or ml-1m \\[default: {_PROXY}]."
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="The private data themselves, with a list of all items; needs --charge.")
+        str | None, typer.Option(help="The private data, with a list of all items; needs --charge.")
     ] = None,
-    charge: Annotated[bool, typer.Option("--charge", help="Charge every trial on --data, its score included.")] = False,
-    epsilon: Annotated[float, typer.Option(help="Budget of one training, per user.")] = 8.0,
-    delta: Annotated[float, typer.Option(help="Below 1 / users.")] = 1e-6,
+    charge: Annotated[bool, typer.Option("--charge", help="Charge every trial on --data, and its score.")] = False,
+    epsilon: Annotated[float, typer.Option(help="ε of the budget of one training, per user.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="δ of the budget; below 1 / users.")] = 1e-6,
     features: Annotated[
         bool | None,
-        typer.Option(help="Public item features: those of the data set, or none \\[default: where it has any]."),
+        typer.Option(help="Public item features: those of the data set, or none \\[default: those, if any]."),
     ] = None,
-    trials: Annotated[int, typer.Option(help="How many settings to try; the first are the recommended ones.")] = 10,
-    seed: Annotated[int, typer.Option(help="Decides settings and split; on proxy data the noise, too.")] = 1,
+    trials: Annotated[int, typer.Option(help="Number of settings to try; the recommended ones come first.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the settings and the split; on proxy data also of the noise.")] = 1,
     output: Annotated[Path | None, typer.Option(callback=output_file, help="File for the JSON of all trials.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Search settings by random trials.
+    """Search for good settings by random trials.
 
     Trials on proxy data are free; every trial on private data is charged.
     """

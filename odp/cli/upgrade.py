@@ -24,14 +24,14 @@ _LOOK_SECONDS = 2.0
 
 def upgrade(
     services: Annotated[
-        Path, typer.Option(help="State folder of `odp up`, which runs: default for everything below.")
+        Path, typer.Option(help="State folder of a running `odp up`, with the defaults of all other options.")
     ] = Path("odp-state"),
     state: Annotated[
         Path | None,
         typer.Option(help="Empty state folder for the new version \\[default: <services>/aggregator.next]."),
     ] = None,
     platform: Annotated[Path | None, typer.Option(help="Folder of the emulated hardware of the old version.")] = None,
-    aggregator: Annotated[str | None, typer.Option(help="host:port of the aggregator that runs.")] = None,
+    aggregator: Annotated[str | None, typer.Option(help="host:port of the running aggregator.")] = None,
     aggregator_control: Annotated[str | None, typer.Option(help="host:port of its control listener.")] = None,
     server: Annotated[str | None, typer.Option(help="host:port of the server whose log has the endorsements.")] = None,
     endorsements: Annotated[
@@ -39,22 +39,20 @@ def upgrade(
     ] = None,
     endorser_key: Annotated[
         Path | None,
-        typer.Option(
-            help="Endorse this version with this key \\[default: <services>/endorser.key, where it is there]."
-        ),
+        typer.Option(help="Private key that endorses this version \\[default: <services>/endorser.key, if it exists]."),
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option(help="PEM certificate of a server, for the control listener.")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")] = None,
     ca: Annotated[Path | None, typer.Option(help="PEM certificate of the CA of all services.")] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for rounds that have to be closed first.")] = 3600.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for rounds that have to close first.")] = 3600.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Hand the aggregator's populations, with their ledgers, to this version of the code.
 
-    Run it from the new version's environment while the old version runs. The old enclave gives its ledger to no other
-    code than endorsers have endorsed in the log, and charges nothing afterwards. The command can be repeated.
+    Run it from the new version's environment while the old version runs. The old enclave gives its ledger only
+    to code that endorsers have endorsed in the log, and charges nothing afterwards. The command can be repeated.
     """
     from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
     from odp.local.log_setup import endorse_image

@@ -19,14 +19,14 @@ def view(
     device: Annotated[int, typer.Option(help="Index of the device.")] = 0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
     service: Annotated[
-        Path | None, typer.Option(help="On-device code to ask, a module file or a package folder.")
+        Path | None, typer.Option(help="On-device code to run: a module file or a package folder.")
     ] = None,
-    ask: Annotated[str, typer.Option(help="With --service: what to ask it, a JSON object.")] = "{}",
+    ask: Annotated[str, typer.Option(help="With --service: the request, a JSON object.")] = "{}",
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the browser.")] = False,
 ) -> None:
-    """Show what the device read, sent and spent, and with --service a result, on a local web page, until Ctrl-C.
+    """Serve a page on this machine that shows what the device read, sent and spent; Ctrl-C ends it.
 
-    The address has a secret in it: whoever knows it sees the page.
+    With --service, the page also shows a result. The address contains a secret: whoever knows it can see the page.
     """
     from contextlib import ExitStack
 

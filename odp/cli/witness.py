@@ -23,7 +23,7 @@ def _group() -> None:
 def run_witness(
     log_key: Annotated[
         list[str],
-        typer.Option(help="Verifier key of a log to watch, as the reference values have it; repeat for more."),
+        typer.Option(help="Verifier key of a log to watch, as in the reference values; repeat for more."),
     ],
     state: State = Path("odp-witness"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7210",
@@ -35,9 +35,9 @@ def run_witness(
     reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
-    """Cosign each checkpoint of the named logs that continues the last one, in the foreground.
+    """Cosign the checkpoints of the named logs, in the foreground, if each continues the one before.
 
-    Its key, which readers of the log pin and the server is given (`--witness host:port=KEY`), is in its first line.
+    The first line of output has its key, which readers of the log pin and the server needs (`--witness host:port=KEY`).
     """
     from odp.transparency.witness_program import Config, start
     from odp.transport.limits import Limits
