@@ -6,16 +6,14 @@ a list of developers accepts nothing from others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-
-import grpc
+from collections.abc import Collection
 
 from distributor.header import ModelHeader
 from distributor.servicer import DistributorService, Replication
 from odp.errors import ConfigurationError
 from odp.transport.logs import Log
-from odp.transport.service import answers
-from odp.v1 import distributor_pb2, distributor_pb2_grpc
+from odp.transport.service import servicer
+from odp.v1 import distributor_pb2_grpc
 
 NAME = "odp.v1.DistributorControlService"
 
@@ -44,18 +42,8 @@ class ServedDevelopers:
 def control_servicer(service: DistributorService, log: Log) -> distributor_pb2_grpc.DistributorControlServiceServicer:
     """``service`` as gRPC methods for servers, its errors as statuses."""
 
-    class Servicer(distributor_pb2_grpc.DistributorControlServiceServicer):
-        @answers(log)
-        def Publish(
-            self, request_iterator: Iterator[distributor_pb2.PublishRequest], context: grpc.ServicerContext
-        ) -> distributor_pb2.PublishResponse:
-            return service.publish(request_iterator, context)
-
-        @answers(log)
-        def ForgetTask(
-            self, request: distributor_pb2.ForgetTaskRequest, context: grpc.ServicerContext
-        ) -> distributor_pb2.ForgetTaskResponse:
-            service.forget_task(request)
-            return distributor_pb2.ForgetTaskResponse()
-
-    return Servicer()
+    return servicer(
+        distributor_pb2_grpc.DistributorControlServiceServicer,
+        log,
+        {"Publish": service.publish, "ForgetTask": lambda request, _: service.forget_task(request)},
+    )

@@ -23,7 +23,7 @@ from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError, OdpError
 from odp.signed.task import HASH_BYTES, check_length
 from odp.transport.logs import Log, short
-from odp.transport.service import NotFound, answers
+from odp.transport.service import NotFound, servicer
 from odp.v1 import retrieval_pb2, retrieval_pb2_grpc
 
 NAME = "odp.v1.HelperService"
@@ -105,17 +105,8 @@ class HelperService:
 def helper_servicer(service: HelperService, log: Log) -> retrieval_pb2_grpc.HelperServiceServicer:
     """``service`` as gRPC methods, its errors as statuses."""
 
-    class Servicer(retrieval_pb2_grpc.HelperServiceServicer):
-        @answers(log)
-        def Replicate(
-            self, request_iterator: Iterator[retrieval_pb2.ReplicateRequest], context: grpc.ServicerContext
-        ) -> retrieval_pb2.ReplicateResponse:
-            return service.replicate(request_iterator, context)
-
-        @answers(log)
-        def Answer(
-            self, request: retrieval_pb2.AnswerRequest, context: grpc.ServicerContext
-        ) -> retrieval_pb2.AnswerResponse:
-            return service.answer(request)
-
-    return Servicer()
+    return servicer(
+        retrieval_pb2_grpc.HelperServiceServicer,
+        log,
+        {"Replicate": service.replicate, "Answer": lambda request, _: service.answer(request)},
+    )

@@ -23,7 +23,7 @@ from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
 from odp.signed.task import HASH_BYTES, check_length
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, call, connect
 from odp.transport.logs import Log, short
-from odp.transport.service import NotFound, answers
+from odp.transport.service import NotFound, servicer
 from odp.transport.tls import TlsIdentity
 from odp.v1 import distributor_pb2, retrieval_pb2, retrieval_pb2_grpc
 
@@ -193,17 +193,11 @@ class Leader:
 def leader_servicer(leader: Leader, log: Log) -> retrieval_pb2_grpc.RetrievalServiceServicer:
     """``leader`` as gRPC methods, its errors as statuses."""
 
-    class Servicer(retrieval_pb2_grpc.RetrievalServiceServicer):
-        @answers(log)
-        def GetShape(
-            self, request: retrieval_pb2.GetShapeRequest, context: grpc.ServicerContext
-        ) -> retrieval_pb2.GetShapeResponse:
-            return leader.shape(request)
-
-        @answers(log)
-        def SelectPrivately(
-            self, request: retrieval_pb2.SelectPrivatelyRequest, context: grpc.ServicerContext
-        ) -> retrieval_pb2.SelectPrivatelyResponse:
-            return leader.select(request)
-
-    return Servicer()
+    return servicer(
+        retrieval_pb2_grpc.RetrievalServiceServicer,
+        log,
+        {
+            "GetShape": lambda request, _: leader.shape(request),
+            "SelectPrivately": lambda request, _: leader.select(request),
+        },
+    )

@@ -31,7 +31,7 @@ from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
-from odp.transport.service import NotFound, answers
+from odp.transport.service import NotFound, servicer
 from odp.transport.sweeping import DAY, SweepClock
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
 from odp.wire.tables import entry_bytes
@@ -208,7 +208,7 @@ class DistributorService:
                 self._forget(model)
         return doomed
 
-    def forget_task(self, request: distributor_pb2.ForgetTaskRequest) -> None:
+    def forget_task(self, request: distributor_pb2.ForgetTaskRequest) -> distributor_pb2.ForgetTaskResponse:
         """Deletes all models of a task whose developer ended it. Idempotent.
 
         Raises SignatureError, ConfigurationError where the order is not that developer's.
@@ -220,6 +220,7 @@ class DistributorService:
                 if header.task_sha256 == order.task_sha256:
                     verify(header.task.developer_key, request.signature, domains.ABANDON, request.order)
                     self._forget(model)
+        return distributor_pb2.ForgetTaskResponse()
 
     def _forget(self, model: bytes) -> None:
         """Deletes a model, on disk first: after a kill in between, the program restarts without it."""
@@ -292,26 +293,15 @@ class DistributorService:
 def distributor_servicer(service: DistributorService, log: Log) -> distributor_pb2_grpc.DistributorServiceServicer:
     """``service`` as gRPC methods, its errors as statuses."""
 
-    class Servicer(distributor_pb2_grpc.DistributorServiceServicer):
-        @answers(log)
-        def Select(
-            self, request: distributor_pb2.SelectRequest, context: grpc.ServicerContext
-        ) -> distributor_pb2.SelectResponse:
-            return service.select(request)
-
-        @answers(log)
-        def Download(
-            self, request: distributor_pb2.DownloadRequest, context: grpc.ServicerContext
-        ) -> Iterator[distributor_pb2.DownloadResponse]:
-            return service.download(request, context)
-
-        @answers(log)
-        def ListBlocks(
-            self, request: distributor_pb2.ListBlocksRequest, context: grpc.ServicerContext
-        ) -> distributor_pb2.ListBlocksResponse:
-            return service.list_blocks(request)
-
-    return Servicer()
+    return servicer(
+        distributor_pb2_grpc.DistributorServiceServicer,
+        log,
+        {
+            "Select": lambda request, _: service.select(request),
+            "Download": service.download,
+            "ListBlocks": lambda request, _: service.list_blocks(request),
+        },
+    )
 
 
 def _checked_id(model: bytes) -> bytes:

@@ -29,7 +29,7 @@ from odp.transport.channel import CHUNK_BYTES
 from odp.transport.durability import Health
 from odp.transport.logs import Log, short
 from odp.transport.private_files import make_folders
-from odp.transport.service import NotFound, Unauthenticated, answers
+from odp.transport.service import NotFound, Unauthenticated, servicer
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
 from odp.wire.encoding import encoding_of
@@ -218,18 +218,13 @@ def table_servicer(publisher: TablePublisher, *, token: str, log: Log) -> table_
         if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, expected):
             raise Unauthenticated("this call needs the operator's token of this server")
 
-    class Servicer(table_pb2_grpc.TableServiceServicer):
-        @answers(log)
-        def PublishTable(
-            self, request_iterator: Iterator[table_pb2.PublishTableRequest], context: grpc.ServicerContext
-        ) -> table_pb2.PublishTableResponse:
-            require_operator(context)
-            return table_pb2.PublishTableResponse(table=publisher.publish(request_iterator, progress=progress(context)))
+    def publish(
+        requests: Iterator[table_pb2.PublishTableRequest], context: grpc.ServicerContext
+    ) -> table_pb2.PublishTableResponse:
+        require_operator(context)
+        return table_pb2.PublishTableResponse(table=publisher.publish(requests, progress=progress(context)))
 
-        @answers(log)
-        def GetTable(
-            self, request: table_pb2.GetTableRequest, context: grpc.ServicerContext
-        ) -> table_pb2.GetTableResponse:
-            return table_pb2.GetTableResponse(table=publisher.newest(request.name))
+    def newest(request: table_pb2.GetTableRequest, _: object) -> table_pb2.GetTableResponse:
+        return table_pb2.GetTableResponse(table=publisher.newest(request.name))
 
-    return Servicer()
+    return servicer(table_pb2_grpc.TableServiceServicer, log, {"PublishTable": publish, "GetTable": newest})

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import grpc
-
 from odp.errors import ConfigurationError
 from odp.transport.logs import Log
-from odp.transport.service import answers
+from odp.transport.service import servicer
 from odp.v1 import attestation_pb2, attestation_pb2_grpc
 
 NAME = "odp.v1.AttestationService"
@@ -20,15 +18,9 @@ def attestation_servicer(
 ) -> attestation_pb2_grpc.AttestationServiceServicer:
     """A servicer that answers each caller's nonce with the enclave's evidence."""
 
-    class Servicer(attestation_pb2_grpc.AttestationServiceServicer):
-        @answers(log)
-        def GetEvidence(
-            self, request: attestation_pb2.GetEvidenceRequest, context: grpc.ServicerContext
-        ) -> attestation_pb2.GetEvidenceResponse:
-            if not _SHORTEST <= len(request.nonce) <= _LONGEST:
-                raise ConfigurationError(
-                    f"Expected a nonce of {_SHORTEST} to {_LONGEST} bytes, got {len(request.nonce)}"
-                )
-            return evidence(request.nonce)
+    def answer(request: attestation_pb2.GetEvidenceRequest, _: object) -> attestation_pb2.GetEvidenceResponse:
+        if not _SHORTEST <= len(request.nonce) <= _LONGEST:
+            raise ConfigurationError(f"Expected a nonce of {_SHORTEST} to {_LONGEST} bytes, got {len(request.nonce)}")
+        return evidence(request.nonce)
 
-    return Servicer()
+    return servicer(attestation_pb2_grpc.AttestationServiceServicer, log, {"GetEvidence": answer})

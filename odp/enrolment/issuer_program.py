@@ -23,7 +23,7 @@ from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Failure, Running
-from odp.transport.service import answers, serve
+from odp.transport.service import serve, servicer
 from odp.transport.state_folder import StateFolder, made_once
 from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
 from odp.v1 import enrolment_pb2, enrolment_pb2_grpc
@@ -174,34 +174,23 @@ def issuer_key(state: Path) -> str:
 def enrolment_servicer(issuer: Issuer, log: Log) -> enrolment_pb2_grpc.EnrolmentServiceServicer:
     """The gRPC face of ``issuer`` for devices."""
 
-    class Servicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
-        @answers(log)
-        def GetChallenge(
-            self, request: enrolment_pb2.GetChallengeRequest, context: grpc.ServicerContext
-        ) -> enrolment_pb2.GetChallengeResponse:
-            return enrolment_pb2.GetChallengeResponse(challenge=issuer.challenge(), attesters=issuer.attesters)
+    def challenge(*_: object) -> enrolment_pb2.GetChallengeResponse:
+        return enrolment_pb2.GetChallengeResponse(challenge=issuer.challenge(), attesters=issuer.attesters)
 
-        @answers(log)
-        def IssueToken(
-            self, request: enrolment_pb2.IssueTokenRequest, context: grpc.ServicerContext
-        ) -> enrolment_pb2.IssueTokenResponse:
-            return enrolment_pb2.IssueTokenResponse(blind_signature=issuer.issue(request))
+    def token(request: enrolment_pb2.IssueTokenRequest, _: object) -> enrolment_pb2.IssueTokenResponse:
+        return enrolment_pb2.IssueTokenResponse(blind_signature=issuer.issue(request))
 
-    return Servicer()
+    return servicer(enrolment_pb2_grpc.EnrolmentServiceServicer, log, {"GetChallenge": challenge, "IssueToken": token})
 
 
 def control_servicer(issuer: Issuer, log: Log) -> enrolment_pb2_grpc.EnrolmentControlServiceServicer:
     """The gRPC face of ``issuer`` for servers."""
 
-    class Servicer(enrolment_pb2_grpc.EnrolmentControlServiceServicer):
-        @answers(log)
-        def GetTokenKey(
-            self, request: enrolment_pb2.GetTokenKeyRequest, context: grpc.ServicerContext
-        ) -> enrolment_pb2.GetTokenKeyResponse:
-            signed = issuer.token_key(request.task, request.order, request.signature)
-            return enrolment_pb2.GetTokenKeyResponse(token_key=signed)
+    def token_key(request: enrolment_pb2.GetTokenKeyRequest, _: object) -> enrolment_pb2.GetTokenKeyResponse:
+        signed = issuer.token_key(request.task, request.order, request.signature)
+        return enrolment_pb2.GetTokenKeyResponse(token_key=signed)
 
-    return Servicer()
+    return servicer(enrolment_pb2_grpc.EnrolmentControlServiceServicer, log, {"GetTokenKey": token_key})
 
 
 def _verifiers(config: Config) -> list[Verifier]:

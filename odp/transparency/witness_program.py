@@ -20,7 +20,7 @@ from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.running import Failure, Running
-from odp.transport.service import answers, serve
+from odp.transport.service import serve, servicer
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import check_files, identity_for
 from odp.v1 import log_pb2, log_pb2_grpc
@@ -100,16 +100,10 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
 def witness_servicer(witness: Witness, log: Log) -> log_pb2_grpc.WitnessServiceServicer:
     """The gRPC face of ``witness``."""
 
-    class Servicer(log_pb2_grpc.WitnessServiceServicer):
-        @answers(log)
-        def AddCheckpoint(
-            self, request: log_pb2.AddCheckpointRequest, context: grpc.ServicerContext
-        ) -> log_pb2.AddCheckpointResponse:
-            answer = witness.add_checkpoint(
-                request.checkpoint, old_size=request.old_size, proof=unpacked(request.hashes)
-            )
-            return log_pb2.AddCheckpointResponse(
-                size=answer.size, cosignature="" if answer.line is None else answer.line.text
-            )
+    def add(request: log_pb2.AddCheckpointRequest, _: object) -> log_pb2.AddCheckpointResponse:
+        answer = witness.add_checkpoint(request.checkpoint, old_size=request.old_size, proof=unpacked(request.hashes))
+        return log_pb2.AddCheckpointResponse(
+            size=answer.size, cosignature="" if answer.line is None else answer.line.text
+        )
 
-    return Servicer()
+    return servicer(log_pb2_grpc.WitnessServiceServicer, log, {"AddCheckpoint": add})

@@ -27,11 +27,22 @@ from odp.transport.statuses import UNFORESEEN, NotFound, Unauthenticated, status
 from odp.transport.tls import Callers, TlsIdentity
 from odp.transport.workers import Later
 
-__all__ = ["Later", "NotFound", "RunningServer", "Unauthenticated", "abort", "answers", "serve", "stop_event"]
+__all__ = [
+    "Later",
+    "NotFound",
+    "RunningServer",
+    "Unauthenticated",
+    "abort",
+    "answers",
+    "serve",
+    "servicer",
+    "stop_event",
+]
 
 _GRACE_SECONDS = 5.0
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _Result = TypeVar("_Result")
+_Servicer = TypeVar("_Servicer")
 
 
 class _Health(health.HealthServicer):  # type: ignore[misc]  # grpcio-health-checking has no types
@@ -188,6 +199,29 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
         return wrapper  # type: ignore[return-value]  # same signature by construction
 
     return decorate
+
+
+def servicer(base: Callable[[], _Servicer], log: Log, methods: Mapping[str, Callable[[Any, Any], object]]) -> _Servicer:
+    """A servicer of the generated class ``base``, whose errors become statuses as in ``answers``.
+
+    Args:
+      methods: for every method of the service, by its name, a function from (request, context) to the reply. Where the
+        service streams, the request is an iterator of requests, and the reply one of replies.
+
+    Raises:
+      ConfigurationError: ``methods`` are not those of the service.
+    """
+    generated = cast("type[Any]", base)
+    declared = {name for name in vars(generated) if not name.startswith("_")}
+    if declared != methods.keys():
+        wanted = f"Expected the methods {sorted(declared)} of {generated.__name__}"
+        raise ConfigurationError(f"{wanted}, got {sorted(methods)}")
+
+    def bound(method: Callable[[Any, Any], object]) -> Callable[[Any, Any, Any], object]:
+        return answers(log)(lambda _self, request, context: method(request, context))
+
+    made = type("Servicer", (generated,), {name: bound(method) for name, method in methods.items()})
+    return cast("_Servicer", made())
 
 
 def abort(context: grpc.ServicerContext, error: OdpError) -> NoReturn:

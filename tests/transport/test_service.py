@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -20,7 +23,9 @@ from odp.errors import (
     StateError,
 )
 from odp.transport.channel import connect
-from odp.transport.service import NotFound, Unauthenticated, serve
+from odp.transport.logs import Log
+from odp.transport.service import NotFound, Unauthenticated, serve, servicer
+from odp.v1 import distributor_pb2_grpc
 
 
 def _status(service) -> tuple[grpc.StatusCode, str]:
@@ -135,3 +140,16 @@ def test_stop_lets_a_call_in_flight_end_and_can_be_repeated(service) -> None:
     stopping.join(10)
     assert not stopping.is_alive()
     service.running.stop()
+
+
+def test_a_servicer_has_all_methods_of_its_service_and_no_other() -> None:
+    log = Log("test", stream=io.StringIO())
+    methods: dict[str, Callable[[Any, Any], object]] = {"Select": lambda *_: None, "Download": lambda *_: None}
+    with pytest.raises(ConfigurationError, match="'ListBlocks'"):
+        servicer(distributor_pb2_grpc.DistributorServiceServicer, log, methods)
+    with pytest.raises(ConfigurationError, match="'More'"):
+        servicer(
+            distributor_pb2_grpc.DistributorServiceServicer,
+            log,
+            {**methods, "ListBlocks": lambda *_: None, "More": lambda *_: None},
+        )

@@ -6,15 +6,13 @@ and the enclave alone decides that. ``rounds.py`` has the order of charge and re
 
 from __future__ import annotations
 
-import grpc
-
 from odp._validate import identifier
 from odp.errors import StateError
 from odp.signed.charter import open_charter
 from odp.signed.task import open_task, task_sha256
 from odp.transport.logs import Log, short
-from odp.transport.service import NotFound, answers
-from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, hand_over_pb2, population_pb2
+from odp.transport.service import NotFound, servicer
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, population_pb2
 from trusted_aggregator.boundary.interface import Aggregator, Status
 from trusted_aggregator.boundary.orders import ordered
 from trusted_aggregator.host.changes import Changes
@@ -56,7 +54,7 @@ class ControlService:
         self._rounds.empty_files()
         self._idle.resume(state.task_sha256 for state in self._core.round_states())
 
-    def set_charter(self, signed: population_pb2.SignedCharter) -> None:
+    def set_charter(self, signed: population_pb2.SignedCharter) -> aggregator_pb2.SetCharterResponse:
         """Founds a population or changes its owners; returns once that is in force."""
         charter = open_charter(signed)
         with self._changes.turn():
@@ -68,6 +66,7 @@ class ControlService:
         if writes:
             owners = len(charter.owners)
             self._log.event("charter_set", population=charter.population, sequence=charter.sequence, owners=owners)
+        return aggregator_pb2.SetCharterResponse()
 
     def charters(self, request: aggregator_pb2.GetChartersRequest) -> aggregator_pb2.GetChartersResponse:
         """The charters of a population, oldest first."""
@@ -75,9 +74,10 @@ class ControlService:
         found = self._storage.charters(request.population, request.first, _CHARTERS_PER_ANSWER)
         return aggregator_pb2.GetChartersResponse(charters=map(population_pb2.SignedCharter.FromString, found))
 
-    def check_task(self, request: aggregator_pb2.CheckTaskRequest) -> None:
+    def check_task(self, request: aggregator_pb2.CheckTaskRequest) -> aggregator_pb2.CheckTaskResponse:
         """Returns if a task could begin now."""
         self._core.check_task(request.task)
+        return aggregator_pb2.CheckTaskResponse()
 
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> common_pb2.SignedRoundKey | None:
         """Opens a round; returns its key once the opening is stored, or None if the round is released."""
@@ -104,7 +104,7 @@ class ControlService:
             contributions=self._rounds.contributions(state), released=state.status is Status.RELEASED
         )
 
-    def abandon(self, request: aggregator_pb2.AbandonTaskRequest) -> None:
+    def abandon(self, request: aggregator_pb2.AbandonTaskRequest) -> aggregator_pb2.AbandonTaskResponse:
         """Ends a task; returns once that is in force, and its contributions are erased from the files."""
         task = task_sha256(request.task)
         with self._changes.turn():
@@ -113,6 +113,7 @@ class ControlService:
             self._rounds.erase_ended(before)
             self._idle.forget(task)
         self._log.event("task_abandoned", task=short(task), name=open_task(request.task).name)
+        return aggregator_pb2.AbandonTaskResponse()
 
     def sweep(self) -> None:
         """Erases tasks that no server asked about for too long, with the contributions to their open rounds."""
@@ -136,74 +137,20 @@ def control_servicer(
 ) -> aggregator_pb2_grpc.AggregatorControlServiceServicer:
     """The gRPC face of both services."""
 
-    class Servicer(aggregator_pb2_grpc.AggregatorControlServiceServicer):
-        @answers(log)
-        def SetCharter(
-            self, request: aggregator_pb2.SetCharterRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.SetCharterResponse:
-            service.set_charter(request.charter)
-            return aggregator_pb2.SetCharterResponse()
-
-        @answers(log)
-        def GetCharters(
-            self, request: aggregator_pb2.GetChartersRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.GetChartersResponse:
-            return service.charters(request)
-
-        @answers(log)
-        def CheckTask(
-            self, request: aggregator_pb2.CheckTaskRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.CheckTaskResponse:
-            service.check_task(request)
-            return aggregator_pb2.CheckTaskResponse()
-
-        @answers(log)
-        def OpenRound(
-            self, request: aggregator_pb2.OpenRoundRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.OpenRoundResponse:
-            return aggregator_pb2.OpenRoundResponse(round_key=service.open_round(request))
-
-        @answers(log)
-        def GetRound(
-            self, request: aggregator_pb2.GetRoundRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.GetRoundResponse:
-            return service.get_round(request)
-
-        @answers(log)
-        def CloseRound(
-            self, request: aggregator_pb2.CloseRoundRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.CloseRoundResponse:
-            return aggregator_pb2.CloseRoundResponse(release=service.close_round(request))
-
-        @answers(log)
-        def AbandonTask(
-            self, request: aggregator_pb2.AbandonTaskRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.AbandonTaskResponse:
-            service.abandon(request)
-            return aggregator_pb2.AbandonTaskResponse()
-
-        @answers(log)
-        def AskNonce(
-            self, request: aggregator_pb2.AskNonceRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.AskNonceResponse:
-            return aggregator_pb2.AskNonceResponse(nonce=hand_over.draw_nonce())
-
-        @answers(log)
-        def HandOver(
-            self, request: hand_over_pb2.HandOverRequest, context: grpc.ServicerContext
-        ) -> hand_over_pb2.HandOverResponse:
-            return hand_over.hand_over(request)
-
-        @answers(log)
-        def GetHandedRecords(
-            self, request: aggregator_pb2.GetHandedRecordsRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.GetHandedRecordsResponse:
-            return hand_over.records(request)
-
-        @answers(log)
-        def GetHandOvers(
-            self, request: aggregator_pb2.GetHandOversRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.GetHandOversResponse:
-            return hand_over.history()
-
-    return Servicer()
+    return servicer(
+        aggregator_pb2_grpc.AggregatorControlServiceServicer,
+        log,
+        {
+            "SetCharter": lambda request, _: service.set_charter(request.charter),
+            "GetCharters": lambda request, _: service.charters(request),
+            "CheckTask": lambda request, _: service.check_task(request),
+            "OpenRound": lambda request, _: aggregator_pb2.OpenRoundResponse(round_key=service.open_round(request)),
+            "GetRound": lambda request, _: service.get_round(request),
+            "CloseRound": lambda request, _: aggregator_pb2.CloseRoundResponse(release=service.close_round(request)),
+            "AbandonTask": lambda request, _: service.abandon(request),
+            "AskNonce": lambda *_: aggregator_pb2.AskNonceResponse(nonce=hand_over.draw_nonce()),
+            "HandOver": lambda request, _: hand_over.hand_over(request),
+            "GetHandedRecords": lambda request, _: hand_over.records(request),
+            "GetHandOvers": lambda *_: hand_over.history(),
+        },
+    )

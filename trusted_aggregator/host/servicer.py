@@ -22,7 +22,7 @@ from odp.privacy.ledger_state import LedgerHead
 from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.logs import Log, short
-from odp.transport.service import Later, NotFound, answers
+from odp.transport.service import Later, NotFound, servicer
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 from trusted_aggregator.boundary.interface import Aggregator, Refused
 from trusted_aggregator.host.changes import Changes
@@ -124,26 +124,19 @@ class AggregatorService:
 def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_grpc.AggregatorServiceServicer:
     """The gRPC face of ``service``."""
 
-    class Servicer(aggregator_pb2_grpc.AggregatorServiceServicer):
-        @answers(log)
-        def Submit(  # type: ignore[override]  # the front takes a reply that comes later
-            self, request: aggregator_pb2.SubmitRequest, context: grpc.ServicerContext
-        ) -> Later:
-            return Later(service.submit(request), lambda refused: _answer(aggregator_pb2.SubmitResponse(), refused))
-
-        @answers(log)
-        def SubmitStream(
-            self, request_iterator: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
-        ) -> aggregator_pb2.SubmitStreamResponse:
-            return _answer(aggregator_pb2.SubmitStreamResponse(), service.submit_stream(request_iterator, context))
-
-        @answers(log)
-        def GetLedger(
-            self, request: aggregator_pb2.GetLedgerRequest, context: grpc.ServicerContext
-        ) -> aggregator_pb2.GetLedgerResponse:
-            return service.get_ledger(request)
-
-    return Servicer()
+    return servicer(
+        aggregator_pb2_grpc.AggregatorServiceServicer,
+        log,
+        {
+            "Submit": lambda request, _: Later(
+                service.submit(request), lambda refused: _answer(aggregator_pb2.SubmitResponse(), refused)
+            ),
+            "SubmitStream": lambda requests, context: _answer(
+                aggregator_pb2.SubmitStreamResponse(), service.submit_stream(requests, context)
+            ),
+            "GetLedger": lambda request, _: service.get_ledger(request),
+        },
+    )
 
 
 def _answer(response: _Response, refused: Refused | None) -> _Response:

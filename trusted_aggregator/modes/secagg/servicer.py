@@ -20,7 +20,7 @@ from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log
-from odp.transport.service import answers
+from odp.transport.service import servicer
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
 from trusted_aggregator.modes.secagg.admission import Admission, Anybody
@@ -152,19 +152,14 @@ def secagg_servicer(
 ) -> secagg_service_pb2_grpc.SecureAggregationServiceServicer:
     """The gRPC face of ``service``."""
 
-    class Servicer(secagg_service_pb2_grpc.SecureAggregationServiceServicer):
-        @answers(log)
-        def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinResponse:
-            return service.join(request)
-
-        @answers(log)
-        def Step(self, request: wire.StepRequest, context: grpc.ServicerContext) -> wire.StepResponse:
-            return service.step(request, address=address_of(context.peer()))
-
-        @answers(log)
-        def SendMasked(
-            self, request_iterator: Iterator[wire.SendMaskedRequest], context: grpc.ServicerContext
-        ) -> wire.SendMaskedResponse:
-            return wire.SendMaskedResponse(answer=service.send_masked(request_iterator, context))
-
-    return Servicer()
+    return servicer(
+        secagg_service_pb2_grpc.SecureAggregationServiceServicer,
+        log,
+        {
+            "Join": lambda request, _: service.join(request),
+            "Step": lambda request, context: service.step(request, address=address_of(context.peer())),
+            "SendMasked": lambda requests, context: wire.SendMaskedResponse(
+                answer=service.send_masked(requests, context)
+            ),
+        },
+    )
