@@ -160,7 +160,7 @@ def test_r167_every_task_that_is_held_can_be_ended_however_many_were_before(
         world.settle(world.abandon())
         assert world.submit(world.sealed(1)) is Refusal.TASK_ABANDONED
     world.adopt(tasks[6])
-    with pytest.raises(PrivacyError, match="has ended 6 tasks, of at most 6 that are remembered: take another"):
+    with pytest.raises(PrivacyError, match="has ended 6 tasks, of at most 6: take another"):
         world.open()
     assert MOST_TASKS < MOST_ABANDONED
 

@@ -70,7 +70,7 @@ class SecAggRound(Round):
         """See ``Round``; a later announcement replaces an earlier one."""
         with self._lock:
             if self._frozen:
-                raise StateError(f"round {self.number} takes no survivors now")
+                raise StateError(f"round {self.number} accepts no survivors now")
             _validate.integer(low=0, high=self._most, clients=clients)
             if len(set_sha256) != DIGEST_BYTES:
                 raise ConfigurationError(f"Expected set_sha256 to be {DIGEST_BYTES} bytes, got {len(set_sha256)}")
