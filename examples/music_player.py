@@ -31,7 +31,7 @@ def catalogue(tracks: int = 60) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--state", type=Path, help="where the device lives [default: a folder that is thrown away]")
+    parser.add_argument("--state", type=Path, help="state folder of the device [default: a temporary one]")
     parser.add_argument("--once", action="store_true", help="do not wait for the browser")
     given = parser.parse_args()
     state = given.state or Path(tempfile.mkdtemp(prefix="music-player-"))
@@ -49,7 +49,7 @@ def main() -> None:
         print("your privacy: ", device.show())
         mood = device.best_value(mix, app="player", choices=3, epsilon=0.5)
         spent = device.privacy()["spent"]["total"]["epsilon"]
-        print(f"the player may know, with noise: mood {mood} of 3, at epsilon {spent:.3f}")
+        print(f"told to the player, with noise: mood {mood} of 3, at epsilon {spent:.3f}")
         if not given.once:
             input("press return to end: ")
 

@@ -115,7 +115,7 @@ def opt_out(
     state: State = _STATE,
     device: Device = 0,
     everything: Annotated[bool, typer.Option("--all", help="Opt out of all tasks.")] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Take an opt-out back.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Withdraw an opt-out.")] = False,
     ahead: Annotated[
         bool, typer.Option("--ahead", help="Accept the name of a task that the device was never offered.")
     ] = False,
@@ -135,7 +135,13 @@ def opt_out(
         now = time.time()
         store.change_person(lambda person: person.without_opt_out(name) if undo else person.with_opt_out(name, now))
         met = name is None or any(name in (one.name, one.task_sha256.hex()) for one in store.tasks())
-    what = "everything" if name is None else f"task {name}" if met else f"task {name} (which it never met)"
+    what = (
+        "everything"
+        if name is None
+        else f"task {name}"
+        if met
+        else f"task {name} (which this device was never offered)"
+    )
     console().print(
         f"device {device} may take part in {what} again"
         if undo
@@ -167,7 +173,7 @@ def export(
 def erase(
     state: State = _STATE,
     device: Device = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="Erase without a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     ledger_too: Annotated[bool, typer.Option("--ledger-too", help="Also forget what was sent.")] = False,
 ) -> None:
     """Wipe the device's data, local parameters and queued uploads."""
@@ -220,7 +226,7 @@ def explain(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print whether the device would train now, condition by condition; exit code 1 where it would not."""
+    """Print whether the device would train now, condition by condition; exit code 1 if it would not."""
     from device_runtime.person.conditions import Conditions
     from device_runtime.view import overview
     from odp.errors import ConfigurationError

@@ -40,7 +40,7 @@ def report(
     ] = None,
     json: Json = False,
     cross_check: Annotated[
-        bool, typer.Option(help="Also compute ε in two more ways, and for replacing a user; takes seconds.")
+        bool, typer.Option(help="Also compute ε in two other ways, and for the replacement of a user; takes seconds.")
     ] = True,
 ) -> None:
     """Print what a task has spent, on which releases, under which assumptions, and what was not charged."""
@@ -71,7 +71,7 @@ def plan(
     cohort: Annotated[float | None, typer.Option(help="Expected number of contributions that count per round.")] = None,
     probability: Annotated[
         float | None,
-        typer.Option(help="Chance of a contribution to count, instead of --cohort; 1 is full participation."),
+        typer.Option(help="Probability that a contribution counts, instead of --cohort; 1 is full participation."),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of releases.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise std of the sum, divided by the clip.")] = None,

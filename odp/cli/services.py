@@ -165,7 +165,7 @@ def show_server_key(
     state: State = Path("odp-state/server"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print the public key that signs a server's tasks, and that founds and owns populations; made on first use."""
+    """Print a server's public key, which verifies its tasks and names it as an owner; made on first use."""
     from odp.cli.console import print_json, print_text
     from server.program import developer_key
 
@@ -242,7 +242,7 @@ def run_aggregator(
     upgrade: Upgrade = None,
     idle_days: Annotated[
         float,
-        typer.Option(help="Days until a task that no server asks about is forgotten, with its contributions."),
+        typer.Option(help="Days to keep a task, with its contributions, after the last request of a server for it."),
     ] = 30.0,
     minimum_cohort: Annotated[int, typer.Option(help="Smallest number of contributions to any release.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="ε of all tasks of one population together.")] = 20.0,
@@ -327,8 +327,8 @@ def up(
     admission: Annotated[
         str,
         typer.Option(
-            help="token: one contribution per device and round, with an emulated vendor of devices, for development; "
-            "roster: for the devices of --roster alone; open: anybody, any number."
+            help="token: one contribution per emulated device and round, for development; "
+            "roster: one per device of --roster and round; open: any number from anybody."
         ),
     ] = "token",
     roster: Annotated[Path | None, typer.Option(help="File of the devices that count (`odp device roster`).")] = None,

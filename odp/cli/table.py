@@ -62,7 +62,7 @@ def candidates(
     clusters: Annotated[
         int | None, typer.Option(help="Number of clusters \\[default: the square root of the items].")
     ] = None,
-    buckets: Annotated[int, typer.Option(help="Buckets that a device fetches; fixed for a task.")] = 8,
+    buckets: Annotated[int, typer.Option(help="Number of buckets that a device fetches; fixed for a task.")] = 8,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),
     json: Json = False,

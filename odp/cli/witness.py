@@ -35,7 +35,7 @@ def run_witness(
     reflection: Reflection = False,
     with_parent: WithParent = False,
 ) -> None:
-    """Cosign the checkpoints of the named logs, in the foreground, if each continues the one before.
+    """Cosign each checkpoint of the named logs that continues the one before; runs in the foreground.
 
     The first line of output has its key, which readers of the log pin and the server needs (`--witness host:port=KEY`).
     """

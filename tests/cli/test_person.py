@@ -181,7 +181,7 @@ def test_an_opt_out_by_name_by_id_or_of_everything_and_back(odp: Odp, lived: Liv
             with pytest.raises(ConfigurationError, match="was offered: it knows films") as refused:
                 odp("device", "opt-out", unknown, *undo, *at)
             assert ("did you mean 'films'" in str(refused.value)) == (unknown == "flims")
-    assert "never met" in odp("device", "opt-out", "a-task-of-the-future", "--ahead", *at).err
+    assert "never offered" in odp("device", "opt-out", "a-task-of-the-future", "--ahead", *at).err
     for impossible in ("", "Films, all of them", "x" * 65):
         with pytest.raises(ConfigurationError, match="task="):
             odp("device", "opt-out", impossible, "--ahead", *at)
