@@ -29,9 +29,7 @@ def run_issuer(
         typer.Option(help="PROTECTS NOBODY: root (PEM) of an emulated vendor whose devices count; repeat for more."),
     ] = [],  # noqa: B006  # typer copies it
     roster: Annotated[Path | None, typer.Option(help="File of the devices to accept (`odp device roster`).")] = None,
-    tokens_per_device: Annotated[
-        int, typer.Option(help="Largest number of tokens of one device within 24 hours.")
-    ] = 1_000,
+    tokens_per_device: Annotated[int, typer.Option(help="Largest number of tokens of a device in 24 hours.")] = 1_000,
     tokens_per_round: Annotated[int, typer.Option(help="Largest number of tokens of one round.")] = 1_000_000,
     keys_per_developer: Annotated[int, typer.Option(help="Largest number of round keys of one developer.")] = 1_000,
     key_days: Annotated[int, typer.Option(help="Days that the key of a round lasts.")] = 30,

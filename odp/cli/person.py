@@ -135,13 +135,7 @@ def opt_out(
         now = time.time()
         store.change_person(lambda person: person.without_opt_out(name) if undo else person.with_opt_out(name, now))
         met = name is None or any(name in (one.name, one.task_sha256.hex()) for one in store.tasks())
-    what = (
-        "everything"
-        if name is None
-        else f"task {name}"
-        if met
-        else f"task {name} (which this device was never offered)"
-    )
+    what = "everything" if name is None else f"task {name}" if met else f"task {name} (never offered to it)"
     console().print(
         f"device {device} may take part in {what} again"
         if undo
