@@ -84,15 +84,15 @@ class Cohort:
     """When a round may close.
 
     Attributes:
-      minimum: The enclave releases nothing below so many contributions.
-      goal: The round closes as soon as so many have come; default the minimum.
-      round_seconds: Or after so many seconds, given the minimum; or sooner, once no device comes any more
-        (docs/protocol.md, section 11). A task that has to have more devices raises its minimum.
+      minimum: Smallest number of contributions that the enclave releases.
+      goal: Number of contributions at which the round closes; default the minimum.
+      round_seconds: Time after which a round with the minimum closes; it closes sooner once no more devices come
+        (docs/protocol.md, section 11). A task that needs more devices raises its minimum.
       sampling: "full": every contribution counts, the most accurate choice for a given budget. "enclave_poisson": the
         enclave draws each contribution with a secret coin, and the drawn ones count; every device still contributes.
       sampling_probability: Of that coin, above 0 and below 1.
-      most_contributions: The enclave accepts so many per round at most: a bound of the population that is enforced,
-        not guessed. A generous one costs nothing. Required with sampling.
+      most_contributions: Largest number that the enclave accepts per round: a bound of the population that is
+        enforced, not guessed. A generous one costs nothing. Required with sampling.
       aggregation: "enclave": the enclave opens each contribution and enforces its bound. "masked": the aggregator's
         host sums masked vectors and the enclave their masks, so that not even the enclave holds one person's numbers;
         for ``odp.Statistics``. "secagg+": devices mask in pairs and each adds a share of the noise, so that no
