@@ -35,7 +35,7 @@ from server.driver import Driver, Parties
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
 from server.populations import Populations
-from server.servicer import NAME, servicer
+from server.servicer import NAME, server_servicer
 from server.storage.sqlite import open_sqlite
 from server.tables import FOLDER as TABLE_FOLDER
 from server.tables import NAME as TABLE_NAME
@@ -211,7 +211,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             tokens=tokens,
         )
         driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)
-        answering = servicer(
+        answering = server_servicer(
             storage=storage,
             board=board,
             populations=populations,
