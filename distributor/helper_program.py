@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -17,14 +17,13 @@ from distributor.shares import Shares
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError, StateError
-from odp.transport.certificates import watch
-from odp.transport.limits import Limits
 from odp.transport.logs import Log
+from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
-from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
+from odp.transport.tls import Callers, caller_name, read_ca
 from odp.v1 import retrieval_pb2_grpc
 
 ROLE = "helper"
@@ -32,28 +31,21 @@ KEY_FILE = "helper.key"
 PUBLIC_FILE = "helper.pub"
 
 
-@dataclass(frozen=True)
-class HelperConfig:
-    """Settings of a helper; fields as in ``distributor.Config``.
+@dataclass(frozen=True, kw_only=True)
+class HelperConfig(ProgramConfig):
+    """Settings of a helper; ``keep_days`` as in ``distributor.Config``.
 
     Its one listener is a control listener: it answers distributors alone, whose certificates descend from
     ``callers_ca``, by default the CA of the helper's own.
     """
 
-    state: Path
     listen: str = "127.0.0.1:7204"
-    certificate: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
-    ca_folder: Path | None = None
     callers_ca: Path | None = None
     keep_days: float = KEEP_DAYS
-    limits: Limits = field(default_factory=Limits)
-    reflection: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_keep_days(self.keep_days)
-        check_files(certificate=self.certificate, key=self.key, ca=self.ca)
 
 
 def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
@@ -79,10 +71,7 @@ def start_helper(config: HelperConfig, *, log: Log | None = None) -> Running:
         def add(server: grpc.Server) -> None:
             retrieval_pb2_grpc.add_HelperServiceServicer_to_server(helper_servicer(service, log), server)
 
-        tls = identity_for(
-            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
-        )
-        undo.callback(watch(tls, log).close)
+        tls = config.identity(state, log, undo)
         server = serve(
             address=config.listen,
             identity=tls,

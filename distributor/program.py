@@ -26,15 +26,15 @@ from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
-from odp.transport.certificates import watch
 from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
+from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
-from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
+from odp.transport.tls import Callers, caller_name, read_ca
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"
@@ -44,45 +44,37 @@ LIMITS = Limits(request_bytes=MAX_KEYS_BYTES + 2**16)
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(ProgramConfig):
     """Settings of a distributor.
 
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
-    ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
-    ``ca_folder`` (default: inside ``state``) issues the certificate. ``helper`` (host:port) is the second of two
-    parties for tasks that ask both; its certificate descends from ``helper_ca``, by default the CA of this program.
-    ``keep_days`` is how long a model is kept that no open round can need and nobody asks for. ``limits`` say what
-    callers may take of the listener; ``reflection`` serves gRPC reflection.
+    ``helper`` (host:port) is the second of two parties for tasks that ask both; its certificate descends from
+    ``helper_ca``, by default the CA of this program. ``keep_days`` is how long a model is kept that no open round can
+    need and nobody asks for.
 
     Devices connect to ``listen``; servers publish at ``control_listen``, with certificates under the CA. ``developers``
     are the public keys (64 hex digits) whose models are taken; without any, those of every such server.
     """
 
-    state: Path
     listen: str = "127.0.0.1:7201"
     control_listen: str = "127.0.0.1:7211"
     developers: tuple[str, ...] = ()
     platform: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
-    ca_folder: Path | None = None
     helper: str | None = None
     helper_ca: Path | None = None
     keep_days: float = KEEP_DAYS
     limits: Limits = LIMITS
-    reflection: bool = False
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="distributor"))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.helper is not None:
             parse_address(self.helper)
         check_keep_days(self.keep_days)
         for key in self.developers:
             if not _KEY.fullmatch(key):
                 raise ConfigurationError(f"Expected developer={key!r} to be a public key of 64 hex digits")
-        check_files(certificate=self.certificate, key=self.key, ca=self.ca)
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
 
@@ -111,10 +103,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
         undo.callback(client.close)
         core = RemoteDistributor(client)
-        tls = identity_for(
-            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
-        )
-        undo.callback(watch(tls, log).close)
+        tls = config.identity(state, log, undo)
         store = ModelFolders(state.path("models"), health=state.health)
         helper = None
         if config.helper is not None:

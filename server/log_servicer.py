@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import grpc
-
 from odp._validate import integer
 from odp.signed.task import HASH_BYTES, check_length
 from odp.transparency.client import PAGE, TILE_LEVEL
@@ -11,7 +9,7 @@ from odp.transparency.log_files import LogFiles
 from odp.transparency.merkle import LARGEST_TREE
 from odp.transparency.proofs import packed
 from odp.transport.logs import Log
-from odp.transport.service import NotFound, answers
+from odp.transport.service import NotFound, servicer
 from odp.v1 import log_pb2, log_pb2_grpc
 
 NAME = "odp.v1.LogService"
@@ -22,55 +20,47 @@ _ANSWER_BYTES = 4 * 2**20
 def log_servicer(log: LogFiles, events: Log) -> log_pb2_grpc.LogServiceServicer:
     """The gRPC face of ``log``."""
 
-    class Servicer(log_pb2_grpc.LogServiceServicer):
-        @answers(events)
-        def GetCheckpoint(
-            self, request: log_pb2.GetCheckpointRequest, context: grpc.ServicerContext
-        ) -> log_pb2.GetCheckpointResponse:
-            return log_pb2.GetCheckpointResponse(checkpoint=log.note)
+    def get_inclusion_proof(request: log_pb2.GetInclusionProofRequest, _: object) -> log_pb2.GetInclusionProofResponse:
+        check_length("leaf_sha256", request.leaf_sha256, HASH_BYTES)
+        index = log.index_of(request.leaf_sha256)
+        if index is None or index >= request.size:
+            raise NotFound(f"no entry of the first {request.size} has this leaf hash")
+        hashes = packed(log.inclusion_proof(index, request.size))
+        return log_pb2.GetInclusionProofResponse(inclusion=log_pb2.Inclusion(index=index, hashes=hashes))
 
-        @answers(events)
-        def GetInclusionProof(
-            self, request: log_pb2.GetInclusionProofRequest, context: grpc.ServicerContext
-        ) -> log_pb2.GetInclusionProofResponse:
-            check_length("leaf_sha256", request.leaf_sha256, HASH_BYTES)
-            index = log.index_of(request.leaf_sha256)
-            if index is None or index >= request.size:
-                raise NotFound(f"no entry of the first {request.size} has this leaf hash")
-            hashes = packed(log.inclusion_proof(index, request.size))
-            return log_pb2.GetInclusionProofResponse(inclusion=log_pb2.Inclusion(index=index, hashes=hashes))
+    def get_consistency_proof(
+        request: log_pb2.GetConsistencyProofRequest, _: object
+    ) -> log_pb2.GetConsistencyProofResponse:
+        hashes = packed(log.consistency_proof(request.first, request.second))
+        return log_pb2.GetConsistencyProofResponse(hashes=hashes)
 
-        @answers(events)
-        def GetConsistencyProof(
-            self, request: log_pb2.GetConsistencyProofRequest, context: grpc.ServicerContext
-        ) -> log_pb2.GetConsistencyProofResponse:
-            return log_pb2.GetConsistencyProofResponse(
-                hashes=packed(log.consistency_proof(request.first, request.second))
-            )
+    def get_entries(request: log_pb2.GetEntriesRequest, _: object) -> log_pb2.GetEntriesResponse:
+        integer(low=1, high=_MOST_ENTRIES, count=request.count)
+        size = log.size
+        if request.start >= size:
+            raise NotFound(f"the log has {size} entries")
+        entries, room = [log.entry(request.start)], _ANSWER_BYTES
+        for index in range(request.start + 1, min(request.start + request.count, size)):
+            room -= log.length(index)
+            if room < len(entries[0]):
+                break
+            entries.append(log.entry(index))
+        return log_pb2.GetEntriesResponse(entries=entries)
 
-        @answers(events)
-        def GetEntries(
-            self, request: log_pb2.GetEntriesRequest, context: grpc.ServicerContext
-        ) -> log_pb2.GetEntriesResponse:
-            integer(low=1, high=_MOST_ENTRIES, count=request.count)
-            size = log.size
-            if request.start >= size:
-                raise NotFound(f"the log has {size} entries")
-            entries, room = [log.entry(request.start)], _ANSWER_BYTES
-            for index in range(request.start + 1, min(request.start + request.count, size)):
-                room -= log.length(index)
-                if room < len(entries[0]):
-                    break
-                entries.append(log.entry(index))
-            return log_pb2.GetEntriesResponse(entries=entries)
+    def get_hashes(request: log_pb2.GetHashesRequest, _: object) -> log_pb2.GetHashesResponse:
+        integer(low=0, high=TILE_LEVEL, level=request.level)
+        integer(low=0, high=LARGEST_TREE, start=request.start)
+        integer(low=1, high=PAGE, count=request.count)
+        return log_pb2.GetHashesResponse(hashes=packed(log.hashes(request.level, request.start, request.count)))
 
-        @answers(events)
-        def GetHashes(
-            self, request: log_pb2.GetHashesRequest, context: grpc.ServicerContext
-        ) -> log_pb2.GetHashesResponse:
-            integer(low=0, high=TILE_LEVEL, level=request.level)
-            integer(low=0, high=LARGEST_TREE, start=request.start)
-            integer(low=1, high=PAGE, count=request.count)
-            return log_pb2.GetHashesResponse(hashes=packed(log.hashes(request.level, request.start, request.count)))
-
-    return Servicer()
+    return servicer(
+        log_pb2_grpc.LogServiceServicer,
+        events,
+        {
+            "GetCheckpoint": lambda *_: log_pb2.GetCheckpointResponse(checkpoint=log.note),
+            "GetInclusionProof": get_inclusion_proof,
+            "GetConsistencyProof": get_consistency_proof,
+            "GetEntries": get_entries,
+            "GetHashes": get_hashes,
+        },
+    )

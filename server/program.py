@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -19,15 +19,14 @@ from odp.errors import ConfigurationError, StateError
 from odp.transparency.endorsements import Changed, EndorsementFile
 from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
-from odp.transport.certificates import watch
 from odp.transport.channel import connect, parse_address
-from odp.transport.limits import Limits
 from odp.transport.logs import Log
+from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.sweeping import Sweeping
-from odp.transport.tls import identity_for, read_ca
+from odp.transport.tls import read_ca
 from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
@@ -35,7 +34,7 @@ from server.driver import Driver, Parties
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
 from server.populations import Populations
-from server.servicer import NAME, servicer
+from server.servicer import NAME, server_servicer
 from server.storage.sqlite import open_sqlite
 from server.tables import FOLDER as TABLE_FOLDER
 from server.tables import NAME as TABLE_NAME
@@ -54,12 +53,11 @@ _WORKERS = 16
 _POLL_SECONDS = 0.2
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(ProgramConfig):
     """Settings of the server.
 
     Attributes:
-      state: Folder of everything that it must not lose; made on first start with mode 0700.
       listen: host:port of its own service.
       distributor, aggregator: host:port of the two services, as the server and the devices reach them.
       distributor_control, aggregator_control: host:port of their control listeners, as the server reaches them.
@@ -68,16 +66,12 @@ class Config:
       issuer_ca: PEM file from which the issuer's certificate descends; default: as for the others.
       ca: PEM file from which their certificates descend; default: the CA of this server's own certificate.
       certificate, key: PEM files of its own certificate, together with ``ca``; default: one of the development CA.
-      ca_folder: Folder of the development CA, shared by the programs of one machine; default: inside ``state``.
       reference_values: JSON file; where it is given, the enclave's evidence is checked before a release is applied.
       log_key: Private key of the transparency log, as a file; default: ``log.key`` in ``state``, made on first start.
       endorsements: JSON file of the enclaves' endorsements, policies and withdrawals, for the log.
       witnesses: ``host:port=verifier key`` of each witness that is to cosign the log.
-      limits: What callers may take of the listener.
-      reflection: Whether gRPC reflection is served.
     """
 
-    state: Path
     listen: str = "127.0.0.1:7200"
     distributor: str = "127.0.0.1:7201"
     aggregator: str = "127.0.0.1:7202"
@@ -87,16 +81,10 @@ class Config:
     issuer_control: str | None = None
     issuer_key: str = ""
     issuer_ca: Path | None = None
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    ca_folder: Path | None = None
     reference_values: Path | None = None
     log_key: Path | None = None
     endorsements: Path | None = None
     witnesses: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    reflection: bool = False
 
     def __post_init__(self) -> None:
         controls = (self.distributor_control, self.aggregator_control)
@@ -141,14 +129,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
-        identity = identity_for(
-            state,
-            certificate=config.certificate,
-            key=config.key,
-            ca=config.ca if config.certificate is not None else None,
-            ca_folder=config.ca_folder,
-        )
-        undo.callback(watch(identity, log).close)
+        identity = config.identity(state, log, undo)
         state.require_not_lost(KEY_FILE, beside=DATABASE_FILE)
         state.require_kept(DATABASE_FILE)
         key = _developer_key(state)
@@ -211,7 +192,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             tokens=tokens,
         )
         driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)
-        answering = servicer(
+        answering = server_servicer(
             storage=storage,
             board=board,
             populations=populations,

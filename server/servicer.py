@@ -5,10 +5,9 @@ Devices are anonymous and answered from memory (``server.board``). Everything el
 
 from __future__ import annotations
 
-import functools
 import hmac
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -20,7 +19,7 @@ from odp.models.item_features import item_features_from
 from odp.signed.task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
 from odp.transport.channel import MAX_REPLY_BYTES
 from odp.transport.logs import Log, short
-from odp.transport.service import NotFound, Unauthenticated, answers
+from odp.transport.service import NotFound, Unauthenticated, servicer
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.board import Board
 from server.populations import Populations
@@ -40,10 +39,9 @@ _OVER = TaskState.FINISHED, TaskState.CANCELLED
 _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED,
 )  # fmt: skip
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def servicer(
+def server_servicer(
     *,
     storage: Storage,
     board: Board,
@@ -66,16 +64,15 @@ def servicer(
     # By task and round: a release never changes, and may be long.
     spent: dict[tuple[bytes, int], float] = {}
 
-    def operator_only(method: _Method) -> _Method:
-        @functools.wraps(method)
-        def wrapper(self: object, request: object, context: grpc.ServicerContext) -> Any:
+    def operator_only(method: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
+        def checked(request: object, context: grpc.ServicerContext) -> object:
             if not hmac.compare_digest(_bearer(context), expected):
                 raise Unauthenticated(
                     f"this call needs the operator's token; it is in the file {token_name} of the server's state folder"
                 )
-            return method(self, request, context)
+            return method(request, context)
 
-        return wrapper  # type: ignore[return-value]  # same signature by construction
+        return checked
 
     def status(task: TaskRecord, room: int) -> server_pb2.TaskStatus:
         published = storage.published_version(task.sha256)
@@ -131,91 +128,78 @@ def servicer(
             raise NotFound(f"task {short(sha256)} is not known to this server; ListTasks lists the known ones")
         return task
 
-    class Servicer(server_pb2_grpc.ServerServiceServicer):
-        @answers(log)
-        def CheckIn(
-            self, request: server_pb2.CheckInRequest, context: grpc.ServicerContext
-        ) -> server_pb2.CheckInResponse:
-            if not board.knows(request.population):
-                identifier(population=request.population)
-            return board.answer(request.population)
-
-        @answers(log)
-        def GetModel(
-            self, request: server_pb2.GetModelRequest, context: grpc.ServicerContext
-        ) -> server_pb2.GetModelResponse:
-            found = board.model(request.population)
-            if found is None:
-                identifier(population=request.population)
-                raise NotFound(f"population {request.population!r} has no trained model yet; ask again later")
-            return found
-
-        @answers(log)
-        @operator_only
-        def SubmitTask(
-            self, request_iterator: Iterator[server_pb2.SubmitTaskRequest], context: grpc.ServicerContext
-        ) -> server_pb2.SubmitTaskResponse:
-            request = whole_request(request_iterator)
-            task = checked_task(request, key)
-            if storage.task(task.sha256) is None:
-                require_accepted(task)
-            if storage.add_task(task, item_features=request.item_features):
-                log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)
-                board.refresh()
-                wake()
-            return server_pb2.SubmitTaskResponse(task_sha256=task.sha256)
-
-        @answers(log)
-        @operator_only
-        def GetTask(
-            self, request: server_pb2.GetTaskRequest, context: grpc.ServicerContext
-        ) -> server_pb2.GetTaskResponse:
-            return server_pb2.GetTaskResponse(status=status(known_task(request.task_sha256), _RELEASES_PER_ANSWER))
-
-        @answers(log)
-        @operator_only
-        def ListTasks(
-            self, request: server_pb2.ListTasksRequest, context: grpc.ServicerContext
-        ) -> server_pb2.ListTasksResponse:
-            room, tasks = _RELEASES_PER_ANSWER, []
-            for task in storage.tasks():
-                tasks.append(status(task, room))
-                room -= sum(len(entry.release.release) for entry in tasks[-1].rounds)
-            return server_pb2.ListTasksResponse(tasks=tasks)
-
-        @answers(log)
-        @operator_only
-        def CancelTask(
-            self, request: server_pb2.CancelTaskRequest, context: grpc.ServicerContext
-        ) -> server_pb2.CancelTaskResponse:
-            task = known_task(request.task_sha256)
-            if storage.end_task(task.sha256, TaskState.CANCELLING):
-                log.event("task_cancelled", task=short(task.sha256), name=task.name)
-                board.refresh()
-                wake()
-            return server_pb2.CancelTaskResponse()
-
-        @answers(log)
-        @operator_only
-        def GetPopulation(
-            self, request: server_pb2.GetPopulationRequest, context: grpc.ServicerContext
-        ) -> server_pb2.GetPopulationResponse:
+    def check_in(request: server_pb2.CheckInRequest, _: object) -> server_pb2.CheckInResponse:
+        if not board.knows(request.population):
             identifier(population=request.population)
-            charter = populations.refreshed(request.population)
-            return server_pb2.GetPopulationResponse(charter=charter, server_key=key.public)
+        return board.answer(request.population)
 
-        @answers(log)
-        @operator_only
-        def ChangePopulation(
-            self, request: server_pb2.ChangePopulationRequest, context: grpc.ServicerContext
-        ) -> server_pb2.ChangePopulationResponse:
-            signed, missing = populations.change(request.charter)
-            if not missing:
-                board.refresh()
-                wake()
-            return server_pb2.ChangePopulationResponse(charter=signed, missing=missing)
+    def get_model(request: server_pb2.GetModelRequest, _: object) -> server_pb2.GetModelResponse:
+        found = board.model(request.population)
+        if found is None:
+            identifier(population=request.population)
+            raise NotFound(f"population {request.population!r} has no trained model yet; ask again later")
+        return found
 
-    return Servicer()
+    def submit_task(requests: Iterator[server_pb2.SubmitTaskRequest], _: object) -> server_pb2.SubmitTaskResponse:
+        request = whole_request(requests)
+        task = checked_task(request, key)
+        if storage.task(task.sha256) is None:
+            require_accepted(task)
+        if storage.add_task(task, item_features=request.item_features):
+            log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)
+            board.refresh()
+            wake()
+        return server_pb2.SubmitTaskResponse(task_sha256=task.sha256)
+
+    def get_task(request: server_pb2.GetTaskRequest, _: object) -> server_pb2.GetTaskResponse:
+        return server_pb2.GetTaskResponse(status=status(known_task(request.task_sha256), _RELEASES_PER_ANSWER))
+
+    def list_tasks(*_: object) -> server_pb2.ListTasksResponse:
+        room, tasks = _RELEASES_PER_ANSWER, []
+        for task in storage.tasks():
+            tasks.append(status(task, room))
+            room -= sum(len(entry.release.release) for entry in tasks[-1].rounds)
+        return server_pb2.ListTasksResponse(tasks=tasks)
+
+    def cancel_task(request: server_pb2.CancelTaskRequest, _: object) -> server_pb2.CancelTaskResponse:
+        task = known_task(request.task_sha256)
+        if storage.end_task(task.sha256, TaskState.CANCELLING):
+            log.event("task_cancelled", task=short(task.sha256), name=task.name)
+            board.refresh()
+            wake()
+        return server_pb2.CancelTaskResponse()
+
+    def get_population(request: server_pb2.GetPopulationRequest, _: object) -> server_pb2.GetPopulationResponse:
+        identifier(population=request.population)
+        charter = populations.refreshed(request.population)
+        return server_pb2.GetPopulationResponse(charter=charter, server_key=key.public)
+
+    def change_population(
+        request: server_pb2.ChangePopulationRequest, _: object
+    ) -> server_pb2.ChangePopulationResponse:
+        signed, missing = populations.change(request.charter)
+        if not missing:
+            board.refresh()
+            wake()
+        return server_pb2.ChangePopulationResponse(charter=signed, missing=missing)
+
+    of_the_operator: dict[str, Callable[[Any, Any], object]] = {
+        "SubmitTask": submit_task,
+        "GetTask": get_task,
+        "ListTasks": list_tasks,
+        "CancelTask": cancel_task,
+        "GetPopulation": get_population,
+        "ChangePopulation": change_population,
+    }
+    return servicer(
+        server_pb2_grpc.ServerServiceServicer,
+        log,
+        {
+            "CheckIn": check_in,
+            "GetModel": get_model,
+            **{name: operator_only(method) for name, method in of_the_operator.items()},
+        },
+    )
 
 
 def whole_request(requests: Iterator[server_pb2.SubmitTaskRequest]) -> server_pb2.SubmitTaskRequest:

@@ -3,64 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from odp.cli.console import print_json, print_text
-from odp.cli.listening import LimitSettings, Reflection
-from odp.local.foreground import serve_until_stopped
+from odp.cli.listening import State, serving
+from odp.transport.running import Running
 
 app = typer.Typer(
     help="Run the helper of a distributor, the second party of method 'pir'.",
     no_args_is_help=True,
 )
 
-State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
-
 
 @app.command("run")
+@serving
 def run_helper(
     state: State = Path("odp-state/helper"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7204",
-    certificate: Annotated[
-        Path | None,
-        typer.Option(help="PEM certificate, together with --key and --ca \\[default: one of a development CA]."),
-    ] = None,
-    key: Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="PEM certificate of the CA that the distributor pins.")] = None,
-    ca_folder: Annotated[
-        Path | None, typer.Option(help="Folder of the development CA \\[default: <state>/ca].")
-    ] = None,
     callers_ca: Annotated[
         Path | None, typer.Option(help="PEM certificate of the distributor's CA \\[default: this program's].")
     ] = None,
     keep_days: Annotated[
         float, typer.Option(help="Days to keep the model of a finished task after the last request for it.")
     ] = 30.0,
-    limit: LimitSettings = [],  # noqa: B006  # typer copies it
-    reflection: Reflection = False,
-    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")] = False,
-) -> None:
+    ca: Annotated[Path | None, typer.Option(help="PEM certificate of the CA that the distributor pins.")] = None,
+    **listening: Any,
+) -> Running:
     """Run a helper in the foreground; the distributor needs its address (--helper)."""
     from distributor.helper_program import HelperConfig, start_helper
-    from odp.transport.limits import Limits
 
-    running = start_helper(
+    return start_helper(
         HelperConfig(
             state=state,
             listen=listen,
-            certificate=certificate,
-            key=key,
             ca=ca,
-            ca_folder=ca_folder,
             callers_ca=callers_ca,
             keep_days=keep_days,
-            limits=Limits().changed(limit),
-            reflection=reflection,
+            **listening,
         )
     )
-    serve_until_stopped(running, state, with_parent=with_parent)
 
 
 @app.command("key")

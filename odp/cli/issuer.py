@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from odp.cli.console import print_json, print_text
-from odp.cli.listening import LimitSettings, Reflection
-from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
-from odp.local.foreground import serve_until_stopped
+from odp.cli.listening import State, serving
+from odp.transport.running import Running
 
 app = typer.Typer(help="Run the issuer, which gives each device one token per round.", no_args_is_help=True)
 _DEFAULT_STATE = Path("odp-state/issuer")
 
 
 @app.command("run")
+@serving
 def run_issuer(
     developer: Annotated[
         list[str], typer.Option(help="Key of a developer whose tasks are served, 64 hex digits; repeat for more.")
@@ -36,14 +36,8 @@ def run_issuer(
     server_ca: Annotated[
         Path | None, typer.Option(help="PEM certificate of the CA of the servers' certificates \\[default: --ca].")
     ] = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    ca: Ca = None,
-    ca_folder: CaFolder = None,
-    limit: LimitSettings = [],  # noqa: B006  # typer copies it
-    reflection: Reflection = False,
-    with_parent: WithParent = False,
-) -> None:
+    **listening: Any,
+) -> Running:
     """Give each attested device one token per round, in the foreground.
 
     The first line of output has the issuer's key, which a population names. The issuer learns which device asked for a
@@ -51,9 +45,8 @@ def run_issuer(
     """
     from odp.enrolment.issuer import TokenLimits
     from odp.enrolment.issuer_program import Config, start
-    from odp.transport.limits import Limits
 
-    running = start(
+    return start(
         Config(
             state=state,
             developers=tuple(developer),
@@ -68,15 +61,9 @@ def run_issuer(
                 key_days=key_days,
             ),
             server_ca=server_ca,
-            certificate=certificate,
-            key=key,
-            ca=ca,
-            ca_folder=ca_folder,
-            limits=Limits().changed(limit),
-            reflection=reflection,
+            **listening,
         )
     )
-    serve_until_stopped(running, state, with_parent=with_parent)
 
 
 @app.command("key")

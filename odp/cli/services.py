@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from odp.cli import helper
 from odp.cli.console import console
-from odp.cli.listening import LimitSettings, Reflection
-from odp.local.foreground import parent_watch, serve_until_stopped
+from odp.cli.listening import LimitSettings, State, serving
+from odp.local.foreground import parent_watch
+from odp.transport.running import Running
 
 if TYPE_CHECKING:
     from odp.enclave.policy import Accumulation, Selection
@@ -28,14 +29,6 @@ aggregator_app = typer.Typer(
     help="Run the aggregator, which sums, charges, adds noise and signs.", no_args_is_help=True
 )
 
-State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
-Certificate = Annotated[
-    Path | None,
-    typer.Option(help="PEM certificate, together with --key and --ca \\[default: one of a development CA]."),
-]
-Key = Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")]
-Ca = Annotated[Path | None, typer.Option(help="PEM certificate of the CA that clients pin.")]
-CaFolder = Annotated[Path | None, typer.Option(help="Folder of the development CA \\[default: <state>/ca].")]
 Platform = Annotated[Path | None, typer.Option(help="Folder of the emulated hardware \\[default: <state>/platform].")]
 Accumulating = Annotated[
     str, typer.Option(help="oblivious; or direct, which is faster, but its memory accesses reveal all items.")
@@ -64,7 +57,6 @@ Upgrade = Annotated[
     Path | None,
     typer.Option(help="JSON file of the log and the endorsers that may approve an upgrade of the aggregator."),
 ]
-WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")]
 
 
 def founder_keys(given: Sequence[str]) -> tuple[str, ...]:
@@ -89,6 +81,7 @@ def upgrade_policy(path: Path | None) -> UpgradePolicy | None:
 
 
 @server_app.command("run")
+@serving
 def run_server(
     state: State = Path("odp-state/server"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7200",
@@ -121,19 +114,12 @@ def run_server(
         Path | None, typer.Option(help="JSON file of endorsements (`odp enclave endorse`), for the log.")
     ] = None,
     witness: Witnesses = [],  # noqa: B006  # typer copies it
-    certificate: Certificate = None,
-    key: Key = None,
-    ca: Ca = None,
-    ca_folder: CaFolder = None,
-    limit: LimitSettings = [],  # noqa: B006  # typer copies it
-    reflection: Reflection = False,
-    with_parent: WithParent = False,
-) -> None:
+    **listening: Any,
+) -> Running:
     """Run the developer's server in the foreground."""
-    from odp.transport.limits import Limits
     from server.program import Config, start
 
-    running = start(
+    return start(
         Config(
             state=state,
             listen=listen,
@@ -149,15 +135,9 @@ def run_server(
             log_key=log_key,
             endorsements=endorsements,
             witnesses=tuple(witness),
-            certificate=certificate,
-            key=key,
-            ca=ca,
-            ca_folder=ca_folder,
-            limits=Limits().changed(limit),
-            reflection=reflection,
+            **listening,
         )
     )
-    serve_until_stopped(running, state, with_parent=with_parent)
 
 
 @server_app.command("key")
@@ -177,6 +157,7 @@ def show_server_key(
 
 
 @distributor_app.command("run")
+@serving
 def run_distributor(
     state: State = Path("odp-state/distributor"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7201",
@@ -199,19 +180,14 @@ def run_distributor(
         float, typer.Option(help="Days to keep the model of a finished task after the last request for it.")
     ] = 30.0,
     platform: Platform = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    ca: Ca = None,
-    ca_folder: CaFolder = None,
     limit: LimitSettings = [],  # noqa: B006  # typer copies it
-    reflection: Reflection = False,
-    with_parent: WithParent = False,
-) -> None:
+    **listening: Any,
+) -> Running:
     """Run the distributor (host and emulated enclave) in the foreground."""
     from distributor.program import LIMITS, Config, start
     from odp.enclave.policy import EnclavePolicy
 
-    running = start(
+    return start(
         Config(
             state=state,
             listen=listen,
@@ -221,19 +197,15 @@ def run_distributor(
             helper=helper,
             helper_ca=helper_ca,
             policy=EnclavePolicy(role="distributor", select=cast("Selection", select)),
-            certificate=certificate,
-            key=key,
-            ca=ca,
-            ca_folder=ca_folder,
             keep_days=keep_days,
             limits=LIMITS.changed(limit),
-            reflection=reflection,
+            **listening,
         )
     )
-    serve_until_stopped(running, state, with_parent=with_parent)
 
 
 @aggregator_app.command("run")
+@serving
 def run_aggregator(
     state: State = Path("odp-state/aggregator"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7202",
@@ -263,17 +235,10 @@ def run_aggregator(
     ] = [],  # noqa: B006  # typer copies it
     test_noise_seed: TestNoise = None,
     platform: Platform = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    ca: Ca = None,
-    ca_folder: CaFolder = None,
-    limit: LimitSettings = [],  # noqa: B006  # typer copies it
-    reflection: Reflection = False,
-    with_parent: WithParent = False,
-) -> None:
+    **listening: Any,
+) -> Running:
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
-    from odp.transport.limits import Limits
     from trusted_aggregator.host.program import Config, start
     from trusted_aggregator.modes.hosting import ModeOptions
     from trusted_aggregator.modes.secagg.limits import MEBIBYTE, SessionLimits
@@ -289,7 +254,7 @@ def run_aggregator(
         test_noise_seed=test_noise_seed,
         upgrade=upgrade_policy(upgrade),
     )
-    running = start(
+    return start(
         Config(
             state=state,
             listen=listen,
@@ -302,15 +267,9 @@ def run_aggregator(
                 session_limits=SessionLimits(memory=secagg_memory * MEBIBYTE, seats_per_address=secagg_seats),
                 rosters=tuple(roster),
             ),
-            certificate=certificate,
-            key=key,
-            ca=ca,
-            ca_folder=ca_folder,
-            limits=Limits().changed(limit),
-            reflection=reflection,
+            **listening,
         )
     )
-    serve_until_stopped(running, state, with_parent=with_parent)
 
 
 def up(
@@ -333,7 +292,7 @@ def up(
     ] = "token",
     roster: Annotated[Path | None, typer.Option(help="File of the devices that count (`odp device roster`).")] = None,
     witness: Witnesses = [],  # noqa: B006  # typer copies it
-    with_parent: WithParent = False,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")] = False,
 ) -> None:
     """Start all services on this machine; Ctrl-C stops them."""
     from odp.enclave.policy import EnclavePolicy

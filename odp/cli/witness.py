@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from odp.cli.listening import LimitSettings, Reflection
-from odp.cli.services import Ca, CaFolder, Certificate, Key, State, WithParent
-from odp.local.foreground import serve_until_stopped
+from odp.cli.listening import State, serving
+from odp.transport.running import Running
 
 app = typer.Typer(help="Run an independent witness of transparency logs.", no_args_is_help=True)
 
@@ -20,6 +19,7 @@ def _group() -> None:
 
 
 @app.command("run")
+@serving
 def run_witness(
     log_key: Annotated[
         list[str],
@@ -27,32 +27,19 @@ def run_witness(
     ],
     state: State = Path("odp-witness"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7210",
-    certificate: Certificate = None,
-    key: Key = None,
-    ca: Ca = None,
-    ca_folder: CaFolder = None,
-    limit: LimitSettings = [],  # noqa: B006  # typer copies it
-    reflection: Reflection = False,
-    with_parent: WithParent = False,
-) -> None:
+    **listening: Any,
+) -> Running:
     """Cosign each checkpoint of the named logs that continues the one before; runs in the foreground.
 
     The first line of output has its key, which readers of the log pin and the server needs (`--witness host:port=KEY`).
     """
     from odp.transparency.witness_program import Config, start
-    from odp.transport.limits import Limits
 
-    running = start(
+    return start(
         Config(
             state=state,
             log_keys=tuple(log_key),
             listen=listen,
-            certificate=certificate,
-            key=key,
-            ca=ca,
-            ca_folder=ca_folder,
-            limits=Limits().changed(limit),
-            reflection=reflection,
+            **listening,
         )
     )
-    serve_until_stopped(running, state, with_parent=with_parent)

@@ -18,14 +18,13 @@ from odp.enrolment.attesters.seam import Verifier
 from odp.enrolment.issuer import Issuer, TokenLimits
 from odp.enrolment.storage import Storage
 from odp.errors import ConfigurationError, StateError
-from odp.transport.certificates import watch
 from odp.transport.channel import parse_address
-from odp.transport.limits import Limits
 from odp.transport.logs import Log
+from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve, servicer
 from odp.transport.state_folder import StateFolder, made_once
-from odp.transport.tls import Callers, caller_name, check_files, identity_for, read_ca
+from odp.transport.tls import Callers, caller_name, read_ca
 from odp.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 ROLE = "issuer"
@@ -40,43 +39,31 @@ _LARGEST_ROOT = 16 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(ProgramConfig):
     """Settings of an issuer.
 
     Attributes:
-        state: folder of everything that it must not lose; made on first start with mode 0700.
         developers: Ed25519 keys, 64 hex digits each, whose tasks get tokens.
         emulated_vendors: PEM files of emulated vendors whose devices count; none by default.
         roster: file of devices that count; see ``odp.crypto.roster``.
         listen: host:port for devices.
         control_listen: host:port for servers, which show a certificate of the name ``odp:server``.
         token_limits: see ``TokenLimits``.
-        limits: what callers may take of a listener.
-        reflection: whether gRPC reflection is served.
         server_ca: PEM file from which the certificates of servers descend; default: the CA of this program's own.
-        certificate, key, ca: PEM files, all three or none: without them a development CA in ``ca_folder`` (default:
-            inside ``state``) issues a certificate.
     """
 
-    state: Path
     developers: tuple[str, ...]
     emulated_vendors: tuple[Path, ...] = ()
     roster: Path | None = None
     listen: str = "127.0.0.1:7220"
     control_listen: str = "127.0.0.1:7221"
     token_limits: TokenLimits = field(default_factory=TokenLimits)
-    limits: Limits = field(default_factory=Limits)
-    reflection: bool = False
     server_ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
-    ca_folder: Path | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for address in (self.listen, self.control_listen):
             parse_address(address)
-        check_files(certificate=self.certificate, key=self.key, ca=self.ca)
 
 
 class RunningIssuer(Running):
@@ -106,10 +93,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         issuer = Issuer(
             storage, key, verifiers=verifiers, developers=developers, limits=config.token_limits, clock=clock
         )
-        tls = identity_for(
-            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
-        )
-        undo.callback(watch(tls, log).close)
+        tls = config.identity(state, log, undo)
 
         def add(server: grpc.Server) -> None:
             enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(enrolment_servicer(issuer, log), server)

@@ -6,8 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import grpc
 
@@ -15,14 +14,12 @@ from odp.crypto.note import Kind
 from odp.transparency.key_file import note_key
 from odp.transparency.proofs import unpacked
 from odp.transparency.witness import Witness
-from odp.transport.certificates import watch
 from odp.transport.channel import parse_address
-from odp.transport.limits import Limits
 from odp.transport.logs import Log
+from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve, servicer
 from odp.transport.state_folder import StateFolder
-from odp.transport.tls import check_files, identity_for
 from odp.v1 import log_pb2, log_pb2_grpc
 
 ROLE = "witness"
@@ -30,28 +27,16 @@ NAME = "odp.v1.WitnessService"
 KEY_FILE = "witness.key"
 
 
-@dataclass(frozen=True)
-class Config:
-    """Settings of a witness.
+@dataclass(frozen=True, kw_only=True)
+class Config(ProgramConfig):
+    """Settings of a witness; ``log_keys`` are the verifier keys of the logs that it watches."""
 
-    ``log_keys`` are the verifier keys of the logs that it watches. ``certificate``, ``key`` and ``ca`` are PEM files,
-    all three or none: without them a development CA in ``ca_folder`` (default: inside ``state``) issues one. ``limits``
-    say what callers may take of the listener; ``reflection`` serves gRPC reflection.
-    """
-
-    state: Path
     log_keys: tuple[str, ...]
     listen: str = "127.0.0.1:7210"
-    certificate: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
-    ca_folder: Path | None = None
-    limits: Limits = field(default_factory=Limits)
-    reflection: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         parse_address(self.listen)
-        check_files(certificate=self.certificate, key=self.key, ca=self.ca)
 
 
 class RunningWitness(Running):
@@ -71,10 +56,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         key = note_key(state.path(KEY_FILE), name=f"odp.local/witness/{secrets.token_hex(8)}")
         witness = Witness(state, key, config.log_keys, clock=clock)
-        tls = identity_for(
-            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
-        )
-        undo.callback(watch(tls, log).close)
+        tls = config.identity(state, log, undo)
 
         def add(server: grpc.Server) -> None:
             log_pb2_grpc.add_WitnessServiceServicer_to_server(witness_servicer(witness, log), server)

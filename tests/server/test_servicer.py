@@ -24,7 +24,7 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server import servicer as service_module
-from server.servicer import checked_task, servicer
+from server.servicer import checked_task, server_servicer
 from server.storage import RoundState, TaskState
 from server.waits import Wait
 
@@ -47,7 +47,7 @@ class Served:
         self.refuses: OdpError | None = None
         self.wait: Wait | None = None
         self.board = world.board()
-        answering = servicer(
+        answering = server_servicer(
             storage=world.storage,
             board=self.board,
             populations=world.populations(),

@@ -19,14 +19,14 @@ from odp.enclave.measurement import AGGREGATOR_ENTRY
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, StateError
 from odp.signed.charter import open_charter
-from odp.transport.certificates import watch
 from odp.transport.limits import Limits
 from odp.transport.logs import Log, short
+from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
-from odp.transport.tls import Callers, caller_name, check_files, identity_for
+from odp.transport.tls import Callers, caller_name
 from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc
 from trusted_aggregator.boundary.interface import Aggregator, Status
 from trusted_aggregator.host import control as control_plane
@@ -50,36 +50,26 @@ ROLE = "aggregator"
 _CONTROL_LIMITS = Limits(request_bytes=2**25, queued_bytes=2**26)
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(ProgramConfig):
     """Settings of an aggregator.
 
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
-    ``certificate``, ``key`` and ``ca`` are PEM files, all three or none: without them a development CA in
-    ``ca_folder`` (default: inside ``state``) issues the certificate.
-    ``modes`` are options of single modes of aggregation. ``limits`` say what callers may take of the listener, and
-    ``reflection`` serves gRPC reflection. Nothing here touches the noise (rule P23).
+    ``modes`` are options of single modes of aggregation. Nothing here touches the noise (rule P23).
 
     Devices connect to ``listen``; servers order rounds at ``control_listen``, with certificates under the CA.
     ``idle_days`` is how long a task is kept that no server asks about.
     """
 
-    state: Path
     listen: str = "127.0.0.1:7202"
     control_listen: str = "127.0.0.1:7212"
     idle_days: float = IDLE_DAYS
     platform: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
-    ca_folder: Path | None = None
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
     modes: ModeOptions = field(default_factory=ModeOptions)
-    limits: Limits = field(default_factory=Limits)
-    reflection: bool = False
 
     def __post_init__(self) -> None:
-        check_files(certificate=self.certificate, key=self.key, ca=self.ca)
+        super().__post_init__()
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
         _validate.within(low=1.0, high=3650.0, idle_days=self.idle_days)
@@ -139,10 +129,7 @@ def start(
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
 
-        tls = identity_for(
-            state, certificate=config.certificate, key=config.key, ca=config.ca, ca_folder=config.ca_folder
-        )
-        undo.callback(watch(tls, log).close)
+        tls = config.identity(state, log, undo)
 
         def add_control(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorControlServiceServicer_to_server(
