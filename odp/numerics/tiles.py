@@ -296,27 +296,6 @@ def add_pairs(x: Any, places: Any, coefficients: Any, width: int, c: Any, steps:
         column += LANES
 
 
-@numba.njit(nogil=True, cache=True)
-def add_products(a: Any, a_width: int, b: Any, b_width: int, c: Any, steps: int, symmetric: int) -> None:
-    """``c[i, j] += sum_k a[k, i] b[k, j]`` for k < ``steps``; of the first ``symmetric`` rows, only j >= i is needed.
-
-    Args:
-      a: flat float64, [steps, a_width]; ``a_width`` is a multiple of ``TILE_ROWS``.
-      b: flat float64, [steps, b_width]; ``b_width`` is a multiple of ``LANES``.
-      c: flat float64, [a_width, b_width].
-    """
-    if steps < 1:
-        return
-    for row in range(0, a_width, TILE_ROWS):
-        column = row // LANES * LANES if row < symmetric else 0
-        while column + _VECTORS * LANES <= b_width:
-            _wide(a, row, a_width, b, column, b_width, c, row * b_width + column, b_width, steps)
-            column += _VECTORS * LANES
-        while column < b_width:
-            _narrow(a, row, a_width, b, column, b_width, c, row * b_width + column, b_width, steps)
-            column += LANES
-
-
 @numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc"})
 def _product(one: Any, two: Any) -> float:
     total = 0.0

@@ -174,21 +174,6 @@ def mu_for_shares(*, epsilon: float, delta: float, coordinates: int, graph_delta
     return math.sqrt(2.0 * concentrated.rho_for(epsilon=epsilon, delta=left)) * (1.0 - _RELATIVE_MARGIN)
 
 
-def noise_multiplier_for_shares(
-    *, epsilon: float, delta: float, graph_delta: float, releases: int = 1, coordinates: int = 0
-) -> float:
-    """As ``noise_multiplier_for`` for noise in shares: of the total noise of all sharers.
-
-    ``graph_delta`` is of all releases together.
-
-    Raises:
-        ConfigurationError, PrivacyError: as ``noise_multiplier_for``.
-    """
-    _validate.integer(low=1, high=10**9, releases=releases)
-    largest = mu_for_shares(epsilon=epsilon, delta=delta, coordinates=coordinates, graph_delta=graph_delta)
-    return math.sqrt(releases) / largest
-
-
 def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
     """The epsilon at ``delta`` of a mu-GDP mechanism that noises ``coordinates`` numbers, rounded as in ``epsilon``.
 
@@ -210,12 +195,6 @@ def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
             break
         low, high = (middle, high) if _log_delta(middle, total) > target else (low, middle)
     return high
-
-
-def delta_of_mu(total: float, *, epsilon: float) -> float:
-    """The privacy profile of a mu-GDP mechanism: its delta at ``epsilon`` >= 0, without any added delta."""
-    _validate.within(low=0.0, high=1e100, mu=total, epsilon=epsilon)
-    return 0.0 if total == 0.0 else math.exp(_log_delta(epsilon, total))
 
 
 def mu_for(*, epsilon: float, delta: float, coordinates: int = 0) -> float:
@@ -302,12 +281,7 @@ def epsilon_pld(events: Iterable[Event], *, delta: float, interval: float = 1e-4
         ConfigurationError: ``delta`` or ``interval`` is out of range.
         PrivacyError: as ``epsilon``.
     """
-    _validate.within(low=1e-6, high=0.1, interval=interval)
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, interval)
-    return _by_library(accountant, events, delta)
+    return _by_pld("ADD_OR_REMOVE_ONE", events, delta, interval)
 
 
 def epsilon_replace_one(events: Iterable[Event], *, delta: float, interval: float = 1e-4) -> float:
@@ -317,12 +291,15 @@ def epsilon_replace_one(events: Iterable[Event], *, delta: float, interval: floa
         ConfigurationError: ``delta`` or ``interval`` is out of range.
         PrivacyError: as ``epsilon``.
     """
+    return _by_pld("REPLACE_ONE", events, delta, interval)
+
+
+def _by_pld(relation: str, events: Iterable[Event], delta: float, interval: float) -> float:
     _validate.within(low=1e-6, high=0.1, interval=interval)
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, interval)
-    return _by_library(accountant, events, delta)
+    return _by_library(PLDAccountant(dp_accounting.NeighboringRelation[relation], interval), events, delta)
 
 
 def epsilon_rdp(events: Iterable[Event], *, delta: float) -> float:

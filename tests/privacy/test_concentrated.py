@@ -268,9 +268,8 @@ def test_the_delta_of_sampling_covers_a_million_shares_of_the_largest_size() -> 
 @pytest.mark.parametrize("rounds", [1, 10, 300])
 def test_noise_for_so_many_rounds_fits_the_budget_and_a_thousandth_less_does_not(rounds: int) -> None:
     numbers, step = 50, 2.0**-9
-    std = accounting.noise_multiplier_for_shares(
-        epsilon=2.0, delta=1e-6, graph_delta=rounds * GRAPHS, releases=rounds, coordinates=rounds * numbers
-    )
+    mu = accounting.mu_for_shares(epsilon=2.0, delta=1e-6, graph_delta=rounds * GRAPHS, coordinates=rounds * numbers)
+    std = math.sqrt(rounds) / mu
     event = DistributedRelease("hours", 1.0, std, numbers, sharers=20, step=step, graph_delta=GRAPHS)
     assert 1.999 < accounting.epsilon({event: rounds}, delta=1e-6) <= 2.0
     assert accounting.epsilon({dataclasses.replace(event, noise_std=0.999 * std): rounds}, delta=1e-6) > 2.0

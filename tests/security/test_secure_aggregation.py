@@ -216,7 +216,7 @@ def test_r192_a_session_of_the_corrupt_devices_of_a_roster_and_one_honest_one_is
     """The roster of 1,000 of which 99 work for the host, and a session of 100: 1 was charged, and above 11 was true."""
     with pytest.raises(PrivacyError, match="too few for all 100 corrupt clients of a roster of 1000"):
         secagg_terms(roster=1000, minimum=100, goal=100, corrupt=0.1, dropout=0.0)
-    multiplier = accounting.noise_multiplier_for_shares(epsilon=1.0, delta=DELTA, graph_delta=0.0)
+    multiplier = 1.0 / accounting.mu_for_shares(epsilon=1.0, delta=DELTA, coordinates=0, graph_delta=0.0)
     share_std = 12.0
     sensitivity = math.floor(share_std * math.sqrt(90) / multiplier)
     event = DistributedRelease(

@@ -9,6 +9,7 @@ from typing import Protocol
 from odp.algorithms.dense.grid import Entries, Grid
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array, Int64Array
+from odp.v1 import common_pb2
 
 ROUND = 0
 
@@ -49,3 +50,23 @@ def check_round(round: int) -> None:
     """Raises ConfigurationError unless the task has this round."""
     if round != ROUND:
         raise ConfigurationError(f"Expected round={round!r} to be {ROUND}: a question has one round")
+
+
+def check_question(definition: common_pb2.TaskDefinition, name: str) -> None:
+    """Checks that a definition asks the question ``name``, and has nothing that is of training alone.
+
+    Raises:
+      ConfigurationError: it asks no such question, or a field is of training or out of range.
+    """
+    if definition.WhichOneof("training") != name:
+        raise ConfigurationError(f"Expected the training of task {definition.name!r} to be {name}")
+    if definition.HasField("model") or definition.WhichOneof("local_data") is not None:
+        raise ConfigurationError(
+            f"Expected task {definition.name!r} to have no model and no local data: it asks for {name}"
+        )
+    if definition.privacy.max_items_per_user:
+        raise ConfigurationError(f"Expected max_items_per_user to be 0: {name} bound a user's vector")
+    if not definition.privacy.epsilon > 0:
+        raise ConfigurationError(f"Expected epsilon={definition.privacy.epsilon!r} to be > 0")
+    if definition.cohort.HasField("enclave_poisson"):
+        raise ConfigurationError(f"Expected task {definition.name!r} to have no sampling: it asks for {name}")

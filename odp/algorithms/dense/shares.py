@@ -22,12 +22,12 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dense.grid import NUMBER, Grid
+from odp.algorithms.dense.grid import Grid
 from odp.crypto.secure_aggregation.ring import Ring
-from odp.errors import ConfigurationError, PrivacyError
+from odp.errors import ConfigurationError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, DiscreteGaussian
-from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
+from odp.privacy.mechanisms.noise_source import NoiseSource
 
 
 def ring_of(grid: Grid) -> Ring:
@@ -43,33 +43,6 @@ def share_of(grid: Grid, source: NoiseSource) -> Int64Array:
     """One device's share of the noise, int64 [size], in steps. Raises ConfigurationError without sharers."""
     _require_shared(grid)
     return _law(grid.share_std).draw(grid.size, source)
-
-
-def noisy_vector(grid: Grid, payload: bytes, source: NoiseSource | None = None) -> Int64Array:
-    """What ``Client.mask`` of a session takes: the device's numbers plus a fresh share of the noise.
-
-    Args:
-        grid: of the task's query, with sharers.
-        payload: the device's contribution, as its algorithm encoded it (int32 little-endian [size]).
-        source: of randomness; the default is the operating system's, and the only one of a real device.
-
-    Returns:
-        int64 [size], every absolute value at most ``grid.bound``.
-
-    Raises:
-        ConfigurationError: the grid has no sharers, or the payload has another length.
-        PrivacyError: the payload is longer than the bound that the noise is made for.
-    """
-    _require_shared(grid)
-    if len(payload) != grid.payload_bytes:
-        raise ConfigurationError(f"Expected a contribution of {grid.payload_bytes} bytes (got {len(payload)})")
-    numbers = np.frombuffer(payload, dtype=NUMBER).astype(np.int64)
-    # First the single numbers: after that, the sum of squares has no more than 62 bits.
-    if int(np.abs(numbers).max()) > grid.units or int(numbers @ numbers) > grid.limit:
-        raise PrivacyError("a contribution is longer than its bound: the noise would not protect it")
-    noise: Int64Array = share_of(grid, OperatingSystemNoise() if source is None else source)
-    noise += numbers
-    return noise
 
 
 def sum_of_shares(grid: Grid, source: NoiseSource, *, sharers: int) -> Int64Array:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
+from odp.algorithms.factorization.query import count_units
 from odp.algorithms.factorization.sums import BLOCK, ContributionSum
 from odp.numerics import parallel
 from odp.numerics.arrays import Int64Array
@@ -23,26 +24,18 @@ _LEAST_SORTED = 2**16  # entries per piece of work of one thread
 
 
 class Accumulator(ContributionSum[Contributions]):
-    """The running sums of one round, by release name, int64; ``add`` trusts that its input was checked.
+    """The running sums of one round, by release name, int64; ``add`` trusts that its input was checked."""
 
-    Args:
-      terms: the task.
-      round: which round.
-      count_units: grid steps per counted item in the round of counts.
-    """
-
-    def __init__(self, terms: Terms, round: int, *, count_units: int) -> None:
+    def __init__(self, terms: Terms, round: int) -> None:
         super().__init__(functools.partial(codec.decode, terms, round))
         self._terms = terms
         self._round = round
-        self._count_units = count_units
         width = 1 + terms.rank_of(round)
         self._first, self._second = np.triu_indices(width)
         self._squares = np.zeros((terms.items, len(self._first)), dtype=np.int64)
         self._products = np.zeros((terms.items, width), dtype=np.int64)
 
     def add_decoded(self, contributions: Contributions) -> None:
-        """Adds contributions in integer units."""
         for start in range(0, len(contributions.items), BLOCK):
             block = slice(start, start + BLOCK)
             self._add_block(
@@ -87,13 +80,12 @@ class Accumulator(ContributionSum[Contributions]):
         self.count += len(offsets) - 1
 
     def totals(self) -> dict[str, Int64Array]:
-        """Copies of the sums so far, by release name."""
         return {name: total.copy() for name, total in self.final().items()}
 
     def final(self) -> dict[str, Int64Array]:
         """The sums themselves, by release name: for callers that add nothing more."""
         if self._round == COUNTS_ROUND:
-            return {"counts": self._squares[:, 0] * self._count_units}
+            return {"counts": self._squares[:, 0] * count_units(self._terms)}
         if self._round == BIASES_ROUND:
             return {"mass": self._squares[:, 0], "sums": self._products[:, 0]}
         return {"gram": self._squares, "targets": self._products}

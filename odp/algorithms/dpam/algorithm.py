@@ -7,7 +7,6 @@ from odp.algorithms.dpam.terms import GLOBALS_TABLE, GLOBALS_WIDTH, ITEMS_TABLE,
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.seam import (
-    DeclaredRelease,
     LocalTable,
     ModelTable,
     Query,
@@ -37,7 +36,7 @@ class TaskAlgorithm(Factorization):
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:
-        terms = Terms.of(self.definition)
+        terms = self.terms()
         items = ModelTable(ITEMS_TABLE, terms.items, terms.width, True)
         return items, ModelTable(GLOBALS_TABLE, 1, GLOBALS_WIDTH, False)
 
@@ -47,8 +46,8 @@ class TaskAlgorithm(Factorization):
         if not data.low < data.high:
             raise ConfigurationError(f"Expected data.low={data.low!r} to be below data.high={data.high!r}")
 
-    def check(self) -> None:
-        Terms.of(self.definition)
+    def terms(self) -> Terms:
+        return Terms.of(self.definition)
 
     def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
         from odp.algorithms.dpam.server import DpamServer
@@ -61,14 +60,9 @@ class TaskAlgorithm(Factorization):
         return DpamClient(self.definition)
 
     def query(self, round: int) -> Query:
-        from odp.algorithms.dpam.query import query_for
+        from odp.algorithms.dpam.query import DpamQuery
 
-        return query_for(self.definition, round)
-
-    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
-        from odp.algorithms.dpam.query import planned_releases
-
-        return planned_releases(self.definition)
+        return DpamQuery(self.terms(), round)
 
     def population(self) -> RecommenderPopulation:
         from odp.algorithms.dpam.population import DpamPopulation

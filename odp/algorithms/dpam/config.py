@@ -10,7 +10,7 @@ from odp import _validate
 from odp.algorithms.choices import TrainingData
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, ITEMS_ENCODINGS, MAX_FEATURES, MAX_RANK
-from odp.algorithms.factorization.terms import check_clips, check_ridges
+from odp.algorithms.factorization.terms import WEIGHTINGS, check_clips, check_ridges
 from odp.errors import ConfigurationError
 from odp.wire.encoding import Encoding, number_of
 
@@ -83,7 +83,6 @@ class DPAM:
     items_encoding: Encoding = "float32"
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         if self.steps is not None:
             _validate.integer(steps=self.steps, low=0, high=64)
         clips = {"row_clip": self.row_clip, "bias_target_clip": self.bias_target_clip}
@@ -94,7 +93,7 @@ class DPAM:
             if clip is not None:
                 check_clips(**{name: clip})
         check_ridges(user_ridge=self.user_ridge, user_bias_ridge=self.user_bias_ridge)
-        _validate.one_of(("adaptive", "uniform"), weighting=self.weighting)
+        _validate.one_of(tuple(WEIGHTINGS), weighting=self.weighting)
         _validate.one_of(ITEMS_ENCODINGS, items_encoding=self.items_encoding)
         _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)
         _validate.within(item_ridge=self.item_ridge, low=0.0, high=1e9)
@@ -197,10 +196,6 @@ class DPAM:
                 f"Expected steps={self.steps!r} to be 1 or more for rank={rank}; a rank of {known} needs none"
             )
         slices = max(places, 320) if self.slices_per_device is None else self.slices_per_device
-        weightings = {
-            "adaptive": common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
-            "uniform": common_pb2.DpamTraining.WEIGHTING_UNIFORM,
-        }
         silent = privacy.epsilon == math.inf
         clip = data.high - data.low
         row_clip = 30.0 if silent else min(math.sqrt(rank), 1.8)
@@ -209,7 +204,7 @@ class DPAM:
             row_clip=(row_clip if self.row_clip is None else self.row_clip) if steps else 0.0,
             bias_target_clip=clip if self.bias_target_clip is None else self.bias_target_clip,
             factor_target_clip=(clip if self.factor_target_clip is None else self.factor_target_clip) if steps else 0.0,
-            weighting=weightings[self.weighting],
+            weighting=WEIGHTINGS[self.weighting],
             weight_exponent=self.weight_exponent if self.weighting == "adaptive" else 0.0,
             centre=data.low + 0.625 * (data.high - data.low) if self.centre is None else self.centre,
             user_ridge=self.user_ridge if rank else 0.0,

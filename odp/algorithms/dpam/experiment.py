@@ -56,15 +56,12 @@ class TaskExperiment:
         return [] if weak is None else [str(weak)]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
-        """Both errors."""
         return [f"{metrics[name]:.4f}" for name in ("validation_rmse", "test_rmse")]
 
     def headline(self, metrics: Mapping[str, float]) -> str:
-        """The error on the test part."""
         return f"test RMSE {metrics['test_rmse']:.4f}"
 
     def final_metrics(self, run: FinishedRun) -> Metrics:
-        """Those of the run."""
         return run.metrics
 
     def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:

@@ -10,24 +10,18 @@ from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.oblivious import FactorSums, SortedSums
+from odp.algorithms.factorization.query import count_units
 from odp.algorithms.factorization.sums import ContributionSum
 from odp.numerics.arrays import Int64Array
 
 
 class ObliviousAccumulator(ContributionSum[Contributions]):
-    """``accumulate.Accumulator`` without its access pattern: the same totals.
+    """``accumulate.Accumulator`` without its access pattern: the same totals."""
 
-    Args:
-      terms: the task.
-      round: which round.
-      count_units: grid steps per counted item in the round of counts.
-    """
-
-    def __init__(self, terms: Terms, round: int, *, count_units: int) -> None:
+    def __init__(self, terms: Terms, round: int) -> None:
         super().__init__(functools.partial(codec.decode, terms, round))
         self._terms = terms
         self._round = round
-        self._count_units = count_units
         width = 1 + terms.rank_of(round)
         self._first, self._second = np.triu_indices(width)
         self._sums: SortedSums | FactorSums
@@ -37,7 +31,6 @@ class ObliviousAccumulator(ContributionSum[Contributions]):
             self._sums = FactorSums(terms.items, terms.max_items, (len(self._first), width))
 
     def add_decoded(self, contributions: Contributions) -> None:
-        """Adds contributions in integer units."""
         given = contributions
         if isinstance(self._sums, SortedSums):
             self._sums.add(given.items, given.weights, given.targets)
@@ -49,11 +42,10 @@ class ObliviousAccumulator(ContributionSum[Contributions]):
         self.count += len(given.items)
 
     def totals(self) -> dict[str, Int64Array]:
-        """Copies of the sums so far, by release name."""
         if isinstance(self._sums, FactorSums):
             gram, targets = self._sums.totals()
             return {"gram": gram, "targets": targets}
         self._sums.fold()
         if self._round == COUNTS_ROUND:
-            return {"counts": self._sums.weights * self._count_units}
+            return {"counts": self._sums.weights * count_units(self._terms)}
         return {"mass": self._sums.weights.copy(), "sums": self._sums.products.copy()}

@@ -29,7 +29,6 @@ from odp.algorithms.dpam.terms import (
     Terms,
 )
 from odp.algorithms.factorization.codec import ROW_UNITS
-from odp.algorithms.factorization.query import count_units
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.numerics import parallel
@@ -93,7 +92,7 @@ class DpamPopulation:
         """
         self._check(ratings, seeds)
         broadcast = received.usable(self._terms, broadcast)
-        total = Accumulator(self._terms, round, count_units=count_units(self._terms))
+        total = Accumulator(self._terms, round)
         if self._kernels is None:
             for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
                 total.add_decoded(contributions)

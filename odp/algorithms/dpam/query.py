@@ -38,14 +38,13 @@ from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, Terms
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
 from odp.algorithms.factorization.query import FactorizationQuery, count_units, packed_release, plain_release
 from odp.algorithms.seam import DeclaredRelease
-from odp.v1 import common_pb2
 
 
 class DpamQuery(FactorizationQuery[Contributions]):
     """``odp.algorithms.seam.Query`` of one round: a function of the task definition and the round alone.
 
     Raises:
-      ConfigurationError: the definition is no valid DPAM task, or has no such round.
+      ConfigurationError: the task has no such round.
     """
 
     def __init__(self, terms: Terms, round: int) -> None:
@@ -60,9 +59,7 @@ class DpamQuery(FactorizationQuery[Contributions]):
         self._vector_limit = codec.vector_limit(terms, round)
 
     def new_sum(self, *, oblivious: bool = False) -> Accumulator | ObliviousAccumulator:
-        """An empty exact sum; the oblivious one has the same totals."""
-        kind = ObliviousAccumulator if oblivious else Accumulator
-        return kind(self._terms, self._round, count_units=count_units(self._terms))
+        return ObliviousAccumulator(self._terms, self._round) if oblivious else Accumulator(self._terms, self._round)
 
     def _decode(self, payloads: Sequence[bytes]) -> Contributions:
         return codec.decode(self._terms, self._round, payloads)
@@ -73,25 +70,6 @@ class DpamQuery(FactorizationQuery[Contributions]):
         products = given.weights * given.targets * kept[:, None]
         kept &= np.einsum("nk,nk->n", products, products) <= self._vector_limit
         return kept
-
-
-def query_for(definition: common_pb2.TaskDefinition, round: int) -> DpamQuery:
-    """The declared query of ``round``, from 0.
-
-    Raises:
-      ConfigurationError: the definition is no valid DPAM task, or has no such round.
-    """
-    return DpamQuery(Terms.of(definition), round)
-
-
-def planned_releases(definition: common_pb2.TaskDefinition) -> list[tuple[DeclaredRelease, ...]]:
-    """The releases of every round of the task, in order: what the ledger will be charged if all rounds run.
-
-    Raises:
-      ConfigurationError: the definition is no valid DPAM task.
-    """
-    terms = Terms.of(definition)
-    return [declared_releases(terms, round) for round in range(terms.rounds)]
 
 
 def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:

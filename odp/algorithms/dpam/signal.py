@@ -9,7 +9,8 @@ import numpy as np
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
-from odp.algorithms.dpam.query import query_for
+from odp.algorithms.dpam.query import DpamQuery
+from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.release import charges_of
 from odp.datasets.ratings import Ratings
 from odp.task import Task
@@ -53,7 +54,7 @@ def weak_signal(task: Task, train: Ratings) -> WeakSignal | None:
     ):
         return None
     definition = task.definition()
-    query = query_for(definition, 1)
+    query = DpamQuery(Terms.of(definition), 1)
     sums = {event.name: event for event in charges_of(query)}.get("sums")
     if sums is None:
         return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import abc
+
 from odp._validate import identifier, integer
-from odp.algorithms.seam import Recommender
+from odp.algorithms.factorization.terms import CommonTerms
+from odp.algorithms.seam import DeclaredRelease, Recommender
 from odp.errors import ConfigurationError
 
 MOST_ITEMS = 2**24
@@ -13,6 +16,16 @@ MOST_ITEMS_PER_USER = 4096
 
 class Factorization(Recommender):
     """Devices read one table of their own, and ask for rows of items by number."""
+
+    @abc.abstractmethod
+    def terms(self) -> CommonTerms:
+        """The definition, read and checked."""
+
+    def check(self) -> None:
+        self.terms()
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        return [self.query(round).releases for round in range(self.terms().rounds)]
 
     @property
     def rows_per_request(self) -> int:

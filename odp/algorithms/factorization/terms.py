@@ -23,6 +23,11 @@ MAX_ITEMS = 2**31 - 1
 MAX_ITEMS_PER_USER = 2**12
 MAX_STEPS = 64
 
+WEIGHTINGS = {
+    "adaptive": common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
+    "uniform": common_pb2.DpamTraining.WEIGHTING_UNIFORM,
+}
+
 #: With a smaller ridge, rounding could make a user's system of equations singular.
 LEAST_RIDGE = 1e-3
 _LARGEST_RIDGE = 1e6
@@ -84,8 +89,7 @@ def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
     _validate.within(item_ridge=dpam.item_ridge, low=0.0, high=1e12)
     if not privacy.epsilon > 0:
         raise ConfigurationError(f"Expected epsilon={privacy.epsilon!r} to be > 0")
-    weightings = (common_pb2.DpamTraining.WEIGHTING_UNIFORM, common_pb2.DpamTraining.WEIGHTING_ADAPTIVE)
-    if dpam.weighting not in weightings:
+    if dpam.weighting not in WEIGHTINGS.values():
         raise ConfigurationError(f"Expected weighting={dpam.weighting!r} to be one of uniform (1), adaptive (2)")
     return {
         "items": model.items,

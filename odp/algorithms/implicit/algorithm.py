@@ -6,7 +6,6 @@ from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.implicit.terms import GRAMIAN_TABLE, ITEMS_TABLE, Terms
 from odp.algorithms.seam import (
-    DeclaredRelease,
     LocalTable,
     ModelTable,
     Query,
@@ -30,12 +29,12 @@ class TaskAlgorithm(Factorization):
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:
-        terms = Terms.of(self.definition)
+        terms = self.terms()
         items = ModelTable(ITEMS_TABLE, terms.items, terms.width, True)
         return items, ModelTable(GRAMIAN_TABLE, terms.rank, terms.rank, False)
 
-    def check(self) -> None:
-        Terms.of(self.definition)
+    def terms(self) -> Terms:
+        return Terms.of(self.definition)
 
     def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
         from odp.algorithms.implicit.server import ImplicitServer
@@ -50,14 +49,9 @@ class TaskAlgorithm(Factorization):
         return ImplicitClient(self.definition)
 
     def query(self, round: int) -> Query:
-        from odp.algorithms.implicit.query import query_for
+        from odp.algorithms.implicit.query import ImplicitQuery
 
-        return query_for(self.definition, round)
-
-    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
-        from odp.algorithms.implicit.query import planned_releases
-
-        return planned_releases(self.definition)
+        return ImplicitQuery(self.terms(), round)
 
     def population(self) -> RecommenderPopulation:
         from odp.algorithms.implicit.population import ImplicitPopulation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
 from odp.algorithms.choices import TrainingData
-from odp.algorithms.factorization.terms import check_clips, check_ridges
+from odp.algorithms.factorization.terms import WEIGHTINGS, check_clips, check_ridges
 from odp.algorithms.implicit.data import ImplicitData
 from odp.errors import ConfigurationError
 
@@ -69,13 +69,12 @@ class ImplicitDPAM:
     slices_per_device: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         _validate.integer(steps=self.steps, low=1, high=64)
         _validate.positive(unobserved_weight=self.unobserved_weight)
         check_ridges(user_ridge=self.user_ridge)
         if self.row_clip is not None:
             check_clips(row_clip=self.row_clip)
-        _validate.one_of(("adaptive", "uniform"), weighting=self.weighting)
+        _validate.one_of(tuple(WEIGHTINGS), weighting=self.weighting)
         _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)
         if self.head_items is not None:
             _validate.integer(head_items=self.head_items, low=1, high=2**31 - 1)
@@ -143,14 +142,10 @@ class ImplicitDPAM:
         silent = privacy.epsilon == math.inf
         grams = silent if self.item_grams is None else self.item_grams
         slices = max(places, 320) if self.slices_per_device is None else self.slices_per_device
-        weightings = {
-            "adaptive": common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
-            "uniform": common_pb2.DpamTraining.WEIGHTING_UNIFORM,
-        }
         training = common_pb2.DpamTraining(
             steps=self.steps,
             row_clip=(_SILENT_CLIP if silent else 0.3) if self.row_clip is None else self.row_clip,
-            weighting=weightings[self.weighting],
+            weighting=WEIGHTINGS[self.weighting],
             weight_exponent=self.weight_exponent if self.weighting == "adaptive" else 0.0,
             user_ridge=self.user_ridge,
             item_ridge=self.item_ridge,

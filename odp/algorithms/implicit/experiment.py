@@ -58,11 +58,9 @@ class TaskExperiment:
         return [f"tested on {self._held_out:,} users who took no part; Recall@k divides by min(k, held-out items)"]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
-        """Both at 20."""
         return [f"{metrics[name]:.4f}" for name in ("validation_recall", "validation_ndcg")]
 
     def headline(self, metrics: Mapping[str, float]) -> str:
-        """Recall at 20."""
         return f"validation Recall@20 {metrics['validation_recall']:.4f}"
 
     def final_metrics(self, run: FinishedRun) -> Metrics:
@@ -93,7 +91,6 @@ class TaskExperiment:
         return summary
 
     def diagnose(self, run: FinishedRun) -> RankingDiagnostics:
-        """Recall by popularity and activity."""
         from odp.algorithms.implicit.diagnostics import diagnose_ranking
 
         history = run.history if self._strong is None else self._strong.history

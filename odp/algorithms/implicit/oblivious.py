@@ -8,6 +8,7 @@ import numpy as np
 
 from odp.algorithms.factorization.codec import Contributions
 from odp.algorithms.factorization.oblivious import FactorSums, SortedSums
+from odp.algorithms.factorization.query import count_units
 from odp.algorithms.factorization.sums import ContributionSum
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
@@ -15,19 +16,12 @@ from odp.numerics.arrays import Int64Array
 
 
 class ObliviousImplicitSum(ContributionSum[Contributions]):
-    """``query.ImplicitSum`` without its access pattern: the same totals.
+    """``query.ImplicitSum`` without its access pattern: the same totals."""
 
-    Args:
-      terms: the task.
-      round: which round.
-      count_units: grid steps per counted item in the round of counts.
-    """
-
-    def __init__(self, terms: Terms, round: int, *, count_units: int) -> None:
+    def __init__(self, terms: Terms, round: int) -> None:
         super().__init__(functools.partial(codec.decode, terms, round))
         self._terms = terms
         self._round = round
-        self._count_units = count_units
         self._first, self._second = np.triu_indices(terms.rank)
         self._gramian = np.zeros(terms.pairs, dtype=np.int64)
         self._sums: SortedSums | FactorSums
@@ -38,7 +32,6 @@ class ObliviousImplicitSum(ContributionSum[Contributions]):
             self._sums = FactorSums(terms.items, terms.max_items, (width,))
 
     def add_decoded(self, contributions: Contributions) -> None:
-        """Adds contributions in integer units."""
         given = contributions
         if isinstance(self._sums, SortedSums):
             self._sums.add(given.items, given.weights, np.zeros_like(given.weights))
@@ -51,10 +44,9 @@ class ObliviousImplicitSum(ContributionSum[Contributions]):
         self.count += len(given.items)
 
     def totals(self) -> dict[str, Int64Array]:
-        """Copies of the sums so far, by release name."""
         if isinstance(self._sums, SortedSums):
             self._sums.fold()
-            return {"counts": self._sums.weights * self._count_units}
+            return {"counts": self._sums.weights * count_units(self._terms)}
         (both,) = self._sums.totals()
         rank = self._terms.rank
         found = {"targets": both[:, :rank].copy(), "gramian": self._gramian.copy()}

@@ -35,14 +35,13 @@ from odp.algorithms.implicit.oblivious import ObliviousImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
 from odp.algorithms.seam import DeclaredRelease
 from odp.numerics.arrays import Int64Array
-from odp.v1 import common_pb2
 
 
 class ImplicitQuery(FactorizationQuery[Contributions]):
     """``odp.algorithms.seam.Query`` of one round: a function of the task definition and the round alone.
 
     Raises:
-      ConfigurationError: the definition is no valid task on implicit data, or has no such round.
+      ConfigurationError: the task has no such round.
     """
 
     def __init__(self, terms: Terms, round: int) -> None:
@@ -56,10 +55,7 @@ class ImplicitQuery(FactorizationQuery[Contributions]):
         self._terms = terms
 
     def new_sum(self, *, oblivious: bool = False) -> ImplicitSum | ObliviousImplicitSum:
-        """An empty exact sum; the oblivious one has the same totals."""
-        if oblivious:
-            return ObliviousImplicitSum(self._terms, self._round, count_units=count_units(self._terms))
-        return ImplicitSum(self._terms, self._round)
+        return ObliviousImplicitSum(self._terms, self._round) if oblivious else ImplicitSum(self._terms, self._round)
 
     def _decode(self, payloads: Sequence[bytes]) -> Contributions:
         return codec.decode(self._terms, self._round, payloads)
@@ -81,14 +77,12 @@ class ImplicitSum(ContributionSum[Contributions]):
         }
 
     def add_decoded(self, contributions: Contributions) -> None:
-        """Adds contributions in integer units."""
         for start in range(0, len(contributions.items), BLOCK):
             block = slice(start, start + BLOCK)
             self._add_block(contributions.rows[block], contributions.items[block], contributions.weights[block])
         self.count += len(contributions.items)
 
     def totals(self) -> dict[str, Int64Array]:
-        """Copies of the sums so far, by release name."""
         return {name: total.copy() for name, total in self._totals.items()}
 
     def _add_block(self, rows: Int64Array, items: Int64Array, weights: Int64Array) -> None:
@@ -107,25 +101,6 @@ class ImplicitSum(ContributionSum[Contributions]):
         if self._terms.item_grams:
             outer = real[:, self._first] * real[:, self._second]
             self._totals["gram"] += (weighting @ outer).astype(np.int64)
-
-
-def query_for(definition: common_pb2.TaskDefinition, round: int) -> ImplicitQuery:
-    """The declared query of ``round``, from 0.
-
-    Raises:
-      ConfigurationError: the definition is no valid task on implicit data, or has no such round.
-    """
-    return ImplicitQuery(Terms.of(definition), round)
-
-
-def planned_releases(definition: common_pb2.TaskDefinition) -> list[tuple[DeclaredRelease, ...]]:
-    """The releases of every round of the task, in order: what the ledger will be charged if all rounds run.
-
-    Raises:
-      ConfigurationError: the definition is no valid task on implicit data.
-    """
-    terms = Terms.of(definition)
-    return [declared_releases(terms, round) for round in range(terms.rounds)]
 
 
 def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.dense.grid import Entries, Grid
-from odp.algorithms.dense.records import Records
+from odp.algorithms.dense.records import Records, check_question
 from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float64Array
@@ -44,16 +44,7 @@ class Terms:
         Raises:
           ConfigurationError: the task asks for no quantiles, or a field is missing, out of range, or of training.
         """
-        if definition.WhichOneof("training") != "quantiles":
-            raise ConfigurationError(f"Expected the training of task {definition.name!r} to be quantiles")
-        if definition.HasField("model") or definition.WhichOneof("local_data") is not None:
-            raise ConfigurationError(f"Expected task {definition.name!r} to have no model and no local data")
-        if definition.privacy.max_items_per_user:
-            raise ConfigurationError("Expected max_items_per_user to be 0: quantiles bound a user's vector")
-        if not definition.privacy.epsilon > 0:
-            raise ConfigurationError(f"Expected epsilon={definition.privacy.epsilon!r} to be > 0")
-        if definition.cohort.HasField("enclave_poisson"):
-            raise ConfigurationError(f"Expected task {definition.name!r} to have no sampling: it asks for quantiles")
+        check_question(definition, "quantiles")
         asked = definition.quantiles
         _validate.identifier(table=asked.table)
         edges = _edges(asked.edges)

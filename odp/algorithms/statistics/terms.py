@@ -15,7 +15,7 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.dense.grid import MAX_SIZE, Entries, Grid
-from odp.algorithms.dense.records import Records
+from odp.algorithms.dense.records import Records, check_question
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.userside import vectors
 from odp.errors import ConfigurationError
@@ -59,18 +59,7 @@ class Terms:
         Raises:
           ConfigurationError: the task asks for no statistics, or a field is missing, out of range, or of training.
         """
-        if definition.WhichOneof("training") != "statistics":
-            raise ConfigurationError(f"Expected the training of task {definition.name!r} to be statistics")
-        if definition.HasField("model") or definition.WhichOneof("local_data") is not None:
-            raise ConfigurationError(
-                f"Expected task {definition.name!r} to have no model and no local data: it asks for statistics"
-            )
-        if definition.privacy.max_items_per_user:
-            raise ConfigurationError("Expected max_items_per_user to be 0: statistics bound a user's vector")
-        if not definition.privacy.epsilon > 0:
-            raise ConfigurationError(f"Expected epsilon={definition.privacy.epsilon!r} to be > 0")
-        if definition.cohort.HasField("enclave_poisson"):
-            raise ConfigurationError(f"Expected task {definition.name!r} to have no sampling: it asks for statistics")
+        check_question(definition, "statistics")
         asked = definition.statistics
         if not 1 <= len(asked.queries) <= MAX_QUERIES:
             raise ConfigurationError(f"Expected 1 to {MAX_QUERIES} queries (got {len(asked.queries)})")

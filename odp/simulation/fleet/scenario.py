@@ -35,7 +35,6 @@ What a file does not name has the default: no fault, no condition.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -150,11 +149,6 @@ class Scenario:
 def load_scenario(path: Path) -> Scenario:
     """Reads a scenario file. Raises ConfigurationError, which names the file and what is wrong in it."""
     return load_settings(path, _scenario, what="scenario")
-
-
-def parse_scenario(text: str) -> Scenario:
-    """The scenario of a TOML text. Raises ConfigurationError, and ValueError where it is no TOML."""
-    return _scenario(tomllib.loads(text))
 
 
 def _scenario(values: dict[str, Any]) -> Scenario:

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 import odp
 from odp.algorithms.dense import secagg, shares
 from odp.algorithms.dense.grid import Grid
+from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.secure_aggregation.session import Configuration
-from odp.errors import ConfigurationError, PrivacyError
+from odp.errors import ConfigurationError, Refusal
 from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms import DiscreteGaussian
 from odp.privacy.mechanisms.discrete_gaussian import largest
+from odp.privacy.mechanisms.noise_source import OperatingSystemNoise
 
 GRID = Grid.chosen(size=4000, clip=1.0, noise_std=2.0, maximum=40, sharers=25)
 
@@ -97,7 +99,7 @@ def test_no_sum_of_noisy_vectors_wraps_around_whatever_is_drawn(byte: int) -> No
     sign = 1 if byte else -1
     payload = np.zeros(GRID.size, dtype="<i4")
     payload[0] = sign * GRID.units
-    noisy = shares.noisy_vector(GRID, payload.tobytes(), Constant(byte))
+    noisy = payload + shares.share_of(GRID, Constant(byte))
     # The outermost numbers of the table have a probability below 2^-128, and are never drawn on one side.
     assert 12.0 * GRID.share_std < sign * noisy[0] - GRID.units <= largest(GRID.share_std)
     assert GRID.bound == GRID.units + largest(GRID.share_std)
@@ -128,23 +130,15 @@ def test_every_grid_that_is_chosen_has_room_on_the_ring_and_shares_of_four_steps
 def test_a_vector_beyond_its_bound_is_not_sent() -> None:
     payload = np.zeros(GRID.size, dtype="<i4")
     payload[:2] = GRID.units
-    with pytest.raises(PrivacyError, match="longer than its bound"):
-        shares.noisy_vector(GRID, payload.tobytes())
+    query = DenseQuery("films", GRID)
+    assert query.refusals([payload.tobytes()]) == [Refusal.OUT_OF_BOUNDS]
     payload[:2] = -(2**31)
-    with pytest.raises(PrivacyError, match="longer than its bound"):
-        shares.noisy_vector(GRID, payload.tobytes())
-    with pytest.raises(ConfigurationError, match="16000 bytes"):
-        shares.noisy_vector(GRID, bytes(4))
+    assert query.refusals([payload.tobytes(), bytes(4)]) == [Refusal.OUT_OF_BOUNDS, Refusal.MALFORMED]
 
 
-def test_a_noisy_vector_is_the_vector_plus_a_share_and_never_the_same_twice() -> None:
-    payload = np.zeros(GRID.size, dtype="<i4")
-    payload[7] = 5
-    noisy = shares.noisy_vector(GRID, payload.tobytes(), SeededNoise(9))
-    np.testing.assert_array_equal(noisy - payload, shares.share_of(GRID, SeededNoise(9)))
-    assert not np.array_equal(
-        shares.noisy_vector(GRID, payload.tobytes()), shares.noisy_vector(GRID, payload.tobytes())
-    )
+def test_no_two_shares_are_the_same() -> None:
+    source = OperatingSystemNoise()
+    assert not np.array_equal(shares.share_of(GRID, source), shares.share_of(GRID, source))
 
 
 def test_tasks_of_other_modes_draw_no_shares() -> None:
@@ -152,7 +146,6 @@ def test_tasks_of_other_modes_draw_no_shares() -> None:
     for call in (
         lambda: shares.ring_of(plain),
         lambda: shares.share_of(plain, SeededNoise(1)),
-        lambda: shares.noisy_vector(plain, bytes(40)),
     ):
         with pytest.raises(ConfigurationError, match="aggregation='secagg\\+'"):
             call()

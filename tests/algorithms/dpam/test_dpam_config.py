@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.algorithms.dpam import DPAM
-from odp.algorithms.dpam.query import planned_releases
 from odp.algorithms.dpam.terms import Terms
+from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
 from odp.privacy.accounting import mu_for
 from odp.v1 import common_pb2
@@ -48,17 +48,17 @@ def test_the_planned_releases_use_exactly_the_budget(
         gram_share=gram_share,
         row_clip=row_clip,
     )
-    releases = [release for round in planned_releases(definition) for release in round]
+    releases = [release for round in algorithm_for(definition).planned_releases() for release in round]
     total = math.sqrt(sum((release.sensitivity / release.noise_std) ** 2 for release in releases))
     draws = sum(release.coordinates for release in releases)
     assert total == pytest.approx(mu_for(epsilon=epsilon, delta=1e-6, coordinates=draws), rel=1e-9)
-    (counts,) = planned_releases(definition)[0]
+    (counts,) = algorithm_for(definition).planned_releases()[0]
     assert (counts.sensitivity / counts.noise_std) ** 2 == pytest.approx(count_share * total**2)
 
 
 def test_an_infinite_epsilon_is_the_only_way_to_ask_for_no_noise(define: Define) -> None:
     silent = define(epsilon=math.inf)
-    assert all(release.noise_std == 0.0 for round in planned_releases(silent) for release in round)
+    assert all(release.noise_std == 0.0 for round in algorithm_for(silent).planned_releases() for release in round)
     for field in ("count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise"):
         definition = define()
         setattr(definition.dpam, field, 0.0)

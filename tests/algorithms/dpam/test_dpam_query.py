@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from own_rows import own_rows
 
 from odp.algorithms.dpam import codec, userside
-from odp.algorithms.dpam.query import DpamQuery, planned_releases, query_for
+from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.factorization.codec import NO_ITEM, WEIGHT_UNITS
 from odp.algorithms.registry import algorithm_for
@@ -94,7 +94,7 @@ def test_removing_a_user_never_moves_a_release_by_more_than_its_sensitivity(
     rows[:, 2] = generator.uniform(0.1, 1, ITEMS)
     slices = Slices(round, np.arange(ITEMS), rows.astype(np.float32), {"globals": np.array([[0.3, 1.0]], np.float32)})
     payload, _ = algorithm_for(definition).client().contribute(slices, data, round=round, seed=seed)
-    query = query_for(definition, round)
+    query = DpamQuery(Terms.of(definition), round)
     change = change_of(query, payload)
     for release in query.releases:
         assert packed_norm(release, change[release.name]) <= release.sensitivity * (1 + 1e-12)
@@ -111,7 +111,7 @@ def test_the_largest_accepted_contribution_reaches_the_sensitivity_within_one_pe
     definition = define(items=ITEMS, places=PLACES, **clips)
     limit = math.isqrt(codec.row_limit(Terms.of(definition)))
     entries = [limit, 0] if row == "along one axis" else [int(limit / math.sqrt(2)), -int(limit / math.sqrt(2))]
-    query = query_for(definition, round)
+    query = DpamQuery(Terms.of(definition), round)
     change = change_of(query, payload_of(definition, round, row=entries))
     for release in query.releases:
         norm = packed_norm(release, change[release.name])
@@ -141,14 +141,14 @@ def test_a_hostile_payload_is_refused(define: Define, round: int, what: str) -> 
     definition = define(items=ITEMS, places=PLACES)
     fields, refusal = HOSTILE[what]
     with pytest.raises(ContributionRefused) as refused:
-        query_for(definition, round).check(payload_of(definition, round, **fields))
+        DpamQuery(Terms.of(definition), round).check(payload_of(definition, round, **fields))
     assert refused.value.refusal is refusal
 
 
 @pytest.mark.parametrize("round", [1, 2])
 def test_targets_that_are_together_above_their_bound_are_refused(define: Define, round: int) -> None:
     definition = define(items=ITEMS, places=PLACES)
-    query, limit = query_for(definition, round), codec.vector_limit(Terms.of(definition), round)
+    query, limit = DpamQuery(Terms.of(definition), round), codec.vector_limit(Terms.of(definition), round)
     longest = largest(definition, round)
     query.check(payload_of(definition, round, targets=longest))
     for place in range(PLACES):
@@ -193,12 +193,12 @@ def test_targets_of_twice_the_bound_are_halved_and_meet_it_exactly() -> None:
 def test_hostile_counts_are_refused(define: Define, items: list[int]) -> None:
     definition = define(items=ITEMS, places=PLACES)
     with pytest.raises(ContributionRefused):
-        query_for(definition, 0).check(payload_of(definition, 0, items=items))
+        DpamQuery(Terms.of(definition), 0).check(payload_of(definition, 0, items=items))
 
 
 def test_a_row_one_unit_longer_than_the_limit_is_refused(define: Define) -> None:
     definition = define(items=ITEMS, places=PLACES)
-    query = query_for(definition, 2)
+    query = DpamQuery(Terms.of(definition), 2)
     limit = codec.row_limit(Terms.of(definition))
     longest = math.isqrt(limit)
     rest = math.isqrt(limit - longest**2)
@@ -211,7 +211,7 @@ def test_a_row_one_unit_longer_than_the_limit_is_refused(define: Define) -> None
 @pytest.mark.parametrize("round", [0, 1, 2])
 def test_a_payload_of_another_length_is_malformed(define: Define, round: int) -> None:
     definition = define(items=ITEMS, places=PLACES)
-    query, payload = query_for(definition, round), payload_of(definition, round)
+    query, payload = DpamQuery(Terms.of(definition), round), payload_of(definition, round)
     assert len(payload) == query.payload_bytes
     for wrong in (payload[:-1], payload + b"\0", b"", payload * 2):
         with pytest.raises(ContributionRefused) as refused:
@@ -244,7 +244,7 @@ def test_many_payloads_at_once_are_refused_for_the_reasons_of_each(
     define: Define, data: st.DataObject, round: int
 ) -> None:
     definition = define(items=ITEMS, places=PLACES)
-    query = query_for(definition, round)
+    query = DpamQuery(Terms.of(definition), round)
     extremes = st.sampled_from([0, 1, 2, 3, 29, 30, 255, 256, 511, 512, 513, 1023, 1024, 1025, 1500])
     weight = extremes | st.sampled_from([2**15, 2**16 - 1])
     target = extremes | extremes.map(lambda value: -value) | st.sampled_from([-(2**15), 2**15 - 1])
@@ -278,7 +278,7 @@ def test_padding_adds_nothing(define: Define) -> None:
     payload = payload_of(definition, 2, items=[NO_ITEM] * 4)
     record = np.frombuffer(payload, dtype=codec.layout(Terms.of(definition), 2)).copy()
     record["weights"] = 0
-    change = change_of(query_for(definition, 2), record.tobytes())
+    change = change_of(DpamQuery(Terms.of(definition), 2), record.tobytes())
     assert all((part == 0).all() for part in change.values())
 
 
@@ -288,7 +288,7 @@ def test_the_empty_payload_is_that_of_a_device_without_data_and_adds_zero_to_eve
 ) -> None:
     """It stands for a contribution that was not drawn, among others and in either way of summing."""
     definition = define()
-    query = query_for(definition, round)
+    query = DpamQuery(Terms.of(definition), round)
     assert isinstance(query, SampledQuery)
     others = random_payloads(definition, round, 5, seed=3)
     for oblivious in (False, True):
@@ -320,7 +320,7 @@ def random_payloads(definition: common_pb2.TaskDefinition, round: int, count: in
 @pytest.mark.parametrize("round", [0, 1, 2])
 def test_sums_equal_those_of_python_integers_in_any_order(define: Define, round: int) -> None:
     definition = define(items=ITEMS, places=PLACES)
-    terms, query = Terms.of(definition), query_for(definition, round)
+    terms, query = Terms.of(definition), DpamQuery(Terms.of(definition), round)
     payloads = random_payloads(definition, round, 60, seed=5)
     for payload in payloads:
         query.check(payload)
@@ -359,7 +359,7 @@ def test_sums_equal_those_of_python_integers_in_any_order(define: Define, round:
 def test_the_grid_of_counts_is_at_most_a_64th_of_the_noise_and_sums_lie_on_it(define: Define) -> None:
     for epsilon in (0.5, 8.0, 39.0):
         definition = define(items=ITEMS, places=PLACES, epsilon=epsilon)
-        query = query_for(definition, 0)
+        query = DpamQuery(Terms.of(definition), 0)
         (release,) = query.releases
         assert release.noise_std / release.step >= 64
         change = change_of(query, payload_of(definition, 0))["counts"]
@@ -369,7 +369,7 @@ def test_the_grid_of_counts_is_at_most_a_64th_of_the_noise_and_sums_lie_on_it(de
 
 def test_off_diagonals_of_the_gram_matrix_have_less_noise_by_the_root_of_two(define: Define) -> None:
     definition = define(rank=3)
-    gram, targets = query_for(definition, 2).releases
+    gram, targets = DpamQuery(Terms.of(definition), 2).releases
     bound = 1 + definition.dpam.row_clip**2
     first, second = np.triu_indices(4)
     assert gram.shape == (30, 10)
@@ -383,8 +383,8 @@ def test_off_diagonals_of_the_gram_matrix_have_less_noise_by_the_root_of_two(def
 
 def test_planned_releases_are_those_of_the_queries(define: Define) -> None:
     definition = define(rank=2, steps=3)
-    planned = planned_releases(definition)
+    planned = algorithm_for(definition).planned_releases()
     names = [tuple(release.name for release in releases) for releases in planned]
     assert names == [("counts",), ("mass", "sums")] + [("gram", "targets")] * 3
     with pytest.raises(ConfigurationError, match="round=5"):
-        query_for(definition, 5)
+        DpamQuery(Terms.of(definition), 5)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import odp
 from odp.algorithms.dpam import estimation, features, posteriors
-from odp.algorithms.dpam.query import planned_releases
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets import Ratings, Split, random_split, synthetic_movielens
@@ -202,7 +201,11 @@ def matrix() -> npt.NDArray[np.float32]:
 
 def test_features_change_no_release_and_no_charge(define: Define, matrix: npt.NDArray[np.float32]) -> None:
     plain = define()
-    for ours, theirs in zip(planned_releases(plain), planned_releases(with_features(plain, matrix)), strict=True):
+    for ours, theirs in zip(
+        algorithm_for(plain).planned_releases(),
+        algorithm_for(with_features(plain, matrix)).planned_releases(),
+        strict=True,
+    ):
         for one, other in zip(ours, theirs, strict=True):
             assert (one.name, one.shape, one.step) == (other.name, other.shape, other.step)
             assert (one.sensitivity, one.noise_std) == (other.sensitivity, other.noise_std)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS, Contributions
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.population import ImplicitPopulation
-from odp.algorithms.implicit.query import planned_releases, query_for
+from odp.algorithms.implicit.query import ImplicitQuery
 from odp.algorithms.implicit.terms import Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
@@ -69,7 +69,7 @@ def test_removing_any_user_moves_every_release_and_their_stack_within_the_bounds
     events = some_events(users=USERS, items=ITEMS, seed=seed)
     model = some_model(version=round, items=ITEMS, rank=3, seed=seed + 1)
     seeds = np.random.default_rng(seed).integers(0, 2**64, USERS, dtype=np.uint64)
-    population, query = ImplicitPopulation(definition), query_for(definition, round)
+    population, query = ImplicitPopulation(definition), ImplicitQuery(Terms.of(definition), round)
     everyone = population.contribute(model, events, round=round, seeds=seeds)
     without = np.arange(USERS) != seed % USERS
     others = events.select_users(np.flatnonzero(without))
@@ -88,7 +88,7 @@ def test_removing_any_user_moves_every_release_and_their_stack_within_the_bounds
 @pytest.mark.parametrize("grams", [False, True])
 def test_the_worst_user_reaches_every_bound_of_a_factor_round(define_implicit: Define, grams: bool) -> None:
     definition = define_implicit(rank=3, places=PLACES, item_grams=grams, row_clip=0.7)
-    query = query_for(definition, 1)
+    query = ImplicitQuery(Terms.of(definition), 1)
     weight = int(WEIGHT_UNITS / math.sqrt(PLACES))
     # Off-diagonals at their largest share, so that a norm that forgets to count them twice would fall short.
     side = int(ROW_UNITS / math.sqrt(3))
@@ -105,7 +105,7 @@ def test_the_worst_user_reaches_every_bound_of_a_factor_round(define_implicit: D
 
 def test_the_gramian_of_one_user_has_its_bound_whatever_the_number_of_items(define_implicit: Define) -> None:
     definition = define_implicit(rank=2, row_clip=2.0)
-    (gramian,) = (release for release in query_for(definition, 1).releases if release.name == "gramian")
+    (gramian,) = (release for release in ImplicitQuery(Terms.of(definition), 1).releases if release.name == "gramian")
     assert gramian.sensitivity == 4.0
     assert gramian.shape == (3,)
     np.testing.assert_allclose(gramian.column_std, gramian.noise_std * np.array([1.0, 0.5**0.5, 1.0]))
@@ -126,14 +126,14 @@ def test_a_contribution_beyond_a_bound_is_refused(
 ) -> None:
     definition = define_implicit(items=ITEMS)
     with pytest.raises(ContributionRefused) as refused:
-        query_for(definition, 1).check(payload_of(definition, row=row, items=items, weights=weights))
+        ImplicitQuery(Terms.of(definition), 1).check(payload_of(definition, row=row, items=items, weights=weights))
     assert refused.value.refusal == Refusal.OUT_OF_BOUNDS
 
 
 @pytest.mark.parametrize("round", [0, 1])
 @pytest.mark.parametrize("grams", [False, True])
 def test_the_empty_payload_adds_zero_to_every_sum(define_implicit: Define, round: int, grams: bool) -> None:
-    query = query_for(define_implicit(item_grams=grams), round)
+    query = ImplicitQuery(Terms.of(define_implicit(item_grams=grams)), round)
     assert isinstance(query, SampledQuery)
     query.check(query.empty_payload)
     for oblivious in (False, True):
@@ -147,7 +147,7 @@ def test_a_contribution_of_another_length_is_refused(define_implicit: Define) ->
     definition = define_implicit()
     payload = payload_of(definition, row=[1], items=[1], weights=[1])
     with pytest.raises(ContributionRefused) as refused:
-        query_for(definition, 1).check(payload + b"\0")
+        ImplicitQuery(Terms.of(definition), 1).check(payload + b"\0")
     assert refused.value.refusal == Refusal.MALFORMED
 
 
@@ -168,18 +168,18 @@ def test_all_planned_releases_together_cost_the_budget(define_implicit: Define, 
 
 
 def test_the_grid_of_counts_is_finer_than_their_noise(define_implicit: Define) -> None:
-    (counts,) = planned_releases(define_implicit(epsilon=50.0))[0]
+    (counts,) = algorithm_for(define_implicit(epsilon=50.0)).planned_releases()[0]
     assert counts.noise_std / counts.step >= 64
 
 
 def test_a_round_that_the_task_lacks_is_refused(define_implicit: Define) -> None:
     with pytest.raises(ConfigurationError, match="round=3"):
-        query_for(define_implicit(steps=2), 3)
+        ImplicitQuery(Terms.of(define_implicit(steps=2)), 3)
 
 
 def test_many_payloads_at_once_are_refused_for_the_reasons_of_each(define_implicit: Define) -> None:
     definition = define_implicit(items=ITEMS, rank=3, places=PLACES)
-    query = query_for(definition, 1)
+    query = ImplicitQuery(Terms.of(definition), 1)
     good = {"row": [100, -200], "items": [3, 0, 29, 7], "weights": [512] * 4}
     wrong: list[dict[str, list[int]]] = [
         {"row": [ROW_UNITS + 1]},

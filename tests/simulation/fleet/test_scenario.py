@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from odp.errors import ConfigurationError
-from odp.simulation.fleet.scenario import load_scenario, parse_scenario
+from odp.simulation.fleet.scenario import load_scenario
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "fleet.toml"
 SOURCE = '[data]\nsource = "x"\n'
@@ -18,8 +18,10 @@ def test_the_example_is_the_fleet_of_the_documentation() -> None:
     assert found.network.latency_ms == (20, 400)
 
 
-def test_what_a_scenario_does_not_name_happens_to_nobody() -> None:
-    found = parse_scenario(SOURCE)
+def test_what_a_scenario_does_not_name_happens_to_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.toml"
+    file.write_text(SOURCE)
+    found = load_scenario(file)
     assert (found.faults.drop_outs, found.faults.crashes, found.faults.malicious) == (0.0, 0.0, 0.0)
     assert (found.network.lost_answers, found.clocks.jumps) == (0.0, 0.0)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from odp.algorithms.dpam.query import query_for
+from odp.algorithms.dpam.query import DpamQuery
+from odp.algorithms.dpam.terms import Terms
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms import GaussianNoise
@@ -20,7 +21,7 @@ def test_the_noise_has_the_declared_standard_deviation_in_every_column(make_worl
     """Chi-square of each column's mean square, two-sided: false alarms 1e-6 over all columns; the seed is fixed."""
     definition = open_task(make_world(minimum=3).task)
     definition.model.items = 4000
-    query = query_for(definition, 2)
+    query = DpamQuery(Terms.of(definition), 2)
     noise = draw_round_noise(query, GaussianNoise(SeededNoise(7)))
     columns = sum(release.shape[1] for release in query.releases)
     for release in query.releases:
@@ -39,7 +40,7 @@ def test_half_of_the_declared_noise_would_be_noticed(make_world):
     """The test above can fail: the same statistic for half of the noise is far outside of its limits."""
     definition = open_task(make_world(minimum=3).task)
     definition.model.items = 4000
-    release = query_for(definition, 1).releases[0]
+    release = DpamQuery(Terms.of(definition), 1).releases[0]
     values = GaussianNoise(SeededNoise(7)).sample(release.noise_std / release.step / 2, 4000) * release.step
     assert (values**2).sum() / release.noise_std**2 < stats.chi2.ppf(1e-6 / 12, df=4000)
 
