@@ -35,7 +35,6 @@ class ServedDevelopers:
         self._then.check(header)
 
     def ensure(self, header: ModelHeader) -> None:
-        """As ``then``."""
         self._then.ensure(header)
 
 

@@ -34,7 +34,6 @@ class RemoteDistributor:
         return tuple(installed.models.model_sha256)
 
     def holds(self, model: bytes) -> bool:
-        """See ``Distributor``."""
         return model in self.models()
 
     def models(self) -> tuple[bytes, ...]:
@@ -43,16 +42,13 @@ class RemoteDistributor:
         return tuple(found.models.model_sha256)
 
     def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
-        """See ``Distributor``."""
         header = distributor_pb2.PublishHeader(task=signed_task, model=signed_manifest)
         self._client.call(EnclaveRequest(check_room=header))
 
     def forget(self, model_sha256: bytes) -> None:
-        """See ``Distributor``."""
         self._client.call(EnclaveRequest(forget=enclave_pb2.ForgetModel(model_sha256=model_sha256)))
 
     def select(self, model_sha256: bytes, sealed_keys: bytes) -> bytes:
-        """See ``Distributor``."""
         given = distributor_pb2.SelectRequest(model_sha256=model_sha256, sealed_keys=sealed_keys)
         try:
             return self._client.call(EnclaveRequest(select=given)).selected.sealed_rows

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odp.algorithms.registry import inquiry_for
-from odp.broadcast.sizes import check_sizes
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
@@ -148,12 +147,8 @@ class Connection:
         self._tables = table_pb2_grpc.TableServiceStub(self._channel)
 
     def submit(self, task: Task | Question) -> TaskHandle:
-        """Submits a task; the same task again gives the same handle.
-
-        Raises ConfigurationError, before anything is sent, where no distributor could serve the task's model.
-        """
+        """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
-        check_sizes(definition)
         features = b""
         if isinstance(task, Task) and task.model.features is not None:
             features = task.model.features.tobytes()

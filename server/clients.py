@@ -133,7 +133,6 @@ class DistributorClient:
             raise ServiceError(f"could not {what}: {self._address} acknowledged another model")
 
     def forget_task(self, order: bytes, signature: bytes) -> None:
-        """See ``Distributor``."""
         call(
             self._stub.ForgetTask,
             distributor_pb2.ForgetTaskRequest(order=order, signature=signature),
@@ -157,7 +156,6 @@ class AggregatorClient:
         self._control_address = control_address
 
     def set_charter(self, charter: population_pb2.SignedCharter) -> None:
-        """See ``Aggregator``."""
         call(
             self._stub.SetCharter,
             aggregator_pb2.SetCharterRequest(charter=charter),
@@ -167,7 +165,6 @@ class AggregatorClient:
         )
 
     def charters(self, population: str, first: int) -> list[population_pb2.SignedCharter]:
-        """See ``Aggregator``."""
         reply: aggregator_pb2.GetChartersResponse = call(
             self._stub.GetCharters,
             aggregator_pb2.GetChartersRequest(population=population, first=first),
@@ -178,7 +175,6 @@ class AggregatorClient:
         return list(reply.charters)
 
     def abandon(self, task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature) -> None:
-        """See ``Aggregator``."""
         call(
             self._stub.AbandonTask,
             aggregator_pb2.AbandonTaskRequest(task=task, order=order, signature=signature),
@@ -188,7 +184,6 @@ class AggregatorClient:
         )
 
     def check_task(self, task: common_pb2.SignedTask) -> None:
-        """See ``Aggregator``."""
         call(
             self._stub.CheckTask,
             aggregator_pb2.CheckTaskRequest(task=task),
@@ -204,7 +199,6 @@ class AggregatorClient:
         signature: bytes,
         token_key: enrolment_pb2.SignedTokenKey | None = None,
     ) -> common_pb2.SignedRoundKey:
-        """See ``Aggregator``."""
         reply: aggregator_pb2.OpenRoundResponse = call(
             self._stub.OpenRound,
             aggregator_pb2.OpenRoundRequest(task=task, order=order, signature=signature, token_key=token_key),
@@ -215,7 +209,6 @@ class AggregatorClient:
         return reply.round_key
 
     def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
-        """See ``Aggregator``."""
         reply: aggregator_pb2.GetRoundResponse = call(
             self._stub.GetRound,
             aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round),
@@ -226,7 +219,6 @@ class AggregatorClient:
         return reply
 
     def close_round(self, order: bytes, signature: bytes) -> common_pb2.SignedRelease:
-        """See ``Aggregator``."""
         reply: aggregator_pb2.CloseRoundResponse = call(
             self._stub.CloseRound,
             aggregator_pb2.CloseRoundRequest(order=order, signature=signature),
@@ -237,7 +229,6 @@ class AggregatorClient:
         return reply.release
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
-        """See ``Aggregator``."""
         reply: attestation_pb2.GetEvidenceResponse = call(
             self._attestation.GetEvidence,
             attestation_pb2.GetEvidenceRequest(nonce=nonce),
@@ -248,7 +239,6 @@ class AggregatorClient:
         return reply
 
     def ledger(self, task_sha256: bytes, first: int) -> LedgerPart:
-        """See ``Aggregator``."""
         return read_ledger(
             lambda number: call(
                 self._public.GetLedger,
@@ -261,7 +251,6 @@ class AggregatorClient:
         )
 
     def hand_overs(self) -> list[hand_over_pb2.HandOver]:
-        """See ``Aggregator``."""
         reply: aggregator_pb2.GetHandOversResponse = call(
             self._stub.GetHandOvers,
             aggregator_pb2.GetHandOversRequest(),
@@ -280,7 +269,6 @@ class IssuerClient:
         self._address = address
 
     def token_key(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> enrolment_pb2.SignedTokenKey:
-        """See ``Issuer``."""
         try:
             reply: enrolment_pb2.GetTokenKeyResponse = call(
                 self._stub.GetTokenKey,

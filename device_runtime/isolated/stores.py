@@ -109,51 +109,41 @@ class MemoryStore:
         self._version: str | None = None
 
     def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
-        """As ``ServiceStore``."""
         wanted = [event for event in self._events if event.time >= since and type in (None, event.type)]
         return sorted(wanted, key=lambda event: (event.time, event.id))[-most:]
 
     def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
-        """As ``ServiceStore``."""
         return self._requests[-most:]
 
     def get(self, key: str) -> bytes | None:
-        """As ``ServiceStore``."""
         return self._local.get(key)
 
     def local_keys(self, *, prefix: str = "") -> Sequence[str]:
-        """As ``ServiceStore``."""
         return sorted(key for key in self._local if key.startswith(prefix))
 
     def downloaded(self, key: str) -> bytes | None:
-        """As ``ServiceStore``."""
         return self._downloads.get(key)
 
     def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
-        """As ``ServiceStore``."""
         return sorted(key for key in self._downloads if key.startswith(prefix))
 
     def add_request(self, app: str, asked: Columns, *, time: float) -> int:
-        """As ``ServiceStore``."""
         self._requests.append(PastRequest(len(self._requests) + 1, app, time, asked, None))
         return len(self._requests)
 
     def answer(self, request: int, rows: Sequence[Columns]) -> None:
-        """As ``ServiceStore``."""
         if not 1 <= request <= len(self._requests) or self._requests[request - 1].rows is not None:
             raise DataError(f"Expected request={request} to wait for its answer")
         asked = self._requests[request - 1]
         self._requests[request - 1] = PastRequest(request, asked.app, asked.time, asked.asked, rows)
 
     def add_event(self, type: str, data: Columns | bytes, *, time: float, request: int | None = None) -> int:
-        """As ``ServiceStore``."""
         if request is not None and not 1 <= request <= len(self._requests):
             raise DataError(f"Expected request={request} of the event to be one of the service")
         self._events.append(Event(len(self._events) + 1, type, time, data, request))
         return len(self._events)
 
     def change(self, changes: Mapping[str, bytes | None], *, time: float) -> None:
-        """As ``ServiceStore``."""
         for key, value in changes.items():
             if value is None:
                 self._local.pop(key, None)
@@ -161,7 +151,6 @@ class MemoryStore:
                 self._local[key] = value
 
     def download(self, version: str, entries: Mapping[str, bytes], *, time: float) -> bool:
-        """As ``ServiceStore``."""
         if version == self._version:
             return False
         self._version, self._downloads = version, dict(entries)
@@ -169,7 +158,6 @@ class MemoryStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """As ``ServiceStore``."""
         before = copy.deepcopy(vars(self))
         try:
             yield

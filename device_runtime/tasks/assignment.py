@@ -202,7 +202,6 @@ class AssignmentReader:
         self._known: OrderedDict[bytes, Work] = OrderedDict()
 
     def open(self, assignment: server_pb2.Assignment) -> Work:
-        """As ``open_assignment``."""
         digest = hashlib.sha256(assignment.SerializeToString(deterministic=True)).digest()
         with self._lock:
             work = self._known.get(digest)

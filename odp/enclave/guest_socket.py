@@ -56,29 +56,23 @@ class SocketGuest:
 
     @property
     def policy(self) -> bytes:
-        """See ``Guest.policy``."""
         return self._policy
 
     @property
     def image_digest(self) -> str:
-        """See ``Guest.image_digest``."""
         return self._image_digest
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
-        """See ``Guest.bind_keys``."""
         self._call("bind_keys", hpke_public=hpke_public.hex(), signing_public=signing_public.hex())
 
     def evidence(self, nonce: bytes) -> Evidence:
-        """See ``Guest.evidence``."""
         found = self._call("evidence", nonce=nonce.hex())
         return Evidence(found["token"], self._policy, found["event_log"].encode("ascii"))
 
     def sealing_key(self) -> bytes:
-        """See ``Guest.sealing_key``."""
         return bytes.fromhex(self._call("sealing_key"))
 
     def counter(self, name: str) -> MonotonicCounter:
-        """See ``Guest.counter``."""
         counter = _SocketCounter(self, name)
         # Asked once, so that a name that cannot be is refused here and not on first use.
         _ = counter.value
@@ -86,11 +80,9 @@ class SocketGuest:
 
     @property
     def slots(self) -> _SocketSlots:
-        """See ``Guest.slots``."""
         return _SocketSlots(self)
 
     def extend(self, event: str) -> None:
-        """See ``Guest.extend``."""
         self._call("extend", event=event)
 
     def ready(self, *, held: Sequence[str], refused: Sequence[str]) -> None:

@@ -73,16 +73,13 @@ class EmulatedGuest:
 
     @property
     def policy(self) -> bytes:
-        """See ``Guest.policy``."""
         return self._policy
 
     @property
     def image_digest(self) -> str:
-        """See ``Guest.image_digest``."""
         return self._image_digest
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
-        """See ``Guest.bind_keys``."""
         for what, key in (("hpke_public", hpke_public), ("signing_public", signing_public)):
             if len(key) != KEY_BYTES:
                 raise ConfigurationError(f"Expected {what} to be {KEY_BYTES} bytes, got {len(key)}")
@@ -94,7 +91,6 @@ class EmulatedGuest:
                 raise StateError("the enclave bound other keys before: one launch has one pair of keys")
 
     def evidence(self, nonce: bytes) -> Evidence:
-        """See ``Guest.evidence``."""
         if len(nonce) not in NONCE_BYTES:
             limits = f"{NONCE_BYTES.start} to {NONCE_BYTES.stop - 1}"
             raise ConfigurationError(f"Expected a nonce of {limits} bytes, got {len(nonce)}")
@@ -122,20 +118,16 @@ class EmulatedGuest:
         return Evidence(self._platform.sign(claims), self._policy, event_log)
 
     def sealing_key(self) -> bytes:
-        """See ``Guest.sealing_key``."""
         return self._platform.sealing_key(self._image_digest, debug=self._debug)
 
     def counter(self, name: str) -> MonotonicCounter:
-        """See ``Guest.counter``."""
         return self._platform.counter(name)
 
     @property
     def slots(self) -> EmulatedSlots:
-        """See ``Guest.slots``."""
         return self._platform.slots(self._image_digest, debug=self._debug)
 
     def extend(self, event: str) -> None:
-        """See ``Guest.extend``."""
         self.extend_register("runtime", event)
 
     def extend_register(self, register: str, event: str) -> None:

@@ -17,7 +17,6 @@ class RehearsalCounter:
         self.value = 0
 
     def advance(self, *, expected: int, to: int) -> None:
-        """See ``MonotonicCounter.advance``."""
         if self.value not in (expected, to):
             raise StateError(f"the counter stands at {self.value}, not at {expected}")
         self.value = to
@@ -30,16 +29,13 @@ class RehearsalSlots:
         self._secrets: dict[str, bytes] = {}
 
     def create(self, name: str) -> bytes:
-        """See ``ErasableSlots.create``."""
         self._secrets[name] = os.urandom(32)
         return self._secrets[name]
 
     def read(self, name: str) -> bytes | None:
-        """See ``ErasableSlots.read``."""
         return self._secrets.get(name)
 
     def erase(self, names: Collection[str]) -> None:
-        """See ``ErasableSlots.erase``."""
         for name in names:
             self._secrets.pop(name, None)
 

@@ -40,7 +40,6 @@ class EmulatedSlots:
         self._owner = owner
 
     def create(self, name: str) -> bytes:
-        """See ``ErasableSlots.create``."""
         path = self._path(name)
         with self._health:
             _files.make_private_folder(self._folder, marker="")
@@ -50,7 +49,6 @@ class EmulatedSlots:
         return secret
 
     def read(self, name: str) -> bytes | None:
-        """See ``ErasableSlots.read``."""
         path = self._path(name)
         secret = _files.read_private(path, limit=SECRET_BYTES)
         if secret is not None and len(secret) != SECRET_BYTES:
@@ -59,7 +57,6 @@ class EmulatedSlots:
         return None if secret == _ERASED else secret
 
     def erase(self, names: Collection[str]) -> None:
-        """See ``ErasableSlots.erase``."""
         with self._health:
             for path in [self._path(name) for name in names]:
                 self._erase(path)

@@ -53,29 +53,23 @@ class RemoteStores:
         self._handler = handler
 
     def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
-        """As ``Stores``."""
         after = None if since == -math.inf else since
         rows = self._ask(DataKind.EVENTS, type=type, since=after, most=most)
         return [Event(id, kind, time, _data(data), request) for id, kind, time, data, request in rows]
 
     def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
-        """As ``Stores``."""
         return [PastRequest(*row) for row in self._ask(DataKind.REQUESTS, most=most)]
 
     def local(self, key: str) -> bytes | None:
-        """As ``Stores``."""
         return _bytes(self._ask(DataKind.LOCAL, key=key))
 
     def local_keys(self, *, prefix: str = "") -> Sequence[str]:
-        """As ``Stores``."""
         return list(self._ask(DataKind.LOCAL, prefix=prefix))
 
     def downloaded(self, key: str) -> bytes | None:
-        """As ``Stores``."""
         return _bytes(self._ask(DataKind.DOWNLOADS, key=key))
 
     def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
-        """As ``Stores``."""
         return list(self._ask(DataKind.DOWNLOADS, prefix=prefix))
 
     def _ask(self, table: DataKind, **given: object) -> Any:

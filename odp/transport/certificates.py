@@ -90,23 +90,18 @@ class RenewedChannel(grpc.Channel):
         return self._method("unary_unary", *arguments, **named)
 
     def unary_stream(self, *arguments: Any, **named: Any) -> Any:
-        """See ``grpc.Channel``."""
         return self._method("unary_stream", *arguments, **named)
 
     def stream_unary(self, *arguments: Any, **named: Any) -> Any:
-        """See ``grpc.Channel``."""
         return self._method("stream_unary", *arguments, **named)
 
     def stream_stream(self, *arguments: Any, **named: Any) -> Any:
-        """See ``grpc.Channel``."""
         return self._method("stream_stream", *arguments, **named)
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """See ``grpc.Channel``."""
         self.current().subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
-        """See ``grpc.Channel``."""
         self.current().unsubscribe(callback)
 
     def close(self) -> None:

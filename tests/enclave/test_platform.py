@@ -122,7 +122,7 @@ def test_a_counter_never_goes_down(tmp_path: Path) -> None:
     first, second = platform.counter("ledger"), platform.counter("ledger")
     first.advance(expected=0, to=5)
     for value in (0, 4):
-        with pytest.raises(StateError, match="stands at 5, not at"):
+        with pytest.raises(StateError, match="is at 5, not at"):
             second.advance(expected=0, to=value)
         with pytest.raises(StateError, match="cannot go down from 5"):
             second.advance(expected=5, to=value)

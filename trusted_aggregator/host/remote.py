@@ -34,7 +34,6 @@ class RemoteAggregator:
         self._client = client
 
     def check_task(self, signed_task: common_pb2.SignedTask) -> None:
-        """See ``Aggregator``."""
         self._client.call(EnclaveRequest(check_task=aggregator_pb2.CheckTaskRequest(task=signed_task)))
 
     def open_round(
@@ -44,107 +43,87 @@ class RemoteAggregator:
         signature: bytes,
         token_key: enrolment_pb2.SignedTokenKey | None = None,
     ) -> Writes:
-        """See ``Aggregator``."""
         given = aggregator_pb2.OpenRoundRequest(task=signed_task, order=order, signature=signature, token_key=token_key)
         return self._writes(EnclaveRequest(open_round=given))
 
     def round_key(self, task_sha256: bytes, round: int) -> common_pb2.SignedRoundKey | None:
-        """See ``Aggregator``."""
         given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
         found = self._client.call(EnclaveRequest(round_key=given)).round_key
         return found if found.hpke_key else None
 
     def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
-        """See ``Aggregator``."""
         answer = wire.submitted_of(self._client.call(EnclaveRequest(sign_refusal=given)).submitted, 1)[0]
         if answer is None:
             raise StateError("the enclave signed no refusal; start the program again")
         return answer
 
     def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
-        """See ``Aggregator``."""
         request = EnclaveRequest()
         # In place: a message that is put into another is copied whole, and these can be long.
         request.submit.submits.extend(submits)
         return wire.submitted_of(self._client.call(request).submitted, len(submits))
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """See ``Aggregator``."""
         return self._lengths(task_sha256, round)[0]
 
     def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """See ``Aggregator``."""
         return self._lengths(task_sha256, round)[1]
 
     def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
-        """See ``Aggregator``."""
         return wire.host_parts_of(self._client.call(wire.ask_host_parts(task_sha256, round, start)))
 
     def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
-        """See ``Aggregator``."""
         given = enclave_pb2.AnnounceSurvivors(
             task_sha256=task_sha256, round=round, clients=clients, set_sha256=set_sha256
         )
         self._client.call(EnclaveRequest(announce=given))
 
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
-        """See ``Aggregator``."""
         given = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
         return self._writes(EnclaveRequest(give_up=given))
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
-        """See ``Aggregator``."""
         given = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
         return wire.charged_of(self._client.call(EnclaveRequest(charge=given)).charged)
 
     def seal_release(self, order: bytes, *, noise: bytes | None = None, host_sum: HostSum | None = None) -> Writes:
-        """See ``Aggregator``."""
         return self._writes(wire.seal_release(order, noise, host_sum))
 
     def release(self, order: bytes, *, stored: bytes) -> bytes:
-        """See ``Aggregator``."""
         given = enclave_pb2.ReleaseRound(order=order, stored=stored)
         return self._client.call(EnclaveRequest(release=given)).released.signed_release
 
     def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
-        """See ``Aggregator``."""
         return self._writes(EnclaveRequest(set_charter=signed))
 
     def charter(self, population: str) -> population_pb2.SignedCharter | None:
-        """See ``Aggregator``."""
         given = enclave_pb2.AskCharter(population=population)
         found = self._client.call(EnclaveRequest(charter=given)).charter
         return found if found.charter else None
 
     def commit(self) -> None:
-        """See ``Aggregator``."""
         self._client.call(EnclaveRequest(commit=enclave_pb2.CommitWrites()))
 
     def abandon(
         self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
     ) -> Writes:
-        """See ``Aggregator``."""
         given = aggregator_pb2.AbandonTaskRequest(task=signed_task, order=order, signature=signature)
         return self._writes(EnclaveRequest(abandon=given))
 
     def forget(self, task_sha256: bytes) -> Writes:
-        """See ``Aggregator``."""
         return self._writes(EnclaveRequest(forget_task=enclave_pb2.ForgetTask(task_sha256=task_sha256)))
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
-        """See ``Aggregator``."""
         given = aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256)
         found = self._client.call(EnclaveRequest(ledger=given)).ledger
         return (found.head, found.signature) if found.head else None
 
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
-        """See ``Aggregator``."""
         only = aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round)
         found = self._client.call(EnclaveRequest(rounds=enclave_pb2.AskRounds(only=only)))
         return next(iter(wire.round_states_of(found.rounds)), None)
 
     def round_states(self) -> list[RoundState]:
-        """See ``Aggregator``."""
         return wire.round_states_of(self._client.call(EnclaveRequest(rounds=enclave_pb2.AskRounds())).rounds)
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
@@ -153,15 +132,12 @@ class RemoteAggregator:
         return self._client.call(EnclaveRequest(evidence=given)).evidence
 
     def draw_nonce(self) -> bytes:
-        """See ``Aggregator``."""
         return self._client.call(EnclaveRequest(ask_nonce=enclave_pb2.AskNonce())).nonce.nonce
 
     def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> Writes:
-        """See ``Aggregator``."""
         return self._writes(EnclaveRequest(begin_hand_over=request))
 
     def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
-        """See ``Aggregator``."""
         return self._client.call(EnclaveRequest(finish_hand_over=request)).package
 
     def _lengths(self, task_sha256: bytes, round: int) -> tuple[int | Refusal, int | Refusal]:

@@ -87,7 +87,6 @@ class PredecessorClient:
         self._control_address = control_address
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
-        """See ``Predecessor``."""
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
         found: attestation_pb2.GetEvidenceResponse = call(
             self._attestation.GetEvidence, request, timeout=SHORT_DEADLINE, what="ask the aggregator for its evidence",
@@ -96,7 +95,6 @@ class PredecessorClient:
         return found
 
     def nonce(self) -> bytes:
-        """See ``Predecessor``."""
         reply: aggregator_pb2.AskNonceResponse = call(
             self._stub.AskNonce, aggregator_pb2.AskNonceRequest(), timeout=SHORT_DEADLINE,
             what="ask the aggregator for a nonce", address=self._control_address,
@@ -104,7 +102,6 @@ class PredecessorClient:
         return reply.nonce
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
-        """See ``Predecessor``."""
         reply: hand_over_pb2.HandOverResponse = call(
             self._stub.HandOver, request, timeout=LONG_DEADLINE, what="take the aggregator's populations over",
             address=self._control_address,
@@ -112,7 +109,6 @@ class PredecessorClient:
         return reply
 
     def records(self, after: str) -> list[SealedRecord]:
-        """See ``Predecessor``."""
         reply: aggregator_pb2.GetHandedRecordsResponse = call(
             self._stub.GetHandedRecords, aggregator_pb2.GetHandedRecordsRequest(after=after), timeout=LONG_DEADLINE,
             what="fetch the records that were handed over", address=self._control_address,
@@ -120,7 +116,6 @@ class PredecessorClient:
         return [SealedRecord(record.key, record.data) for record in reply.records]
 
     def charters(self, population: str) -> list[population_pb2.SignedCharter]:
-        """See ``Predecessor``."""
         found: list[population_pb2.SignedCharter] = []
         while True:
             request = aggregator_pb2.GetChartersRequest(population=population, first=len(found))
@@ -133,7 +128,6 @@ class PredecessorClient:
             found += reply.charters
 
     def history(self) -> list[hand_over_pb2.HandOver]:
-        """See ``Predecessor``."""
         reply: aggregator_pb2.GetHandOversResponse = call(
             self._stub.GetHandOvers, aggregator_pb2.GetHandOversRequest(), timeout=SHORT_DEADLINE,
             what="fetch the hand-overs before", address=self._control_address,

@@ -86,7 +86,6 @@ class EnclaveRound(Round):
 
     @classmethod
     def draw_noise(cls, query: Query, noise: IntegerNoise) -> RoundNoise:
-        """See ``Round``."""
         return draw_round_noise(query, noise)
 
     @property
@@ -95,7 +94,6 @@ class EnclaveRound(Round):
         return len(self._accepted_set)
 
     def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
-        """See ``Round``."""
         judged: list[Judged | Refusal] = [Refusal.MALFORMED] * len(sealed)
         opened: list[tuple[int, Judged]] = []
         for number, one in enumerate(sealed):
@@ -114,11 +112,9 @@ class EnclaveRound(Round):
         return judged
 
     def keep(self, judged: Sequence[Judged | Refusal]) -> list[Refusal | None]:
-        """See ``Round``."""
         return [one if isinstance(one, Refusal) else self._keep(one) for one in judged]
 
     def resubmit(self, stored: Iterable[bytes]) -> None:
-        """See ``Round``."""
         remaining = iter(stored)
         while block := list(itertools.islice(remaining, self._block)):
             self._resubmit(block)

@@ -40,7 +40,6 @@ class MaskedHost(EnclaveHost):
         return charged is not None and charged.host_part_bytes > 0
 
     def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
-        """See ``EnclaveHost``."""
         length = self._core.host_part_bytes(request.task_sha256, request.round)
         if isinstance(length, Refusal):
             return self._core.sign_refusal(masked_request(request, request.sealed_contribution, b""))
@@ -50,11 +49,9 @@ class MaskedHost(EnclaveHost):
         return Submission(given, request.masked_vector)
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
-        """See ``EnclaveHost``."""
         return self._core.host_part_bytes(header.task_sha256, header.round)
 
     def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> aggregator_pb2.SubmitRequest:
-        """See ``EnclaveHost``."""
         return masked_request(header, header.sealed_contribution, b"")
 
     def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:

@@ -37,7 +37,6 @@ class SecAggRound(Round):
 
     @classmethod
     def require(cls, query: Query) -> None:
-        """See ``Round``."""
         dense(query, aggregation="secagg+")
 
     @classmethod

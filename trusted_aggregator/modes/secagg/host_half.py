@@ -19,25 +19,20 @@ class SecAggHost(HostHalf):
         self._rounds = rounds
 
     def holds(self, key: Key, charged: Charged | None) -> bool:
-        """See ``HostHalf``."""
         return self._rounds.holds(key)
 
     def opening(self, request: aggregator_pb2.OpenRoundRequest) -> contextlib.AbstractContextManager[None]:
-        """See ``HostHalf``."""
         return kept(self._rounds, request)
 
     def closing(self, key: Key) -> contextlib.AbstractContextManager[None]:
-        """See ``HostHalf``."""
         return self._rounds.closing(key)
 
     def contributions(self, state: RoundState) -> int:
-        """See ``HostHalf``."""
         if state.status is not Status.OPEN:
             return state.contributions
         return self._rounds.survivors((state.task_sha256, state.round))
 
     def has_uncounted(self, key: Key) -> bool:
-        """See ``HostHalf``."""
         try:
             return self._rounds.survivors(key) > 0
         except PrivacyError:  # its sessions failed: it never has a sum
@@ -62,5 +57,4 @@ class SecAggHost(HostHalf):
             return self._rounds.take_sum((charged.task_sha256, charged.round), survivors)
 
     def forget(self, key: Key) -> None:
-        """See ``HostHalf``."""
         self._rounds.forget(key)
