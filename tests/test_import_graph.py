@@ -18,6 +18,8 @@ SERVICES = ("device_runtime", "distributor", "server", "trusted_aggregator")
 PACKAGES = ("odp", *SERVICES, "benchmarks")
 #: Folders of odp that start services, and its front door, which names `Device` for type checkers.
 STARTERS = ("odp.cli", "odp.local", "odp.simulation")
+#: What draws noise from a seed, or measures a model on all data.
+SIMULATED = ("odp.evaluation", "odp.simulation")
 FRONT_DOOR = ("odp", "device_runtime.sdk")
 #: These folders still import each other: `odp.task` reads the configurations of single algorithms, whose base is in
 #: `odp.algorithms` beside the table of all algorithms.
@@ -100,6 +102,18 @@ def foreign_services(graph: Graph) -> list[str]:
     )
 
 
+def reached(graph: Graph, package: str) -> set[str]:
+    """The modules of ``package``, and all that they import, directly or not."""
+    found: set[str] = set()
+    waiting = [module for module in graph if within(module, (package,))]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting.extend(graph[module])
+    return found
+
+
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return imports(ROOT)
@@ -116,6 +130,12 @@ def test_folders_import_each_other_in_no_circle(graph: Graph) -> None:
 
 def test_no_service_imports_another_and_odp_imports_services_only_where_it_starts_them(graph: Graph) -> None:
     assert foreign_services(graph) == []
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_service_reaches_the_seeded_noise_of_simulations(graph: Graph, service: str) -> None:
+    assert [module for module in reached(graph, service) if within(module, SIMULATED)] == []
+    assert any(within(module, SIMULATED) for module in reached(graph, "odp.cli"))
 
 
 def plant(root: Path, **sources: str) -> Graph:
