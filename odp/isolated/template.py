@@ -33,6 +33,7 @@ from typing import Any
 
 _LARGEST = 8 * 2**20
 _DESCRIPTORS = 64
+_CONTROL = 3
 _HEADER = 1
 _WAITS, _WAIT_SECONDS = 100, 0.002
 # Loaded by others when they are first used, and by nobody once there are no files.
@@ -124,9 +125,10 @@ class Template:
 
 def main() -> None:
     """Prepares in namespaces of its own, and serves."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    # Nothing else was passed on, and numbers are few from here on.
-    os.closerange(control.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    # Nothing else was passed on. The number is below the limit from here on, so that a call's process closes its copy.
+    os.dup2(int(sys.argv[1]), _CONTROL, inheritable=False)
+    os.closerange(_CONTROL + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    control = socket.socket(fileno=_CONTROL)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
     held = next(names for names in namespaces.ATTEMPTS if not names or namespaces.unshare(names))
     if "namespace-process" in held:

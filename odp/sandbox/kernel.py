@@ -121,7 +121,8 @@ def close_all_but(kept: set[int], *, debug: bool = False) -> bool:
             os.dup2(null, standard)
     stay = sorted({*kept, *_STANDARD})
     end = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _MOST_DESCRIPTORS)
-    for low, high in zip([-1, *stay], [*stay, end], strict=True):
+    # A descriptor that was opened under a higher limit may lie beyond the one of now.
+    for low, high in zip([-1, *stay], [*stay, _MOST_DESCRIPTORS], strict=True):
         # An empty range that ends at zero would close all.
         if low + 1 < high:
             os.closerange(low + 1, high)

@@ -313,6 +313,15 @@ def test_it_has_its_channel_and_no_other_descriptor(attacker: Attacker) -> None:
     assert len(first) == 4
 
 
+def test_it_has_no_other_descriptor_where_the_app_has_hundreds(start: Callable[..., IsolatedHost]) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(Path(os.devnull).open("rb"))
+        found = Attacker(start("hostile.py")).attempt("descriptors")
+    assert found[:3] == [0, 1, 2]
+    assert len(found) == 4
+
+
 def test_no_page_of_a_file_is_mapped_in_it(attacker: Attacker) -> None:
     attacker.host.restrictions()
     template = attacker.host._lanes[True].template
