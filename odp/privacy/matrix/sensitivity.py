@@ -1,0 +1,224 @@
+"""The most that one user moves an encoded stream, over all rounds that it may be in: exact, in whole numbers.
+
+Let C be the encoder matrix, and let a user add a vector of norm at most 1 in each round of a set p of rounds. It moves
+C G by at most ``max over allowed p of |sum over i in p of C[:, i]|`` in the Frobenius norm if no entry of C'C is
+negative, and whatever the signs if columns that can meet are orthogonal. Entries of C are whole numbers over 2^bits, so
+squared sensitivities are whole numbers over 4^bits: nothing here is rounded, but for the last root, upwards.
+
+====================  =======================  ============================================================
+matrix                result                   by
+====================  =======================  ============================================================
+Toeplitz, entries     exact                    the earliest rounds, as close as allowed, are the worst
+not rising
+banded, separation    exact                    columns of a pattern have no row in common: their norms add up
+>= bands
+binary tree           exact up to 8 rounds     dynamic programming over blocks (counts, first and last round)
+                      per user; then a bound   the last line of this table; 1 to 3 % above in the cases compared
+any, entries >= 0     upper bound              each round of a pattern with its own worst companions
+====================  =======================  ============================================================
+
+Sources: Choquette-Choo et al. 2023 (theorem 2.1: signs; section 4: bands), arXiv 2405.13763 (theorem 2: Toeplitz),
+Kairouz et al. 2021 (trees).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odp import _validate
+from odp.errors import ConfigurationError, PrivacyError
+from odp.numerics.arrays import Float64Array, Int64Array
+from odp.privacy.matrix.participation import Participation
+
+_EXACT = 2**53
+_MOST_EXACT = 8  # rounds per user: with more, the blocks of a tree have too many different squares
+_MOST_DENSE = 4096
+_NEVER = np.int64(2**40)
+
+
+def root_upwards(square: Fraction) -> float:
+    """A float that is at least the root of ``square``, and at most a part in 1e15 above it.
+
+    >>> root_upwards(Fraction(9, 4))
+    1.5
+    """
+    scale = 1 << 128
+    whole = square.numerator * scale * scale
+    root = math.isqrt(whole // square.denominator)
+    exact = root * root * square.denominator == whole
+    found = Fraction(root if exact else root + 1, scale)
+    nearest = float(found)
+    return nearest if Fraction(nearest) >= found else math.nextafter(nearest, math.inf)
+
+
+def of_toeplitz(coefficients: Sequence[int], allowed: Participation) -> int:
+    """Squared sensitivity of the Toeplitz matrix with these first numbers of its first column; the others are 0.
+
+    Raises:
+        PrivacyError: a coefficient is negative or above the one before it: the closed form is not for those.
+    """
+    if any(later > earlier for earlier, later in itertools.pairwise(coefficients)):
+        raise PrivacyError("Expected the coefficients of a Toeplitz matrix to be non-increasing")
+    if not coefficients or coefficients[-1] < 0:
+        raise PrivacyError("Expected the coefficients of a Toeplitz matrix to be non-negative")
+    column = np.zeros(allowed.rounds, dtype=object)
+    values = np.array([int(value) for value in coefficients[: allowed.rounds]], dtype=object)
+    for start in range(0, allowed.largest * allowed.separation, allowed.separation):
+        width = min(len(values), allowed.rounds - start)
+        column[start : start + width] += values[:width]
+    return int(column @ column)
+
+
+def of_disjoint_columns(squares: Sequence[int], allowed: Participation) -> int:
+    """Squared sensitivity where columns at least ``separation`` apart have no row in common.
+
+    ``squares`` are the squared norms of the columns. Holds whatever the signs.
+    """
+    best = [0] * (allowed.rounds + 1)
+    for _ in range(allowed.largest):
+        after = [0] * (allowed.rounds + 1)
+        for place, square in enumerate(squares, start=1):
+            before = best[max(0, place - allowed.separation)]
+            after[place] = max(after[place - 1], before + square)
+        best = after
+    return best[-1]
+
+
+def upper_bound(matrix: Int64Array, allowed: Participation) -> int:
+    """Upper bound of the squared sensitivity of any matrix int64 [rows, rounds] without negative entries.
+
+    With X = C'C, a pattern p has the square ``sum over i in p of (X[i,i] + sum over j in p, j != i, of X[i,j])``. Each
+    bracket is at most its maximum over all patterns through i, and then one pattern of rounds is the worst. Equal to
+    the truth where X[i,j] is 0 for all rounds that can meet. Time O(rounds^2 most), memory 16 rounds^2 bytes.
+
+    Raises:
+        PrivacyError: an entry is negative.
+        ConfigurationError: entries are so large that sums of their products are not exact in float64.
+    """
+    if matrix.min() < 0:
+        raise PrivacyError("Expected the entries of an encoder matrix to be non-negative")
+    floats = matrix.astype(np.float64)
+    gram = floats.T @ floats
+    if gram.max() * len(gram) >= _EXACT:  # otherwise every sum below is a whole number that a double holds
+        raise ConfigurationError("Expected smaller entries of the encoder matrix: take fewer bits")
+    rounds = np.arange(allowed.rounds)
+    apart = np.abs(rounds[:, None] - rounds[None, :]) >= allowed.separation
+    companions = _heaviest(np.where(apart, gram, 0.0), allowed, allowed.largest - 1)
+    return int(_heaviest((np.diag(gram) + companions)[None, :], allowed, allowed.largest)[0])
+
+
+def _heaviest(values: Float64Array, allowed: Participation, most: int) -> Float64Array:
+    """For each row of ``values`` [m, rounds], the largest sum over a pattern of at most ``most`` rounds, [m]."""
+    columns = np.ascontiguousarray(values.T)
+    best = np.zeros((allowed.rounds + 1, len(values)))
+    for _ in range(most):
+        after = np.zeros_like(best)
+        for place in range(1, allowed.rounds + 1):
+            before = best[max(0, place - allowed.separation)]
+            np.maximum(after[place - 1], before + columns[place - 1], out=after[place])
+        best = after
+    found: Float64Array = best[-1]
+    return found
+
+
+# For blocks of a tree: (rounds of the user in the block, sum of squares) -> the earliest possible last round of the
+# user, by the round before which it may not take part; both counted from the start of the block, ``_NEVER`` for none.
+_Block = dict[tuple[int, int], NDArray[np.int64]]
+
+
+def of_tree(allowed: Participation) -> int:
+    """Squared sensitivity of the binary tree with the nodes that prefix sums need: (t - lowbit(t), t] for t = 1, 2, ...
+
+    Of two sibling blocks, only the left one is a node. A user with c rounds below a node moves it by c.
+
+    Raises:
+        ConfigurationError: more than 8 rounds per user and more than 4,096 rounds: too many for either way.
+    """
+    if allowed.largest > _MOST_EXACT:
+        _validate.integer(low=1, high=_MOST_DENSE, rounds=allowed.rounds)
+        return upper_bound(tree_matrix(allowed.rounds), allowed)
+    sizes = [1 << bit for bit in reversed(range(allowed.rounds.bit_length())) if allowed.rounds >> bit & 1]
+    blocks = _complete_blocks(allowed, max(sizes))
+    whole, start = _as_node(blocks[sizes[0]]), sizes[0]
+    for size in sizes[1:]:
+        whole = _joined(whole, start, _as_node(blocks[size]), size, allowed)
+        start += size
+    return max((square for _, square in whole), default=0)
+
+
+def tree_matrix(rounds: int) -> Int64Array:
+    """The encoder matrix of that tree, 0 or 1, int64 [rounds, rounds]; row t - 1 is the node that ends at t."""
+    matrix = np.zeros((rounds, rounds), dtype=np.int64)
+    for end in range(1, rounds + 1):
+        matrix[end - 1, end - (end & -end) : end] = 1
+    return matrix
+
+
+def _complete_blocks(allowed: Participation, largest: int) -> dict[int, _Block]:
+    """Blocks of 1, 2, 4, .. rounds, without their own node."""
+    size = 1
+    blocks: dict[int, _Block] = {1: {(1, 0): np.array([0, _NEVER], dtype=np.int64)}}
+    while size < largest:
+        blocks[2 * size] = _joined(_as_node(blocks[size]), size, blocks[size], size, allowed)
+        size *= 2
+    return blocks
+
+
+def _as_node(block: _Block) -> _Block:
+    return {(count, square + count * count): last for (count, square), last in block.items()}
+
+
+def _joined(left: _Block, left_size: int, right: _Block, right_size: int, allowed: Participation) -> _Block:
+    """Two neighbouring blocks as one of ``left_size + right_size`` rounds."""
+    joined: _Block = {}
+    floors = np.arange(left_size + right_size + 1)
+    in_right = np.maximum(floors - left_size, 0)
+
+    def offer(count: int, square: int, last: NDArray[np.int64]) -> None:
+        known = joined.get((count, square))
+        joined[count, square] = last if known is None else np.minimum(known, last)
+
+    padding = np.full(right_size, _NEVER)
+    for (count, square), last in left.items():
+        offer(count, square, np.concatenate((last, padding)))
+    for (count, square), last in right.items():
+        offer(count, square, left_size + last[in_right])
+    for (count, square), last in left.items():
+        # Where the right part may begin, after the last round in the left one; beyond the block where there is none.
+        resumes = np.minimum(np.maximum(last + allowed.separation - left_size, 0), right_size)
+        for (more, squares), last_right in right.items():
+            if count + more <= allowed.largest:
+                both = np.concatenate((left_size + last_right[resumes], padding))
+                offer(count + more, square + squares, both)
+    return _undominated({key: np.minimum(last, _NEVER) for key, last in joined.items()})
+
+
+def _undominated(block: _Block) -> _Block:
+    """Without the entries that another one, of as many rounds and a larger square, makes useless."""
+    kept: _Block = {}
+    for (count, square), last in sorted(block.items(), key=lambda item: (item[0][0], -item[0][1])):
+        if last[0] >= _NEVER:
+            continue
+        better = [other for (rounds, _), other in kept.items() if rounds == count]
+        if not any((other <= last).all() for other in better):
+            kept[count, square] = last
+    return kept
+
+
+def patterns(allowed: Participation) -> Iterator[tuple[int, ...]]:
+    """Every allowed set of rounds, the empty one first: for brute force with few rounds."""
+
+    def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        yield chosen
+        if len(chosen) < allowed.most:
+            first = chosen[-1] + allowed.separation if chosen else 0
+            for place in range(first, allowed.rounds):
+                yield from extend((*chosen, place))
+
+    return extend(())
