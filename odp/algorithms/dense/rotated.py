@@ -162,7 +162,7 @@ def quantise(
             uniform = (round_hashes(np.asarray(seed), round, places[part]) >> np.uint64(11)) * 2.0**-53
             steps = np.floor(rotated[user, part] / grid.step + uniform)
             numbers[user, part] = np.clip(steps, -grid.largest, grid.largest)
-    for user in np.flatnonzero([_squares(row) > grid.limit for row in numbers]):
+    for user in np.flatnonzero([_squares(row) > grid.limit for row in numbers]).tolist():
         row = numbers[user]
         numbers[user] = np.trunc(row * (math.sqrt(grid.limit / _squares(row)) * (1.0 - 2.0**-50)))
     return numbers
@@ -210,7 +210,8 @@ def decode(grid: RotatedGrid, payload: bytes) -> Int64Array:
 
 def to_values(grid: RotatedGrid, total: npt.NDArray[np.number], *, rotation: Rotation) -> Float64Array:
     """A sum of numbers, noise included, rotated back, float64 [size] in data units: post-processing."""
-    return rotation.undo((total.astype(np.float64) * grid.step)[None, :])[0]
+    values: Float64Array = rotation.undo((total.astype(np.float64) * grid.step)[None, :])[0]
+    return values
 
 
 def _squares(numbers: Int64Array) -> int:
