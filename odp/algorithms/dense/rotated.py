@@ -32,10 +32,10 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.algorithms.dense.rotation import MOST_SIZE, Rotation, largest_power
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import ConfigurationError, ContributionRefused, DataError, Refusal
 from odp.numerics.arrays import Float64Array, Int64Array
-from odp.numerics.hadamard import MOST_SIZE, Rotation, largest_power
 
 LEAST_WIDTH = 8
 LARGEST_WIDTH = 16

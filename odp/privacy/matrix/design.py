@@ -14,6 +14,21 @@ matrix                for                                                found b
 ``TreeMatrix``        return times that nobody knows                     nothing to find
 ====================  =================================================  ==========================================
 
+Worst and root-mean-square error of 2,000 rounds, at most 6 per user, 313 or more apart, and what an encoder keeps:
+
+=============================  =====  =====  ====================
+matrix                         worst  mean   vectors kept
+=============================  =====  =====  ====================
+tree                           25.9   19.1   11 of 64 bits
+banded Toeplitz, 31 bands      21.7   16.2   30 of 32 bits
+banded Toeplitz, 313 bands     10.5   9.0    312 of 32 bits
+optimal Toeplitz               11.5   11.0   1,999 of 32 bits
+BLT, 2 buffers                 10.9   9.4    2 of 64 bits
+BLT, 4 buffers                 10.8   9.7    4 of 64 bits
+=============================  =====  =====  ====================
+
+So a banded matrix has as many bands as the separation, and where those are too many to keep, a BLT is next to it.
+
 Sources: Fichtenberger, Henzinger, Upadhyay 2023 (closed form); Choquette-Choo et al. 2023, equation 6 (BandMF);
 Dvijotham et al. 2024 (rational approximations of 1 / sqrt(1 - x)).
 """
@@ -36,6 +51,7 @@ MOST_DENSE_ROUNDS = 2048
 _MOST_STEPS = 500
 _MAX_NORM_POWER = 16.0  # of squared row norms: their 16-norm is within 3 % of the largest of 1,000 equal ones squared
 _TOLERANCE = 1e-12
+_MOST_BANDS = 16  # vectors of 32 bits: as much state as that of a BLT of 8 buffers
 _DENSE_TOLERANCE = 1e-6  # of the logarithm of the error, per step: a further digit takes minutes
 
 
@@ -44,6 +60,13 @@ class Error(enum.Enum):
 
     WORST = "worst"
     MEAN = "mean"
+
+
+def recommended(allowed: Participation, *, error: Error = Error.WORST) -> BandedMatrix | BufferedMatrix:
+    """The matrix to take unless there is a reason: banded where the bands are few, else a BLT, by the table above."""
+    if allowed.separation <= _MOST_BANDS:
+        return banded_toeplitz(allowed.rounds, allowed.separation, error=error)
+    return blt(allowed, error=error)
 
 
 def optimal_coefficients(rounds: int) -> Float64Array:

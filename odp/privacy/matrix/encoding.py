@@ -122,6 +122,9 @@ class EncoderMatrix(Protocol):
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> Encoder:
         """A new encoder for sums of ``size`` numbers within ``limit`` steps, or the one that wrote ``state``.
 
+        ``limit`` has to hold whatever devices send (the most contributions times the largest number of one): a refusal
+        of a round must not depend on data.
+
         Raises:
             ConfigurationError: encoded numbers could leave 62 bits.
             StateError: the state is of another stream, or was cut.

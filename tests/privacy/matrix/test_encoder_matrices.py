@@ -20,6 +20,7 @@ from odp.privacy.matrix.design import (
     optimal_coefficients,
     optimal_toeplitz,
     rational_approximation,
+    recommended,
 )
 
 LIMIT = 2**24
@@ -306,3 +307,27 @@ def test_matrices_that_no_rule_covers_are_refused():
     assert negative.squared_sensitivity(Participation(rounds=3, most=1, separation=3)) == 6
     with pytest.raises(ConfigurationError, match="rounds"):
         TreeMatrix(5).sensitivity(Participation(rounds=6, most=1, separation=1))
+
+
+@pytest.mark.parametrize(("separation", "kind"), [(1, BandedMatrix), (16, BandedMatrix), (17, BufferedMatrix)])
+def test_the_recommended_matrix_keeps_few_vectors_and_is_better_than_a_tree(separation, kind):
+    allowed = Participation(rounds=96, most=4, separation=separation)
+    found, tree = recommended(allowed), TreeMatrix(96)
+    assert isinstance(found, kind)
+    assert isinstance(found, BufferedMatrix) or found.bands == separation
+    if separation > 1:
+        cost = found.sensitivity(allowed) * found.noise_factors().max()
+        assert cost < tree.sensitivity(allowed) * tree.noise_factors().max()
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200)
+def test_bytes_that_are_no_state_are_refused(data):
+    for matrix in (TreeMatrix(4), optimal_toeplitz(4), BufferedMatrix([0.5], [0.5], 4)):
+        for make in (lambda state, m=matrix: m.encoder(1, limit=9, state=state), matrix_decoder(matrix)):
+            with pytest.raises(StateError):
+                make(data)
+
+
+def matrix_decoder(matrix: EncoderMatrix):
+    return lambda state: matrix.decoder(1, state=state)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
+from odp.algorithms.dense.rotation import Rotation, largest_power, transform
 from odp.errors import ConfigurationError, DataError
-from odp.numerics.hadamard import Rotation, largest_power, transform
 
 
 @pytest.mark.parametrize("bits", range(11))
