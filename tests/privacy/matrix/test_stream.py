@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from odp.errors import ConfigurationError, PrivacyError
+from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
 from odp.privacy import Adjacency, accounting
 from odp.privacy.events import GaussianRelease
+from odp.privacy.ledger import Ledger
+from odp.privacy.ledger_entry import Budget
 from odp.privacy.matrix import BandedMatrix, Participation, Stream, StreamRelease, TreeMatrix
 from odp.privacy.matrix.design import band_mf, blt, optimal_toeplitz
 from odp.privacy.mechanisms import GaussianNoise
@@ -137,3 +139,19 @@ def test_numbers_that_make_no_stream_are_refused():
     for wrong in ({"size": 0}, {"clip": 0.0}, {"step": 2.0}, {"noise_std": 0.001}, {"allowed": other}):
         with pytest.raises(ConfigurationError):
             Stream(**{**good, **wrong})
+
+
+def test_a_ledger_is_charged_once_for_a_whole_stream():
+    event = stream(TreeMatrix(64), most=4, separation=16, noise_std=20.0).event("update")
+    budget = Budget(5.0, 1e-6)
+    charged = Ledger("people").charge(
+        task_id="aa" * 16, round=0, events=[event], contributions=100, population_size=1000,
+        id_set_sha256=bytes(32), task_budget=budget, population_budget=budget,
+    )  # fmt: skip
+    assert charged.entries[0].task_epsilon == accounting.epsilon([event], delta=1e-6)
+    assert b"matrix_gaussian" in charged.encode()
+    with pytest.raises(BudgetExceeded):
+        charged.charge(
+            task_id="aa" * 16, round=1, events=[event] * 400, contributions=100, population_size=1000,
+            id_set_sha256=bytes(32), task_budget=budget, population_budget=budget,
+        )  # fmt: skip
