@@ -118,9 +118,7 @@ class Schedule:
 
     def event(self, block: Block) -> Event:
         """What one round of ``block`` is charged."""
-        release = GaussianRelease(
-            self.name, 1.0, block.noise_multiplier, self.coordinates, adjacency=self.adjacency
-        )  # fmt: skip
+        release = GaussianRelease(self.name, 1.0, block.noise_multiplier, self.coordinates, adjacency=self.adjacency)
         if block.probability >= 1.0:
             return release
         return SampledRound((release,), Sampling(block.probability, self.population, self.cap(block)))
@@ -278,9 +276,7 @@ class StopRule:
             BudgetExceeded: it is above the budget: the round must not begin.
             PrivacyError: what is added to delta uses it up.
         """
-        return epsilon_within(
-            self._who, self._spent, events, budget=self._budget.epsilon, delta=self._budget.delta
-        )  # fmt: skip
+        return epsilon_within(self._who, self._spent, events, budget=self._budget.epsilon, delta=self._budget.delta)
 
     def allows(self, events: Sequence[Event]) -> bool:
         """Whether ``require`` returns."""

@@ -84,9 +84,7 @@ def optimal_toeplitz(rounds: int, *, bits: int = DEFAULT_BITS) -> BandedMatrix:
     return BandedMatrix.toeplitz(optimal_coefficients(rounds), rounds=rounds, bits=bits)
 
 
-def banded_toeplitz(
-    rounds: int, bands: int, *, error: Error = Error.WORST, bits: int = DEFAULT_BITS
-) -> BandedMatrix:  # fmt: skip
+def banded_toeplitz(rounds: int, bands: int, *, error: Error = Error.WORST, bits: int = DEFAULT_BITS) -> BandedMatrix:
     """The Toeplitz matrix with ``bands`` falling diagonals of least error, for a separation of ``bands`` or more.
 
     Raises ConfigurationError for more bands than rounds.
@@ -103,9 +101,7 @@ def banded_toeplitz(
 
     found = _least(cost, start[1:], bounds=[(0.0, 1.0)] * (bands - 1), tolerance=_TOLERANCE)
     # The closed form of the sensitivity is for falling coefficients, which these are but for the last digits.
-    return BandedMatrix.toeplitz(
-        np.minimum.accumulate(np.concatenate(([1.0], found))), rounds=rounds, bits=bits
-    )  # fmt: skip
+    return BandedMatrix.toeplitz(np.minimum.accumulate(np.concatenate(([1.0], found))), rounds=rounds, bits=bits)
 
 
 def _toeplitz_cost(coefficients: Float64Array, weights: Float64Array) -> tuple[float, Float64Array]:
@@ -126,9 +122,7 @@ def _toeplitz_cost(coefficients: Float64Array, weights: Float64Array) -> tuple[f
     return float(np.log(squares) + np.log(error)), 2.0 * coefficients[1:] / squares + by_error / error
 
 
-def band_mf(
-    rounds: int, bands: int, *, error: Error = Error.MEAN, bits: int = DEFAULT_BITS
-) -> BandedMatrix:  # fmt: skip
+def band_mf(rounds: int, bands: int, *, error: Error = Error.MEAN, bits: int = DEFAULT_BITS) -> BandedMatrix:
     """BandMF: the matrix with ``bands`` bands and columns of norm 1 of least error, for a separation >= ``bands``.
 
     Its squared sensitivity is the number of participations, or just below it: columns are rounded toward zero. The
@@ -202,9 +196,7 @@ def _banded_cost(raw: Float64Array, power: float) -> tuple[float, Float64Array]:
     return float(np.log(largest) + np.log(scaled.sum()) / power), gradient.ravel()
 
 
-def blt(
-    allowed: Participation, *, buffers: int = 4, error: Error = Error.WORST
-) -> BufferedMatrix:  # fmt: skip
+def blt(allowed: Participation, *, buffers: int = 4, error: Error = Error.WORST) -> BufferedMatrix:
     """The BLT of least error under ``allowed``, from a rational approximation of 1 / sqrt(1 - x).
 
     Raises ConfigurationError for a number of buffers out of range.

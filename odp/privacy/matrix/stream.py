@@ -78,9 +78,7 @@ class Stream:
         _validate.positive(clip=clip, step=step)
         largest_mu = mu_for(epsilon=epsilon, delta=delta, coordinates=size * matrix.rounds)
         moved = _moved(matrix, allowed, size=size, clip=clip, step=step)
-        return cls(
-            matrix=matrix, allowed=allowed, size=size, clip=clip, step=step, noise_std=moved / largest_mu
-        )  # fmt: skip
+        return cls(matrix=matrix, allowed=allowed, size=size, clip=clip, step=step, noise_std=moved / largest_mu)
 
     @property
     def encoded_step(self) -> float:
