@@ -1,0 +1,86 @@
+"""``odp.models.glm.training`` for many users at once: with numba in machine code, without it one after the other."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.errors import DataError
+from odp.models.glm.examples import UsersExamples
+from odp.models.glm.shape import Family, GlmShape
+from odp.models.glm.training import difference
+from odp.models.local_training import LocalTraining
+from odp.numerics.arrays import Float32Array
+
+
+def differences(
+    shape: GlmShape,
+    start: Float32Array,
+    examples: UsersExamples,
+    training: LocalTraining,
+    *,
+    seeds: npt.NDArray[np.uint64],
+    round: int,
+    users: slice = slice(None),
+    out: Float32Array | None = None,
+) -> Float32Array:
+    """What training moves the parameters by, for each of some users: float32 [users, size].
+
+    Equal to ``odp.models.glm.training.difference`` up to float32 rounding. Memory is that of the result.
+
+    Args:
+      start: parameters of the round, float32 [size].
+      seeds: of the chosen users, 64 bits each.
+      users: consecutive ones; all by default.
+      out: filled and returned where given, float32 [users, size]: fresh memory costs a tenth of the work.
+
+    Raises:
+      DataError: examples have another number of features, or there is not one seed per user.
+    """
+    first, last, _ = users.indices(examples.users)
+    if len(seeds) != last - first:
+        raise DataError(f"Expected one seed per user, {last - first} (got {len(seeds)})")
+    if examples.features.shape[1] != shape.features:
+        raise DataError(f"Expected examples of {shape.features} features (got {examples.features.shape[1]})")
+    found = np.empty((len(seeds), shape.size), dtype=np.float32) if out is None else out
+    if found.shape != (len(seeds), shape.size) or found.dtype != np.float32:
+        raise DataError(f"Expected out to be float32 [{len(seeds)}, {shape.size}]")
+    if not _compiled():
+        for place, seed in enumerate(seeds):
+            own = examples.of(first + place)
+            found[place] = difference(shape, start, *own, training, seed=int(seed), round=round)
+        return found
+    from odp.models.glm import kernels
+    from odp.numerics.float32_tiles import LANES
+
+    features = examples.features
+    direct = features.dtype == np.float32 and examples.scale == 1.0 and shape.features % LANES == 0
+    kernels.differences(
+        list(Family).index(Family(shape.family)),
+        np.ascontiguousarray(start, dtype=np.float32),
+        shape.outputs,
+        features,
+        features.reshape(-1) if direct else np.empty(0, dtype=np.float32),
+        examples.targets,
+        examples.rows,
+        examples.offsets[first : last + 1],
+        np.float32(examples.scale),
+        seeds,
+        round,
+        training.epochs,
+        training.batch,
+        training.most_examples,
+        training.rate,
+        training.proximal,
+        training.shuffle,
+        found,
+    )
+    return found
+
+
+@functools.cache
+def _compiled() -> bool:
+    return importlib.util.find_spec("numba") is not None

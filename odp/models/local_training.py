@@ -1,0 +1,77 @@
+"""How a device trains a model on its own examples: epochs of stochastic gradient descent in batches, in a drawn order.
+
+The order is a function of the user's seed, the round and the epoch alone: device and simulator draw the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from odp import _validate
+from odp.crypto.keyed_hash import round_hashes
+from odp.numerics.arrays import Int64Array
+
+#: The draws of epoch e have the numbers from (e + 1) << EPOCH_SHIFT on: places of a vector, which the same seed and
+#: round round up or down (``odp.algorithms.dense.grid``), are smaller.
+EPOCH_SHIFT = 40
+
+MOST_EPOCHS, MOST_BATCH, MOST_EXAMPLES = 1000, 2**16, 2**20
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """The work of one device in one round.
+
+    Attributes:
+      rate: step size of gradient descent on a batch's mean loss.
+      epochs: passes over the device's examples.
+      batch: examples per step; the last batch of an epoch holds what is left.
+      most_examples: of an epoch, at most; where a device has more, each epoch draws that many anew.
+      proximal: μ of FedProx: a batch's loss gains μ/2 |w - w0|², w0 what the device began with; 0 for none.
+      shuffle: whether each epoch draws its order; without, it takes the first ``most_examples`` as they lie.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+
+    Source: McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data", algorithm
+    1; Li et al. 2020, "Federated optimization in heterogeneous networks", for μ.
+    """
+
+    rate: float
+    epochs: int = 1
+    batch: int = 10
+    most_examples: int = 10_000
+    proximal: float = 0.0
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        _validate.positive(rate=self.rate)
+        _validate.integer(low=1, high=MOST_EPOCHS, epochs=self.epochs)
+        _validate.integer(low=1, high=MOST_BATCH, batch=self.batch)
+        _validate.integer(low=1, high=MOST_EXAMPLES, most_examples=self.most_examples)
+        _validate.within(low=0.0, high=1e6, proximal=self.proximal)
+
+    def batches(self, examples: int, *, seed: int, round: int) -> Iterator[Int64Array]:
+        """The examples of each step, int64 places below ``examples``; none where there are no examples."""
+        for epoch in range(self.epochs):
+            order = self._order(examples, seed=seed, round=round, epoch=epoch)
+            for start in range(0, len(order), self.batch):
+                yield order[start : start + self.batch]
+
+    def _order(self, examples: int, *, seed: int, round: int, epoch: int) -> Int64Array:
+        taken = min(examples, self.most_examples)
+        if not self.shuffle:
+            return np.arange(taken, dtype=np.int64)
+        places = np.arange(taken, dtype=np.int64)
+        numbers = places + ((epoch + 1) << EPOCH_SHIFT)
+        draws = round_hashes(np.array([seed], dtype=np.uint64), round, numbers) >> np.uint64(32)
+        # The high half of a hash times what is left, over 2^32: each place but for a bias below 2^-12.
+        others = places + ((draws * (examples - places).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+        order = list(range(examples))
+        for place, other in enumerate(others.tolist()):
+            order[place], order[other] = order[other], order[place]
+        return np.array(order[:taken], dtype=np.int64)
