@@ -1,0 +1,269 @@
+"""A Keras model as a program for devices. Needs TensorFlow; only the developer's side imports this.
+
+The program trains by itself: its signature ``train`` computes the loss, the gradient and a step of gradient descent,
+all in operations that LiteRT has built in. Weights are resource variables, which ``load`` and ``save`` exchange with
+one vector.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from odp.errors import ConfigurationError
+from odp.models.litert.gradients import builtin_gradients
+from odp.models.litert.inspection import check, without_initial_values
+from odp.models.litert.program import (
+    LOADED,
+    LOSS,
+    PREDICTION,
+    SIGNATURES,
+    TARGET,
+    VECTOR,
+    Parameter,
+    Program,
+    TensorSpec,
+)
+from odp.numerics.arrays import Float32Array
+
+_REFUSED_OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
+# What layers call the share of numbers that they drop at random.
+_SEED = "seed_generator_state"
+_DROPPED = ("rate", "dropout", "recurrent_dropout")
+
+#: (targets [batch, ..], predictions [batch, ..]) -> a number per example [batch].
+PerExample = Callable[[Any, Any], Any]
+
+
+def compile_model(
+    model: Any,
+    *,
+    loss: Any,
+    metrics: Sequence[str] | Mapping[str, PerExample] = (),
+    batch: int = 32,
+    local: Sequence[str] = (),
+    proximal: bool = False,
+) -> Program:
+    """Compiles a model.
+
+    Args:
+      model: a Keras model with inputs of known shapes. Layers that are not trainable become constants.
+      loss: a Keras loss or its name.
+      metrics: ``"accuracy"``, or functions by name.
+      batch: examples per step.
+      local: names of layers whose weights never leave a device.
+      proximal: whether devices may train with a proximal term, which takes another copy of the weights.
+
+    Raises:
+      ConfigurationError: the model needs operations that LiteRT has not built in, which the message names; or it has
+        weights that a layer moves by other means than gradients, random layers, or inputs of unknown shape.
+    """
+    _check(model, local)
+    features = tuple(_spec(f"x{place}", tensor) for place, tensor in enumerate(model.inputs))
+    if len(model.outputs) != 1:
+        raise ConfigurationError(f"Expected a model of one output (got {len(model.outputs)})")
+    prediction = _spec(PREDICTION, model.outputs[0])
+    lost = _Loss(loss)
+    target = _target(lost, prediction)
+    order = _ordered(model, local)
+    parameters, offset = [], 0
+    for variable, is_local in order:
+        parameters.append(Parameter(variable.path, tuple(variable.shape), offset, is_local))
+        offset += parameters[-1].size
+    measured = _metrics(metrics, lost)
+    program = Program(
+        flatbuffer=b"",
+        features=features,
+        target=target,
+        prediction=prediction,
+        parameters=tuple(parameters),
+        metrics=tuple(measured),
+        batch=batch,
+        proximal=proximal,
+    )
+    network = _Network(model, [variable for variable, _ in order], lost, measured, proximal=proximal)
+    flatbuffer = without_initial_values(_converted(network, program))
+    compiled = Program(**{**vars(program), "flatbuffer": flatbuffer})
+    check(compiled)
+    return compiled
+
+
+def initial_vector(model: Any, program: Program) -> Float32Array:
+    """The present weights of the model as the program's vector, float32 [size]."""
+    held = {variable.path: np.asarray(variable.value, dtype=np.float32) for variable in model.trainable_variables}
+    return np.concatenate([held[one.name].reshape(-1) for one in program.parameters])
+
+
+class _Loss:
+    """A Keras loss or its name: ``of`` gives a number per example, or several."""
+
+    def __init__(self, given: Any) -> None:
+        found = keras.losses.get(given)
+        self.name = str(getattr(found, "name", None) or found.__name__)
+        self.of: PerExample = getattr(found, "call", found)
+        self.from_logits = bool(getattr(found, "from_logits", False))
+
+
+class _Network(tf.Module):
+    """The model with variables of its own, and the functions that become signatures."""
+
+    def __init__(
+        self, model: Any, order: Sequence[Any], loss: _Loss, metrics: Mapping[str, PerExample], *, proximal: bool
+    ) -> None:
+        super().__init__()
+        self._model, self._loss, self._metrics = model, loss, metrics
+        self._constants = [np.asarray(variable.value) for variable in model.non_trainable_variables]
+        self._places = [next(i for i, one in enumerate(order) if one is v) for v in model.trainable_variables]
+        self._shapes = [tuple(variable.shape) for variable in order]
+        self.weights = [tf.Variable(tf.zeros(shape)) for shape in self._shapes]
+        self.starts = [tf.Variable(tf.zeros(shape)) for shape in self._shapes] if proximal else []
+
+    def predict(self, weights: Sequence[Any], x: Sequence[Any]) -> Any:
+        inputs = list(x) if len(x) > 1 else x[0]
+        ours = [weights[place] for place in self._places]
+        found, _ = self._model.stateless_call(ours, self._constants, inputs, training=False)
+        return found[0] if isinstance(found, (list, tuple)) else found
+
+    def losses(self, targets: Any, predictions: Any) -> Any:
+        return _per_example(self._loss.of(targets, predictions))
+
+    def load(self, vector: Any) -> dict[str, Any]:
+        offset = 0
+        for place, shape in enumerate(self._shapes):
+            size = int(np.prod(shape, dtype=np.int64))
+            part = tf.reshape(tf.slice(vector, [offset], [size]), shape)
+            for held in (self.weights, self.starts):
+                if held:
+                    held[place].assign(part)
+            offset += size
+        return {LOADED: tf.constant(1.0)}
+
+    def save(self) -> dict[str, Any]:
+        return {VECTOR: tf.concat([tf.reshape(variable.read_value(), [-1]) for variable in self.weights], axis=0)}
+
+    def infer(self, *x: Any) -> dict[str, Any]:
+        return {PREDICTION: self.predict([variable.read_value() for variable in self.weights], x)}
+
+    def evaluate(self, *given: Any) -> dict[str, Any]:
+        *x, targets = given
+        predictions = self.predict([variable.read_value() for variable in self.weights], x)
+        found = {name: _per_example(measure(targets, predictions)) for name, measure in self._metrics.items()}
+        return {LOSS: self.losses(targets, predictions), **found}
+
+    def train(self, *given: Any) -> dict[str, Any]:
+        *x, targets, mask, rate = given[: -1 if self.starts else None]
+        weights = [variable.read_value() for variable in self.weights]
+        with builtin_gradients():
+            found = self.losses(targets, self.predict(weights, x))
+            loss = tf.reduce_sum(found * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
+        slopes = tf.gradients(loss, weights)
+        for place, (weight, slope) in enumerate(zip(weights, slopes, strict=True)):
+            step = tf.zeros_like(weight) if slope is None else tf.convert_to_tensor(slope)
+            if self.starts:
+                step += given[-1] * (weight - self.starts[place].read_value())
+            self.weights[place].assign(weight - rate * step)
+        return {LOSS: loss}
+
+
+def _converted(network: _Network, program: Program) -> bytes:
+    signatures = {}
+    for name in SIGNATURES:
+        specs = [tf.TensorSpec(shape, dtype, name=given) for given, (shape, dtype) in program.inputs(name).items()]
+        signatures[name] = tf.function(getattr(network, name), input_signature=specs).get_concrete_function()
+    with tempfile.TemporaryDirectory(prefix="odp-compile-") as folder:
+        # Nobody differentiates what was saved, and gradients by name could not be saved.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(network, folder, signatures=signatures, options=options)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(SIGNATURES))
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        converter.experimental_enable_resource_variables = True
+        try:
+            return bytes(converter.convert())
+        except Exception as error:  # the converter raises its own kinds, and several of Python's
+            refused = sorted(set(_REFUSED_OPERATION.findall(str(error))))
+            what = ", ".join(refused) if refused else str(error).strip().splitlines()[-1]
+            raise ConfigurationError(
+                f"Expected a model of operations that LiteRT has built in; it needs {what}"
+            ) from None
+
+
+def _check(model: Any, local: Sequence[str]) -> None:
+    if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
+        raise ConfigurationError("Expected model to be a keras.Model with an Input")
+    if not model.trainable_variables:
+        raise ConfigurationError("Expected model to have weights to train")
+    for layer in model._flatten_layers(recursive=True, include_self=False):
+        if any(isinstance(share := getattr(layer, name, 0.0), float) and share > 0 for name in _DROPPED):
+            raise ConfigurationError(f"Expected no layer that drops numbers at random, as {layer.name!r} does")
+        kept = [one.path for one in getattr(layer, "_non_trainable_variables", ()) if _SEED not in one.path]
+        if layer.trainable and kept:
+            raise ConfigurationError(
+                f"Expected gradients to move all weights of layer {layer.name!r}, which keeps {kept[0]!r} besides: "
+                "take LayerNormalization or GroupNormalization for BatchNormalization"
+            )
+    names = [layer.name for layer in model.layers]
+    for name in local:
+        if name not in names:
+            raise ConfigurationError(f"Expected local={name!r} to be a layer of the model: {', '.join(names)}")
+
+
+def _ordered(model: Any, local: Sequence[str]) -> list[tuple[Any, bool]]:
+    """The weights in the order of the vector, and whether each is local."""
+    ours = {id(one) for layer in model.layers if layer.name in local for one in layer.trainable_variables}
+    return sorted(((one, id(one) in ours) for one in model.trainable_variables), key=lambda pair: pair[1])
+
+
+def _spec(name: str, tensor: Any) -> TensorSpec:
+    _, *shape = tensor.shape
+    if None in shape:
+        raise ConfigurationError(f"Expected the shape of {tensor.name!r} to be known (got {tuple(tensor.shape)})")
+    dtype = "int32" if "int" in str(tensor.dtype) else "float32"
+    return TensorSpec(name, tuple(shape), dtype)
+
+
+def _target(loss: _Loss, prediction: TensorSpec) -> TensorSpec:
+    if "sparse" in loss.name:
+        return TensorSpec(TARGET, prediction.shape[:-1], "int32")
+    return TensorSpec(TARGET, prediction.shape)
+
+
+def _metrics(metrics: Sequence[str] | Mapping[str, PerExample], loss: _Loss) -> dict[str, PerExample]:
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    found: dict[str, PerExample] = {}
+    for name in metrics:
+        if name != "accuracy":
+            raise ConfigurationError(f"Expected metric {name!r} to be 'accuracy', or a function by that name")
+        found[name] = _accuracy(loss)
+    return found
+
+
+def _accuracy(loss: _Loss) -> PerExample:
+    def classes(targets: Any, predictions: Any) -> Any:
+        return tf.equal(tf.cast(targets, tf.int32), tf.argmax(predictions, axis=-1, output_type=tf.int32))
+
+    def hottest(targets: Any, predictions: Any) -> Any:
+        return classes(tf.argmax(targets, axis=-1, output_type=tf.int32), predictions)
+
+    def sides(targets: Any, predictions: Any) -> Any:
+        return tf.equal(targets > 0.5, predictions > (0.0 if loss.from_logits else 0.5))
+
+    by_loss = {
+        "sparse_categorical_crossentropy": classes,
+        "categorical_crossentropy": hottest,
+        "binary_crossentropy": sides,
+    }
+    if loss.name not in by_loss:
+        raise ConfigurationError(f"Expected no metric 'accuracy' with the loss {loss.name!r}")
+    return by_loss[loss.name]
+
+
+def _per_example(numbers: Any) -> Any:
+    numbers = tf.cast(numbers, tf.float32)
+    return tf.reduce_mean(tf.reshape(numbers, [numbers.shape[0], -1]), axis=1)

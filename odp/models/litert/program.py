@@ -1,0 +1,218 @@
+"""A compiled network: its flatbuffer, and what goes into it and comes out.
+
+=============  ==================================================  ==============================================
+signature      inputs                                              outputs
+=============  ==================================================  ==============================================
+``load``       vector float32 [size]                               loaded float32 []
+``save``                                                           vector float32 [size]
+``train``      x0, x1, .., y, mask float32 [batch],                loss float32 []: the batch's mean, before the
+               rate float32 [], with a proximal term also          step
+               proximal float32 []
+``infer``      x0, x1, ..                                          prediction float32 [batch, ..]
+``evaluate``   x0, x1, .., y                                       loss and each metric float32 [batch]
+=============  ==================================================  ==============================================
+
+A batch has a fixed size, so that every tensor's size is known before anything is allocated. A smaller batch is filled
+up with copies of its first example, and ``mask`` is 0 for them: they move nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array
+
+#: Of any type: float32 or int32.
+Array = npt.NDArray[Any]
+#: Name -> (shape, dtype).
+Tensors = dict[str, tuple[tuple[int, ...], str]]
+
+MOST_PARAMETERS = 2**26
+MOST_BATCH = 2**12
+MOST_TENSORS, MOST_DIMENSIONS, MOST_NUMBERS = 4096, 8, 2**26
+DTYPES = ("float32", "int32")
+SIGNATURES = ("evaluate", "infer", "load", "save", "train")
+#: Names of the inputs of ``train`` besides the features.
+TARGET, MASK, RATE, PROXIMAL, VECTOR = "y", "mask", "rate", "proximal", "vector"
+LOSS, PREDICTION, LOADED = "loss", "prediction", "loaded"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor of one example: ``shape`` without the batch; ``dtype`` is float32 or int32."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        _validate.identifier(name=self.name.lower())
+        _validate.one_of(DTYPES, dtype=self.dtype)
+        _checked_shape(self.name, self.shape)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor of parameters: numbers ``offset`` .. ``offset + size - 1`` of the vector, row-major.
+
+    A ``local`` one never leaves its device.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    local: bool = False
+
+    def __post_init__(self) -> None:
+        _checked_shape(self.name, self.shape)
+
+    @property
+    def size(self) -> int:
+        """Numbers of it."""
+        return math.prod(self.shape)
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What a task definition says of a network.
+
+    Attributes:
+      flatbuffer: for LiteRT; of builtin operations only.
+      features: inputs x0, x1, .. in their order.
+      target: input y.
+      prediction: what ``infer`` gives.
+      parameters: in the order of the vector, without gaps; those that are local come last.
+      metrics: names of what ``evaluate`` gives besides the loss.
+      batch: examples per step.
+      proximal: whether ``train`` takes the factor of a proximal term.
+
+    Raises:
+      ConfigurationError: a number is out of range, or parameters leave gaps.
+    """
+
+    flatbuffer: bytes = field(repr=False)
+    features: tuple[TensorSpec, ...]
+    target: TensorSpec
+    prediction: TensorSpec
+    parameters: tuple[Parameter, ...]
+    metrics: tuple[str, ...]
+    batch: int
+    proximal: bool = False
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=MOST_BATCH, batch=self.batch)
+        for name, count in (("features", len(self.features)), ("parameters", len(self.parameters))):
+            if not 1 <= count <= MOST_TENSORS:
+                raise ConfigurationError(f"Expected 1 to {MOST_TENSORS} {name} (got {count})")
+        end = 0
+        for one, following in zip(self.parameters, (*self.parameters[1:], None), strict=True):
+            if one.offset != end:
+                raise ConfigurationError(f"Expected offset={one.offset} of parameter {one.name!r} to be {end}")
+            if one.local and following is not None and not following.local:
+                raise ConfigurationError(f"Expected the local parameter {one.name!r} to come after all shared ones")
+            end += one.size
+        _validate.integer(low=1, high=MOST_PARAMETERS, size=end)
+        if self.shared_size == 0:
+            raise ConfigurationError("Expected a parameter that is not local: there would be nothing to train together")
+
+    @property
+    def size(self) -> int:
+        """Numbers of the whole vector."""
+        return self.parameters[-1].offset + self.parameters[-1].size
+
+    @property
+    def shared_size(self) -> int:
+        """Numbers of it that devices train together: those before the local ones."""
+        return sum(one.size for one in self.parameters if not one.local)
+
+    def split(self, vector: Float32Array) -> dict[str, Float32Array]:
+        """Views of a vector as named tensors. Raises ConfigurationError for another length."""
+        if vector.shape != (self.size,):
+            raise ConfigurationError(f"Expected a vector of {self.size} parameters (got {list(vector.shape)})")
+        return {one.name: vector[one.offset : one.offset + one.size].reshape(one.shape) for one in self.parameters}
+
+    def inputs(self, signature: str) -> Tensors:
+        """What a signature takes."""
+        x: Tensors = {f"x{place}": self._batched(spec) for place, spec in enumerate(self.features)}
+        number: tuple[tuple[int, ...], str] = ((), "float32")
+        by_signature: dict[str, Tensors] = {
+            "load": {VECTOR: ((self.size,), "float32")},
+            "save": {},
+            "infer": x,
+            "evaluate": {**x, TARGET: self._batched(self.target)},
+            "train": {
+                **x,
+                TARGET: self._batched(self.target),
+                MASK: ((self.batch,), "float32"),
+                RATE: number,
+                **({PROXIMAL: number} if self.proximal else {}),
+            },
+        }
+        return by_signature[signature]
+
+    def outputs(self, signature: str) -> Tensors:
+        """What a signature gives."""
+        by_signature: dict[str, Tensors] = {
+            "load": {LOADED: ((), "float32")},
+            "save": {VECTOR: ((self.size,), "float32")},
+            "infer": {PREDICTION: self._batched(self.prediction)},
+            "evaluate": dict.fromkeys((LOSS, *self.metrics), ((self.batch,), "float32")),
+            "train": {LOSS: ((), "float32")},
+        }
+        return by_signature[signature]
+
+    def to_json(self) -> str:
+        """All but the flatbuffer."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "flatbuffer"}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, flatbuffer: bytes) -> Program:
+        """The program that ``to_json`` describes. Raises ConfigurationError for anything else."""
+        try:
+            given = json.loads(text)
+            fields: Mapping[str, Any] = {
+                **given,
+                "features": tuple(_spec(one) for one in given["features"]),
+                "target": _spec(given["target"]),
+                "prediction": _spec(given["prediction"]),
+                "parameters": tuple(
+                    Parameter(str(one["name"]), tuple(one["shape"]), int(one["offset"]), bool(one["local"]))
+                    for one in given["parameters"]
+                ),
+                "metrics": tuple(map(str, given["metrics"])),
+            }
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ConfigurationError("Expected the description of a compiled network") from None
+        return cls(flatbuffer=flatbuffer, **fields)
+
+    def _batched(self, spec: TensorSpec) -> tuple[tuple[int, ...], str]:
+        return (self.batch, *spec.shape), spec.dtype
+
+
+def padded(rows: Array, batch: int) -> Array:
+    """At least one row and at most ``batch``, filled up with copies of the first."""
+    missing = batch - len(rows)
+    return rows if not missing else np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)])
+
+
+def _spec(given: Mapping[str, Any]) -> TensorSpec:
+    return TensorSpec(str(given["name"]), tuple(given["shape"]), str(given["dtype"]))
+
+
+def _checked_shape(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) > MOST_DIMENSIONS:
+        raise ConfigurationError(f"Expected {name!r} to have at most {MOST_DIMENSIONS} dimensions (got {len(shape)})")
+    for extent in shape:
+        _validate.integer(low=1, high=MOST_NUMBERS, extent=extent)
+    if math.prod(shape) > MOST_NUMBERS:
+        raise ConfigurationError(f"Expected {name!r} to have at most {MOST_NUMBERS} numbers")

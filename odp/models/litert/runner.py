@@ -1,0 +1,153 @@
+"""Runs a network's program by LiteRT. Needs ai-edge-litert.
+
+A stranger's program runs only behind walls (``odp.isolated``): see ``odp.models.litert.inspection``.
+
+Numbers: LiteRT chooses its arithmetic by the processor, so that two kinds of device differ in the last bits. On one
+device, with one thread, equal inputs give equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from odp.errors import DataError
+from odp.models.litert.inspection import check
+from odp.models.litert.program import (
+    LOSS,
+    MASK,
+    PREDICTION,
+    PROXIMAL,
+    RATE,
+    TARGET,
+    VECTOR,
+    Array,
+    Program,
+    padded,
+)
+from odp.numerics.arrays import Float32Array, Int64Array
+
+
+class ProgramFailed(Exception):
+    """LiteRT could not load or run the program."""
+
+
+class Runner:
+    """One loaded program; one thread at a time.
+
+    Raises:
+      ConfigurationError: ``inspection.check`` does not accept it; nothing was loaded.
+      ProgramFailed: LiteRT does not load it.
+    """
+
+    def __init__(self, program: Program) -> None:
+        check(program)
+        from ai_edge_litert.interpreter import Interpreter
+
+        self._program = program
+        try:
+            self._interpreter = Interpreter(model_content=program.flatbuffer, num_threads=1)
+            self._run = {
+                name: self._interpreter.get_signature_runner(name)
+                for name in ("load", "save", "train", "infer", "evaluate")
+            }
+        except (ValueError, RuntimeError) as error:
+            raise ProgramFailed(str(error)) from None
+
+    def difference(
+        self,
+        start: Float32Array,
+        features: Sequence[Array],
+        targets: Array,
+        batches: Iterable[Int64Array],
+        *,
+        rate: float,
+        proximal: float = 0.0,
+    ) -> Float32Array:
+        """What training moves the parameters by, float32 [size]; zeros without examples, and where it is not finite.
+
+        Args:
+          start: parameters that training begins with, float32 [size].
+          features: one array [n, ..] per input.
+          targets: [n, ..].
+          batches: rows of each step, at least one and at most as many as the program's batch
+            (``odp.models.local_training``, whose seed stays outside of the walls).
+          rate: step size.
+          proximal: factor of the proximal term.
+
+        Raises:
+          DataError: arrays have other shapes than the program says, batches are larger, or there is no proximal term.
+          ProgramFailed: LiteRT failed.
+        """
+        self._check(features, targets)
+        if proximal and not self._program.proximal:
+            raise DataError(f"Expected proximal={proximal} to be 0: the program has no proximal term")
+        if not len(targets):
+            return np.zeros(self._program.size, dtype=np.float32)
+        self._call("load", {VECTOR: start})
+        numbers = {RATE: np.float32(rate)}
+        if self._program.proximal:
+            numbers[PROXIMAL] = np.float32(proximal)
+        mask = np.zeros(self._program.batch, dtype=np.float32)
+        for rows in batches:
+            if not 1 <= len(rows) <= self._program.batch:
+                raise DataError(f"Expected batches of 1 to {self._program.batch} examples (got {len(rows)})")
+            mask[: len(rows)], mask[len(rows) :] = 1.0, 0.0
+            inputs = self._batch(features, targets, rows)
+            self._call("train", {**inputs, **numbers, MASK: mask})
+        with np.errstate(invalid="ignore", over="ignore"):
+            moved = self._call("save", {})[VECTOR] - start
+        return moved if np.isfinite(moved).all() else np.zeros_like(moved)
+
+    def predictions(self, vector: Float32Array, features: Sequence[Array]) -> Float32Array:
+        """What the model says of each example, float32 [n, ..]. Raises DataError and ProgramFailed."""
+        self._check(features, None)
+        self._call("load", {VECTOR: vector})
+        found = [self._call("infer", self._batch(features, None, rows))[PREDICTION][: len(rows)] for rows in
+                 self._all(len(features[0]))]  # fmt: skip
+        return np.concatenate(found) if found else np.zeros((0, *self._program.prediction.shape), dtype=np.float32)
+
+    def measures(self, vector: Float32Array, features: Sequence[Array], targets: Array) -> dict[str, Float32Array]:
+        """The loss and each metric of every example, float32 [n]. Raises DataError and ProgramFailed."""
+        self._check(features, targets)
+        self._call("load", {VECTOR: vector})
+        names = (LOSS, *self._program.metrics)
+        found: dict[str, list[Float32Array]] = {name: [np.zeros(0, dtype=np.float32)] for name in names}
+        for rows in self._all(len(targets)):
+            answer = self._call("evaluate", self._batch(features, targets, rows))
+            for name in names:
+                found[name].append(answer[name][: len(rows)])
+        return {name: np.concatenate(parts) for name, parts in found.items()}
+
+    def _all(self, examples: int) -> Sequence[Int64Array]:
+        places = np.arange(examples, dtype=np.int64)
+        return [places[begin : begin + self._program.batch] for begin in range(0, examples, self._program.batch)]
+
+    def _batch(self, features: Sequence[Array], targets: Array | None, rows: Int64Array) -> dict[str, Array]:
+        batch = self._program.batch
+        found = {f"x{place}": padded(values[rows], batch) for place, values in enumerate(features)}
+        return found if targets is None else {**found, TARGET: padded(targets[rows], batch)}
+
+    def _check(self, features: Sequence[Array], targets: Array | None) -> None:
+        wanted = list(self._program.features)
+        given = list(features)
+        if targets is not None:
+            wanted, given = [*wanted, self._program.target], [*given, targets]
+        if len(given) != len(wanted) or len({len(values) for values in given}) != 1:
+            raise DataError(f"Expected {len(wanted)} arrays of as many examples each")
+        for spec, values in zip(wanted, given, strict=True):
+            if values.shape[1:] != spec.shape or values.dtype != spec.dtype:
+                raise DataError(f"Expected {spec.name!r} to be {spec.dtype} of shape [n, *{list(spec.shape)}]")
+
+    def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self._run[signature](**inputs)
+        except (ValueError, RuntimeError) as error:
+            raise ProgramFailed(str(error)) from None
+        wanted = self._program.outputs(signature)
+        # What came back is the program's word.
+        if {name: (values.shape, str(values.dtype)) for name, values in found.items()} != wanted:
+            raise ProgramFailed(f"the program's signature {signature!r} gave something else than it declared")
+        return found

@@ -1,0 +1,143 @@
+"""Keras models as programs: what LiteRT trains is what TensorFlow would, and what cannot be compiled is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+_REASON = "TensorFlow is not installed: pip install 'odp[keras]'"
+tf = pytest.importorskip("tensorflow", reason=_REASON)
+keras = pytest.importorskip("keras", reason=_REASON)
+
+from odp.errors import ConfigurationError  # noqa: E402
+from odp.models.litert.compiler import compile_model, initial_vector  # noqa: E402
+from odp.models.litert.runner import Runner  # noqa: E402
+
+from . import compile_mlp  # noqa: E402
+
+_LAYERS = keras.layers
+_SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+_BATCHES = [np.array([0, 1, 2, 3]), np.array([4, 5]), np.array([5, 1, 0, 2])]
+_GENERATOR = np.random.default_rng(1)
+_NUMBERS = _GENERATOR.normal(size=(6, 6)).astype(np.float32)
+_IMAGES = _GENERATOR.normal(size=(6, 9, 9, 3)).astype(np.float32)
+_WORDS = _GENERATOR.integers(0, 20, (6, 5)).astype(np.int32)
+_CLASSES = _GENERATOR.integers(0, 5, 6).astype(np.int32)
+
+
+def _dense(activation: str) -> Any:
+    layers = [keras.Input((6,)), _LAYERS.Dense(7, activation=activation), _LAYERS.LayerNormalization()]
+    return keras.Sequential([*layers, _LAYERS.Dense(5)])
+
+
+def _images() -> Any:
+    return keras.Sequential([
+        keras.Input((9, 9, 3)),
+        _LAYERS.Conv2D(4, 3, activation="relu"),
+        _LAYERS.Conv2D(6, 3, padding="same", strides=2, activation="leaky_relu"),
+        _LAYERS.MaxPooling2D(2),
+        _LAYERS.Flatten(),
+        _LAYERS.Dense(5),
+    ])  # fmt: skip
+
+
+def _more_images() -> Any:
+    return keras.Sequential([
+        keras.Input((9, 9, 3)),
+        _LAYERS.Conv2D(4, 2, strides=2, activation="softsign"),
+        _LAYERS.AveragePooling2D(2),
+        _LAYERS.Conv2D(3, 2, padding="same", activation="relu6"),
+        _LAYERS.MaxPooling2D(2),
+        _LAYERS.Flatten(),
+        _LAYERS.Dense(5),
+    ])  # fmt: skip
+
+
+def _words() -> Any:
+    layers = [keras.Input((5,), dtype="int32"), _LAYERS.Embedding(20, 4), _LAYERS.GRU(4, unroll=True)]
+    return keras.Sequential([*layers, _LAYERS.Dense(5)])
+
+
+def _trained_by_tensorflow(model: Any, x: np.ndarray, y: np.ndarray, rate: float) -> dict[str, np.ndarray]:
+    weights = list(model.trainable_variables)
+    before = [weight.numpy().copy() for weight in weights]
+    for rows in _BATCHES:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(_SPARSE.call(y[rows], model(x[rows])))
+        for weight, slope in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign(weight - rate * tf.convert_to_tensor(slope))
+    return {weight.path: weight.numpy() - old for weight, old in zip(weights, before, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("make", "x"),
+    [
+        (lambda: _dense("elu"), _NUMBERS),
+        pytest.param(lambda: _dense("silu"), _NUMBERS, marks=pytest.mark.slow),
+        (_images, _IMAGES),
+        pytest.param(_more_images, _IMAGES, marks=pytest.mark.slow),
+        pytest.param(_words, _WORDS, marks=pytest.mark.slow),
+    ],
+    ids=["elu", "silu", "convolutions", "pools", "words"],
+)
+def test_a_compiled_model_trains_as_in_tensorflow(make: Callable[[], Any], x: np.ndarray) -> None:
+    model = make()
+    program = compile_model(model, loss=_SPARSE, batch=4)
+    start = initial_vector(model, program)
+    moved = program.split(Runner(program).difference(start, [x], _CLASSES, _BATCHES, rate=0.1))
+    expected = _trained_by_tensorflow(model, x, _CLASSES, 0.1)
+    assert moved.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(moved[name], values, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_the_stored_program_is_what_the_compiler_makes() -> None:
+    made, stored = compile_mlp.compiled(), compile_mlp.stored()
+    assert [one.shape for one in made.parameters] == [one.shape for one in stored.parameters]
+    vector = np.random.default_rng(2).normal(size=made.size).astype(np.float32)
+    moved = [
+        Runner(one).difference(vector, [_NUMBERS], _CLASSES, _BATCHES, rate=0.1, proximal=0.5) for one in (made, stored)
+    ]
+    np.testing.assert_allclose(*moved, rtol=0, atol=1e-6)
+
+
+def test_local_layers_come_last_and_inputs_may_be_several() -> None:
+    user, item = keras.Input((3,), name="user"), keras.Input((6,), name="item")
+    left, right = _LAYERS.Dense(4, name="own")(user), _LAYERS.Dense(4, name="shared")(item)
+    model = keras.Model([user, item], _LAYERS.Dot(axes=1)([left, right]))
+    program = compile_model(model, loss="mean_squared_error", batch=2, local=["own"])
+    assert [one.local for one in program.parameters] == [False, False, True, True]
+    assert (program.shared_size, program.size) == (28, 44)
+    vector = initial_vector(model, program)
+    x = [_NUMBERS[:, :3].copy(), _NUMBERS]
+    np.testing.assert_allclose(Runner(program).predictions(vector, x), model(x).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layers", "named"),
+    [
+        (lambda: [_LAYERS.Dense(7, activation="gelu")], "Erfc"),
+        (lambda: [_LAYERS.Reshape((6, 1)), _LAYERS.MaxPooling1D(3, strides=1), _LAYERS.Flatten()], "MaxPoolGrad"),
+        (lambda: [_LAYERS.Dense(7), _LAYERS.BatchNormalization()], "moving_mean"),
+        (lambda: [_LAYERS.Dense(7), _LAYERS.Dropout(0.5)], "dropout"),
+    ],
+    ids=["operation", "gradient", "statistics", "dropout"],
+)
+def test_what_cannot_be_compiled_is_refused_by_name(layers: Callable[[], list[Any]], named: str) -> None:
+    model = keras.Sequential([keras.Input((6,)), _LAYERS.Dense(6), *layers(), _LAYERS.Dense(5)])
+    with pytest.raises(ConfigurationError, match=named):
+        compile_model(model, loss=_SPARSE)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"keras\.Model"):
+        compile_model(object(), loss=_SPARSE)
+    with pytest.raises(ConfigurationError, match="local='other'"):
+        compile_model(_dense("relu"), loss=_SPARSE, local=["other"])
+    with pytest.raises(ConfigurationError, match="shape"):
+        compile_model(keras.Sequential([keras.Input((None, 3)), _LAYERS.Dense(1)]), loss="mean_squared_error")
+    with pytest.raises(ConfigurationError, match="accuracy"):
+        compile_model(_dense("relu"), loss="mean_squared_error", metrics=["accuracy"])
