@@ -7,6 +7,7 @@ one vector.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ from odp.models.litert.program import (
 from odp.numerics.arrays import Float32Array
 
 _REFUSED_OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
-# What layers call the share of numbers that they drop at random.
+# The state of a layer that could draw random numbers; and what layers call the share of numbers that they drop.
 _SEED = "seed_generator_state"
 _DROPPED = ("rate", "dropout", "recurrent_dropout")
 
@@ -89,7 +90,7 @@ def compile_model(
     )
     network = _Network(model, [variable for variable, _ in order], lost, measured, proximal=proximal)
     flatbuffer = without_initial_values(_converted(network, program))
-    compiled = Program(**{**vars(program), "flatbuffer": flatbuffer})
+    compiled = dataclasses.replace(program, flatbuffer=flatbuffer)
     check(compiled)
     return compiled
 

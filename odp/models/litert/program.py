@@ -97,7 +97,7 @@ class Program:
       proximal: whether ``train`` takes the factor of a proximal term.
 
     Raises:
-      ConfigurationError: a number is out of range, or parameters leave gaps.
+      ConfigurationError: a number is out of range, or parameters leave gaps or share a name.
     """
 
     flatbuffer: bytes = field(repr=False)
@@ -114,6 +114,8 @@ class Program:
         for name, count in (("features", len(self.features)), ("parameters", len(self.parameters))):
             if not 1 <= count <= MOST_TENSORS:
                 raise ConfigurationError(f"Expected 1 to {MOST_TENSORS} {name} (got {count})")
+        if len({one.name for one in self.parameters}) < len(self.parameters):
+            raise ConfigurationError("Expected every parameter to have a name of its own")
         end = 0
         for one, following in zip(self.parameters, (*self.parameters[1:], None), strict=True):
             if one.offset != end:

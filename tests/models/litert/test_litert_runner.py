@@ -113,6 +113,13 @@ def test_a_program_comes_back_from_its_description(program: Program) -> None:
             Program.from_json(wrong, program.flatbuffer)
 
 
+def test_parameters_that_leave_gaps_or_share_a_name_are_refused(program: Program) -> None:
+    first, second, *others = program.parameters
+    for wrong in (dataclasses.replace(second, offset=1), dataclasses.replace(second, name=first.name)):
+        with pytest.raises(ConfigurationError, match=r"offset=1|name of its own"):
+            dataclasses.replace(program, parameters=(first, wrong, *others))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [b"", b"TFL3", b"\x00" * 4096, b"\xff" * 4096, b"\x1c\x00\x00\x00TFL3" + b"\xff" * 64],
