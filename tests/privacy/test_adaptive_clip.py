@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.evaluation.noise import SeededNoise
 from odp.privacy import accounting
 from odp.privacy.adaptive_clip import ClipState, ClipTerms
 from odp.privacy.events import GaussianRelease, SampledRound, Sampling
 from odp.privacy.mechanisms import GaussianNoise
-from odp.simulation.noise import SeededNoise
 
 
 @pytest.mark.parametrize(

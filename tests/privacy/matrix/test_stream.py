@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
+from odp.evaluation.noise import SeededNoise
 from odp.privacy import Adjacency, accounting
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Ledger
@@ -15,7 +16,6 @@ from odp.privacy.ledger_entry import Budget
 from odp.privacy.matrix import BandedMatrix, Participation, Stream, StreamRelease, TreeMatrix
 from odp.privacy.matrix.design import band_mf, blt, optimal_toeplitz
 from odp.privacy.mechanisms import GaussianNoise
-from odp.simulation.noise import SeededNoise
 
 SIZE, CLIP, STEP = 4, 1.0, 2.0**-10
 
