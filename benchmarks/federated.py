@@ -22,14 +22,14 @@ import numpy as np
 
 from benchmarks.harness import Figure, Limit, progress
 from odp.errors import ConfigurationError
-from odp.models.glm import GlmShape
+from odp.models.glm import Glm
 from odp.models.glm.examples import UsersExamples
 from odp.models.glm.population import add_clipped, differences
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array, UInt64Array
 
 _CLIENTS, _HELD, _TABLE, _BATCH = 10_000, 60, 10_000, 10
-_SHAPE = GlmShape("multinomial", 784, 10)
+_SHAPE = Glm("multinomial", 784, 10)
 _CLIP = 0.5
 _BLOCK = 16  # clients whose differences stay in the processor's cache
 _FLAGS = ("-O3", "-march=native", "-ffast-math", "-mprefer-vector-width=512", "-shared", "-fPIC")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from device_runtime.sdk import Device
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
+    from odp.algorithms.fedavg.config import DPFedAvg
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.implicit.data import ImplicitData
     from odp.algorithms.quantiles.task import Quantiles
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.isolated import IsolatedService
     from odp.models.events import Events
+    from odp.models.examples import Examples, Tensor
+    from odp.models.glm import Glm
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
@@ -48,6 +51,10 @@ __version__ = "0.1.0"
 _HOME = {
     "Broadcast": "odp.broadcast.config",
     "DPAM": "odp.algorithms.dpam.config",
+    "DPFedAvg": "odp.algorithms.fedavg.config",
+    "Examples": "odp.models.examples",
+    "Glm": "odp.models.glm",
+    "Tensor": "odp.models.examples",
     "Events": "odp.models.events",
     "Cohort": "odp.task",
     "Connection": "odp.client",
@@ -84,10 +91,13 @@ __all__ = [
     "ConfigurationError",
     "Connection",
     "ContributionRefused",
+    "DPFedAvg",
     "DataError",
     "Device",
     "DiskFull",
     "Events",
+    "Examples",
+    "Glm",
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
@@ -106,6 +116,7 @@ __all__ = [
     "Statistics",
     "Table",
     "Task",
+    "Tensor",
     "UserLevelDP",
     "connect",
     "load",

@@ -23,6 +23,7 @@ from odp.algorithms.registry import inquiry_for
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
+from odp.models.matrix_factorization import MatrixFactorization
 from odp.public_tables.table import OpenedTable, Table, open_version
 from odp.signed.ledger import LedgerPart, read_ledger
 from odp.signed.release import noisy_tensors, open_release
@@ -150,8 +151,9 @@ class Connection:
         """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
         features = b""
-        if isinstance(task, Task) and task.model.features is not None:
-            features = task.model.features.tobytes()
+        model = task.model if isinstance(task, Task) else None
+        if isinstance(model, MatrixFactorization) and model.features is not None:
+            features = model.features.tobytes()
         reply = channel.call(
             self._stub.SubmitTask,
             _submission(definition, features),

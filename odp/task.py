@@ -29,6 +29,7 @@ from odp.algorithms.choices import Training, TrainingData, default_training, tra
 from odp.algorithms.registry import TABLE, algorithm_for, part_of
 from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
+from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
@@ -73,9 +74,10 @@ class UserLevelDP:
         """``max_items_per_user`` for a model of so many items."""
         return min(_ITEMS_PER_USER, items) if self.max_items_per_user is None else self.max_items_per_user
 
-    def to_proto(self, items: int) -> common_pb2.PrivacyTerms:
-        """The wire form, for a model of so many items."""
-        return common_pb2.PrivacyTerms(epsilon=self.epsilon, delta=self.delta, max_items_per_user=self.bound(items))
+    def to_proto(self, items: int | None) -> common_pb2.PrivacyTerms:
+        """The wire form, for a model of so many items; None for one without items."""
+        bound = 0 if items is None else self.bound(items)
+        return common_pb2.PrivacyTerms(epsilon=self.epsilon, delta=self.delta, max_items_per_user=bound)
 
 
 @strict_keywords
@@ -197,7 +199,7 @@ class Task:
     """
 
     name: str
-    model: MatrixFactorization
+    model: MatrixFactorization | Glm
     data: TrainingData
     privacy: UserLevelDP
     training: Training = field(default_factory=default_training)
@@ -212,7 +214,7 @@ class Task:
         identifier(population=self.population)
         known = tuple(trainings().values())
         kinds: tuple[tuple[str, tuple[type, ...]], ...] = (
-            ("model", (MatrixFactorization,)),
+            ("model", (MatrixFactorization, Glm)),
             ("data", tuple(training.data for training in known)),
             ("privacy", (UserLevelDP,)),
             ("training", known),
@@ -230,11 +232,27 @@ class Task:
                 f"Expected training to go with data: {pairs} "
                 f"(got {type(self.training).__name__} with {type(self.data).__name__})"
             )
-        if self.model.rank > self.model.items:
-            raise ConfigurationError(f"Expected rank={self.model.rank} to be at most items={self.model.items}")
-        if self.privacy.bound(self.model.items) > self.model.items:
+        if not isinstance(self.model, self.training.model):
             raise ConfigurationError(
-                f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={self.model.items}"
+                f"Expected model to be an odp.{self.training.model.__name__} with {type(self.training).__name__} "
+                f"(got odp.{type(self.model).__name__})"
+            )
+        if isinstance(self.model, MatrixFactorization):
+            self._check_items(self.model)
+        elif self.privacy.max_items_per_user is not None:
+            raise ConfigurationError(
+                f"Expected no max_items_per_user={self.privacy.max_items_per_user}: the clip norm bounds a user"
+            )
+        check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
+        # What only the parts together decide: the noise that fits the budget, the algorithm's own limits.
+        algorithm_for(self.definition()).check()
+
+    def _check_items(self, model: MatrixFactorization) -> None:
+        if model.rank > model.items:
+            raise ConfigurationError(f"Expected rank={model.rank} to be at most items={model.items}")
+        if self.privacy.bound(model.items) > model.items:
+            raise ConfigurationError(
+                f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={model.items}"
             )
         if MODES[self.cohort.aggregation].dense_only:
             dense = " or ".join(sorted(f"odp.{kind.__name__}" for kind in questions().values()))
@@ -242,19 +260,24 @@ class Task:
                 f"Expected aggregation={self.cohort.aggregation!r} with {dense} alone: the enclave has to open the "
                 "sparse contributions of a model"
             )
-        check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
-        # What only the parts together decide: the noise that fits the budget, the algorithm's own limits.
-        algorithm_for(self.definition()).check()
+
+    @property
+    def factorization(self) -> MatrixFactorization:
+        """The model, where it scores items. Raises ConfigurationError where it is another."""
+        if not isinstance(self.model, MatrixFactorization):
+            raise ConfigurationError(f"Expected task {self.name!r} to have an odp.MatrixFactorization")
+        return self.model
 
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
         definition = common_pb2.TaskDefinition(
             name=self.name,
             population=self.population,
-            model=self.model.to_proto(),
-            privacy=self.privacy.to_proto(self.model.items),
             cohort=self.cohort.to_proto(self.privacy.delta),
         )
+        self.model.write(definition)
+        items = definition.model.items if definition.HasField("model") else None
+        definition.privacy.CopyFrom(self.privacy.to_proto(items))
         self.data.write(definition)
         self.training.write(definition)
         terms = self.broadcast.resolve(definition)

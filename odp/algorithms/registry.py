@@ -30,6 +30,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
     {
         "dpam": Entry("odp.algorithms.dpam", training="DPAM"),
         "implicit_dpam": Entry("odp.algorithms.implicit", training="ImplicitDPAM"),
+        "fedavg": Entry("odp.algorithms.fedavg", training="DPFedAvg"),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
     }

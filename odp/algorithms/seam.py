@@ -21,8 +21,8 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -45,11 +45,13 @@ if TYPE_CHECKING:
 class LocalRows:
     """Rows of one local table as typed columns: ``items`` int64 [k], ``values`` float64 [k], both of any size.
 
+    Rows of examples have the label as their value, and ``features``: further columns [k, ..] of numbers, by name.
     A task's client leaves out what it cannot use, and refuses nothing (``within``).
     """
 
     items: Int64Array
     values: Float64Array
+    features: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def within(self, *, items: int, values: tuple[float, float] | None = None) -> LocalRows:
         """Rows whose items are from 0 to ``items`` - 1.
@@ -58,9 +60,12 @@ class LocalRows:
         """
         known = (self.items >= 0) & (self.items < items)
         if values is None:
-            return LocalRows(self.items[known], self.values[known])
+            return LocalRows(self.items[known], self.values[known], self._features(known))
         known &= np.isfinite(self.values)
-        return LocalRows(self.items[known], np.clip(self.values[known], *values))
+        return LocalRows(self.items[known], np.clip(self.values[known], *values), self._features(known))
+
+    def _features(self, known: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        return {name: column[known] for name, column in self.features.items()}
 
 
 #: One device's own data: the rows of each table that its algorithm declared, by ``LocalTable.name``.
@@ -76,12 +81,14 @@ class LocalTable:
       table: of the store, as the definition names it: one of ``own``, or ``events.SERVICE`` with ``events``.
       own: the tables of (item, value) that the algorithm can read.
       events: how rows are made of a service's events; None for a table of (item, value).
+      features: the shape of each further column that a row has; none for rows of (item, value).
     """
 
     name: str
     table: str
     own: frozenset[str]
     events: EventsTerms | None
+    features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class ModelTable(NamedTuple):
@@ -254,13 +261,20 @@ class Client(Protocol):
         ...
 
 
-class Population(Protocol):
-    """``Client`` for many users at once; user ``i`` of ``ratings`` has the seed ``seeds[i]`` (uint64 [n_users])."""
+_Users = TypeVar("_Users", contravariant=True)
+
+
+class Population(Protocol[_Users]):
+    """``Client`` for many users at once, whose data are ratings or ``UsersExamples``.
+
+    User ``i`` has the seed ``seeds[i]`` (uint64 [users]).
+    """
 
     def contribute(
         self,
         broadcast: ModelVersion,
-        ratings: Ratings,
+        users: _Users,
+        /,
         *,
         round: int,
         seeds: npt.NDArray[np.uint64],
@@ -353,7 +367,7 @@ class Algorithm(abc.ABC):
     def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]: ...
 
     @abc.abstractmethod
-    def population(self) -> Population:
+    def population(self) -> Population[Any]:
         """The client for many users at once."""
 
 
@@ -378,7 +392,7 @@ class RecommenderServer(Server, Protocol):
         ...
 
 
-class RecommenderPopulation(Population, Protocol):
+class RecommenderPopulation(Population["Ratings"], Protocol):
     """A population whose users can predict."""
 
     def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:

@@ -157,7 +157,7 @@ def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Ta
     train = split.train
     task = preset_task("auto", train, epsilon=epsilon, delta=delta, features=rank is None and has_item_features(train))
     if rank is not None:
-        model = dataclasses.replace(task.model, rank=rank)
+        model = dataclasses.replace(task.factorization, rank=rank)
         task = dataclasses.replace(task, model=model, training=type(task.training)())
     cohort = dataclasses.replace(
         task.cohort, minimum=min(_MINIMUM_COHORT, train.n_users), goal=train.n_users, round_seconds=600
@@ -387,7 +387,7 @@ def _finish(
         "data": source,
         "devices": split.train.n_users,
         "items": split.train.n_items,
-        "rank": task.model.rank,
+        "rank": task.factorization.rank,
         "test_rmse": watched.rmse[-1],
         "epsilon": watched.epsilon[-1],
         "epsilon_left": privacy.epsilon - watched.epsilon[-1],

@@ -200,4 +200,4 @@ def _planned(
     if features is None or not isinstance(task, Task):
         return task
     matrix = item_features(ratings) if features else None
-    return dataclasses.replace(task, model=dataclasses.replace(task.model, item_features=matrix))
+    return dataclasses.replace(task, model=dataclasses.replace(task.factorization, item_features=matrix))

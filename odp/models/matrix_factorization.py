@@ -54,6 +54,10 @@ class MatrixFactorization:
         """``item_features`` as checked: read-only float32 [items, p], or None."""
         return cast("Float32Array | None", self.item_features)
 
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """Writes itself into a definition."""
+        definition.model.CopyFrom(self.to_proto())
+
     def to_proto(self) -> common_pb2.MatrixFactorizationModel:
         """The message of a task definition."""
         from odp.v1 import common_pb2

@@ -14,6 +14,7 @@ from odp._validate import identifier, integer, positive, within
 from odp.aggregation.table import MODES, mode_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import sampling_of
+from odp.algorithms.seam import SampledQuery
 from odp.broadcast.sizes import check_sizes
 from odp.broadcast.terms import check_broadcast
 from odp.crypto import domains
@@ -81,6 +82,8 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     algorithm = algorithm_for(definition)
     _check_aggregation(definition, dense=algorithm.dense)
     algorithm.check_for_devices()
+    if sampling is not None and not isinstance(algorithm.query(0), SampledQuery):
+        raise ConfigurationError("Expected no sampling of such contributions: nothing can stand for what is not drawn")
     check_sizes(definition)
 
 
@@ -88,8 +91,6 @@ def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) ->
     mode = mode_of(definition.cohort)
     if mode.dense_only and not dense:
         raise ConfigurationError(f"Expected aggregation={mode.name!r} with dense contributions alone")
-    if dense and definition.cohort.HasField("enclave_poisson"):
-        raise ConfigurationError("Expected no sampling of dense contributions: nothing can stand for what is not drawn")
     for mode in MODES.values():
         mode.check(definition.cohort)
 

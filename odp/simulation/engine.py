@@ -226,7 +226,7 @@ def simulate(
     seeds = user_seeds(split.train, seed)
     history = merge(split.train, split.validation)
 
-    server, population_side = algorithm.server(item_features=task.model.features), algorithm.population()
+    server, population_side = algorithm.server(item_features=task.factorization.features), algorithm.population()
     evaluation = evaluation_of(definition)
     state = server.start()
     rounds: list[RoundResult] = []
@@ -375,9 +375,10 @@ def check_population(task: Task, ratings: Ratings) -> None:
     """
     if not ratings.n_ratings:
         raise DataError(f"the data set {ratings.name!r} has no ratings to train on; check the file or the split")
-    if ratings.n_items != task.model.items:
+    items = task.factorization.items
+    if ratings.n_items != items:
         raise DataError(
-            f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={task.model.items}; "
+            f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={items}; "
             f"set items={ratings.n_items} in the model"
         )
     task.data.check(ratings)

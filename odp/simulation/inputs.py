@@ -52,9 +52,10 @@ def require_kinds(task: object, population: object) -> None:
 
 def check_rank(task: Task) -> None:
     """Raises ConfigurationError where the model is wider than it has items: its factors are then not identified."""
-    if task.model.rank > task.model.items:
+    model = task.factorization
+    if model.rank > model.items:
         raise ConfigurationError(
-            f"Expected rank={task.model.rank} to be at most items={task.model.items}; lower the rank of the model"
+            f"Expected rank={model.rank} to be at most items={model.items}; lower the rank of the model"
         )
 
 

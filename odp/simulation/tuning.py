@@ -73,11 +73,11 @@ class Trial:
     def settings(self) -> dict[str, Any]:
         """What the search varies."""
         training = cast("DPAM", self.task.training)  # the search makes no other
-        features = self.task.model.features
+        features = self.task.factorization.features
         return {
-            "rank": self.task.model.rank,
+            "rank": self.task.factorization.rank,
             "features": 0 if features is None else features.shape[1],
-            "max_items_per_user": self.task.privacy.bound(self.task.model.items),
+            "max_items_per_user": self.task.privacy.bound(self.task.factorization.items),
             "steps": training.steps,
             "bias_share": training.bias_share,
             "user_ridge": training.user_ridge,
@@ -205,7 +205,7 @@ def tune(
 
 def _drawn(base: Task, rng: np.random.Generator) -> Task:
     """A task with random settings; those that the rules refuse are drawn again."""
-    items, features = base.model.items, base.model.features
+    items, features = base.factorization.items, base.factorization.features
     # Factors that need no round of their own: with features there may be many of them.
     ready = DERIVED_FACTORS + (0 if features is None else features.shape[1])
     ranks = sorted({*_RANKS, min(ready, MAX_RANK)})

@@ -1,6 +1,7 @@
 from odp.v1 import broadcast_pb2 as _broadcast_pb2
 from odp.v1 import encoding_pb2 as _encoding_pb2
 from odp.v1 import events_query_pb2 as _events_query_pb2
+from odp.v1 import federated_pb2 as _federated_pb2
 from odp.v1 import public_table_pb2 as _public_table_pb2
 from odp.v1 import secagg_terms_pb2 as _secagg_terms_pb2
 from odp.v1 import statistics_pb2 as _statistics_pb2
@@ -23,17 +24,20 @@ ADJACENCY_ZERO_OUT_USER: Adjacency
 ADJACENCY_ADD_REMOVE_USER: Adjacency
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "implicit", "privacy", "dpam", "statistics", "table", "quantiles", "cohort", "developer_key", "broadcast")
+    __slots__ = ("name", "population", "model", "data", "implicit", "examples", "privacy", "dpam", "statistics", "table", "quantiles", "fedavg", "glm", "cohort", "developer_key", "broadcast")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     IMPLICIT_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
     DPAM_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     QUANTILES_FIELD_NUMBER: _ClassVar[int]
+    FEDAVG_FIELD_NUMBER: _ClassVar[int]
+    GLM_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     DEVELOPER_KEY_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_FIELD_NUMBER: _ClassVar[int]
@@ -42,15 +46,18 @@ class TaskDefinition(_message.Message):
     model: MatrixFactorizationModel
     data: RatingsData
     implicit: ImplicitData
+    examples: _federated_pb2.ExamplesData
     privacy: PrivacyTerms
     dpam: DpamTraining
     statistics: _statistics_pb2.Statistics
     table: _public_table_pb2.PublicTable
     quantiles: Quantiles
+    fedavg: _federated_pb2.FedAvg
+    glm: _federated_pb2.GlmModel
     cohort: CohortTerms
     developer_key: bytes
     broadcast: _broadcast_pb2.BroadcastTerms
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., examples: _Optional[_Union[_federated_pb2.ExamplesData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., fedavg: _Optional[_Union[_federated_pb2.FedAvg, _Mapping]] = ..., glm: _Optional[_Union[_federated_pb2.GlmModel, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")

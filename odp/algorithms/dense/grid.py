@@ -34,7 +34,7 @@ from odp import _validate
 from odp.aggregation.table import noise_sharers
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import ConfigurationError, DataError
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, SMALLEST_STD, TAIL, largest
 
 if TYPE_CHECKING:
@@ -277,6 +277,30 @@ def quantise(grid: Grid, entries: Entries, *, round: int, seeds: npt.NDArray[np.
         factor = np.where(beyond, grid.units / np.sqrt(np.maximum(squares, 1.0)), 1.0)[entries.user]
         steps = np.trunc(steps * factor)
     return Steps(entries.user, entries.place, steps.astype(np.int64))
+
+
+def quantise_rows(
+    grid: Grid, rows: Float32Array | Float64Array, *, round: int, seeds: npt.NDArray[np.uint64]
+) -> Float64Array:
+    """``quantise`` of whole vectors [users, size], as whole numbers float64 [users, size].
+
+    Raises:
+      DataError: a value is not finite; nothing of it is shown.
+    """
+    values = rows.astype(np.float64)
+    lengths = np.sqrt(np.einsum("up,up->u", values, values))
+    if not np.isfinite(lengths).all():
+        raise DataError("numbers of a contribution are not finite or too large; correct the device's data")
+    values *= (np.minimum(1.0, grid.clip / np.maximum(lengths, grid.clip)) / grid.step)[:, None]
+    places = np.arange(grid.size, dtype=np.int64)
+    for row, seed in zip(values, seeds, strict=True):
+        row += (round_hashes(np.array([seed], dtype=np.uint64), round, places) >> np.uint64(11)) * 2.0**-53
+    np.floor(values, out=values)
+    squares = np.einsum("up,up->u", values, values)  # of whole numbers below 2^53: exact
+    beyond = squares > grid.limit
+    if beyond.any():
+        values[beyond] = np.trunc(values[beyond] * (grid.units / np.sqrt(squares[beyond]))[:, None])
+    return values
 
 
 def encode(grid: Grid, steps: Steps) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from google.protobuf.message import Message
 
@@ -11,6 +11,9 @@ from odp.algorithms.dense.records import VectorTerms, check_round
 from odp.algorithms.seam import Client, DeclaredRelease, Inquiry, ModelTable, Population, Query, Server
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
 
 
 class VectorInquiry(Inquiry):
@@ -65,7 +68,7 @@ class VectorInquiry(Inquiry):
     def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
         return [self.query(0).releases]
 
-    def population(self) -> Population:
+    def population(self) -> Population[Ratings]:
         from odp.algorithms.dense.population import VectorPopulation
 
         return VectorPopulation(self.release, self.terms())

@@ -60,7 +60,8 @@ def check_question(definition: common_pb2.TaskDefinition, name: str) -> None:
     """
     if definition.WhichOneof("training") != name:
         raise ConfigurationError(f"Expected the training of task {definition.name!r} to be {name}")
-    if definition.HasField("model") or definition.WhichOneof("local_data") is not None:
+    of_training = definition.WhichOneof("trained_model"), definition.WhichOneof("local_data")
+    if definition.HasField("model") or of_training != (None, None):
         raise ConfigurationError(
             f"Expected task {definition.name!r} to have no model and no local data: it asks for {name}"
         )

@@ -12,6 +12,7 @@ from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, ITEMS_ENCODINGS, MAX_FEATURES, MAX_RANK
 from odp.algorithms.factorization.terms import WEIGHTINGS, check_clips, check_ridges
 from odp.errors import ConfigurationError
+from odp.models.matrix_factorization import MatrixFactorization
 from odp.wire.encoding import Encoding, number_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class DPAM:
       ConfigurationError: a number is out of range.
     """
 
+    model: ClassVar[type] = MatrixFactorization
     data: ClassVar[type[TrainingData]] = RatingsData
 
     steps: int | None = None

@@ -11,6 +11,7 @@ from odp.algorithms.choices import TrainingData
 from odp.algorithms.factorization.terms import WEIGHTINGS, check_clips, check_ridges
 from odp.algorithms.implicit.data import ImplicitData
 from odp.errors import ConfigurationError
+from odp.models.matrix_factorization import MatrixFactorization
 
 if TYPE_CHECKING:
     from odp.privacy.events import Sampling
@@ -51,6 +52,7 @@ class ImplicitDPAM:
       ConfigurationError: a number is out of range.
     """
 
+    model: ClassVar[type] = MatrixFactorization
     data: ClassVar[type[TrainingData]] = ImplicitData
 
     steps: int = 3

@@ -1,5 +1,5 @@
 """Generalised linear models: their shape, training on one device, and training of many devices at once."""
 
-from odp.models.glm.shape import Family, GlmShape
+from odp.models.glm.shape import Family, Glm
 
-__all__ = ["Family", "GlmShape"]
+__all__ = ["Family", "Glm"]

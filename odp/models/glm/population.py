@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from odp.errors import DataError
 from odp.models.glm.examples import UsersExamples
-from odp.models.glm.shape import Family, GlmShape
+from odp.models.glm.shape import Family, Glm
 from odp.models.glm.training import difference
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array
 
 
 def differences(
-    shape: GlmShape,
+    shape: Glm,
     start: Float32Array,
     examples: UsersExamples,
     training: LocalTraining,

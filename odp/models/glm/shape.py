@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ import numpy.typing as npt
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Float64Array
+
+if TYPE_CHECKING:
+    from odp.v1 import common_pb2, federated_pb2
 
 MOST_FEATURES, MOST_CLASSES = 2**20, 2**16
 #: |z| of a Poisson model, at most: e^20 is 485 million.
@@ -42,7 +46,7 @@ class Family(enum.Enum):
 
 @_validate.strict_keywords
 @dataclass(frozen=True)
-class GlmShape:
+class Glm:
     """A generalised linear model of ``features`` numbers.
 
     Its parameters are one vector, float32 [size]: weights [outputs, features] row after row, then biases [outputs].
@@ -67,6 +71,31 @@ class GlmShape:
         _validate.integer(low=1, high=MOST_FEATURES, features=self.features)
         least, most = (2, MOST_CLASSES) if self.family is Family.MULTINOMIAL else (1, 1)
         _validate.integer(low=least, high=most, classes=self.classes)
+
+    @classmethod
+    def of(cls, given: federated_pb2.GlmModel) -> Self:
+        """The model of a definition. Raises ConfigurationError for an unknown family or a number out of range."""
+        number = given.family - 1
+        families = list(Family)
+        if not 0 <= number < len(families):
+            raise ConfigurationError(f"Expected family={given.family!r} to be 1 to {len(families)}")
+        return cls(families[number], given.features, given.classes)
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """Writes itself into a definition."""
+        from odp.v1 import federated_pb2
+
+        number = federated_pb2.GlmModel.Family.Value(f"FAMILY_{Family(self.family).name}")
+        definition.glm.CopyFrom(
+            federated_pb2.GlmModel(family=number, features=self.features, classes=self.classes)  # type: ignore[arg-type]
+        )
+
+    @property
+    def classes_range(self) -> tuple[float, float] | None:
+        """(first, last) of targets that are classes; None where they are numbers."""
+        if self.family in (Family.LOGISTIC, Family.MULTINOMIAL):
+            return 0.0, max(self.classes, 2) - 1.0
+        return None
 
     @property
     def outputs(self) -> int:

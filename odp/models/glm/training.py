@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from odp.models.glm.shape import GlmShape
+from odp.models.glm.shape import Glm
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array
 
 
 def difference(
-    shape: GlmShape,
+    shape: Glm,
     start: Float32Array,
     features: Float32Array,
     targets: Float32Array,
@@ -25,7 +25,7 @@ def difference(
       start: parameters of the round, float32 [size].
       features: float32 [n, features].
       targets: float32 [n]; classes as whole numbers. Those that the family does not know are the caller's to leave out
-        (``GlmShape.usable``).
+        (``Glm.usable``).
       seed: of the user, 64 bits.
     """
     vector = start.astype(np.float32)

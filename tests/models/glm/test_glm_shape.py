@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from odp.errors import ConfigurationError
-from odp.models.glm import Family, GlmShape
+from odp.models.glm import Family, Glm
 
-_SHAPES = [GlmShape("linear", 5), GlmShape("logistic", 5), GlmShape("multinomial", 5, 4), GlmShape("poisson", 5)]
+_SHAPES = [Glm("linear", 5), Glm("logistic", 5), Glm("multinomial", 5, 4), Glm("poisson", 5)]
 
 
-def _targets(shape: GlmShape, generator: np.random.Generator, count: int) -> np.ndarray:
+def _targets(shape: Glm, generator: np.random.Generator, count: int) -> np.ndarray:
     most = {Family.LINEAR: 3, Family.LOGISTIC: 2, Family.MULTINOMIAL: shape.classes, Family.POISSON: 6}
     return generator.integers(0, most[Family(shape.family)], count).astype(np.float32)
 
 
 @pytest.mark.parametrize("shape", _SHAPES, ids=lambda shape: shape.family.value)
-def test_residuals_are_the_gradient_of_the_loss(shape: GlmShape) -> None:
+def test_residuals_are_the_gradient_of_the_loss(shape: Glm) -> None:
     generator = np.random.default_rng(1)
     features = generator.normal(size=(6, 5)).astype(np.float32)
     targets = _targets(shape, generator, 6)
@@ -34,9 +34,9 @@ def test_residuals_are_the_gradient_of_the_loss(shape: GlmShape) -> None:
 
 def test_means_of_extreme_predictors_are_finite() -> None:
     extreme = np.array([[-1e30, 1e30, 0.0]], dtype=np.float32)
-    assert np.array_equal(GlmShape("multinomial", 1, 3).means(extreme), [[0.0, 1.0, 0.0]])
-    assert GlmShape("logistic", 1).means(extreme.T)[:, 0].tolist() == [0.0, 1.0, 0.5]
-    assert np.isfinite(GlmShape("poisson", 1).means(extreme.T)).all()
+    assert np.array_equal(Glm("multinomial", 1, 3).means(extreme), [[0.0, 1.0, 0.0]])
+    assert Glm("logistic", 1).means(extreme.T)[:, 0].tolist() == [0.0, 1.0, 0.5]
+    assert np.isfinite(Glm("poisson", 1).means(extreme.T)).all()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_means_of_extreme_predictors_are_finite() -> None:
     ids=lambda value: getattr(value, "family", None) and value.family.value,
 )
 def test_examples_that_the_family_does_not_know_are_not_usable(
-    shape: GlmShape, targets: list[float], usable: list[bool]
+    shape: Glm, targets: list[float], usable: list[bool]
 ) -> None:
     features = np.zeros((4, 5), dtype=np.float32)
     assert shape.usable(features, np.array(targets, dtype=np.float32)).tolist() == usable
@@ -69,7 +69,7 @@ def test_examples_that_the_family_does_not_know_are_not_usable(
 )
 def test_a_shape_out_of_range_is_refused_by_name(arguments: tuple[str, int], name: str) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        GlmShape(*arguments)
+        Glm(*arguments)
 
 
 def test_a_vector_of_another_length_is_refused() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from odp.errors import DataError
-from odp.models.glm import GlmShape, population
+from odp.models.glm import Glm, population
 from odp.models.glm.examples import UsersExamples
 from odp.models.glm.training import difference
 from odp.models.local_training import LocalTraining
@@ -17,7 +17,7 @@ _HELD = [7, 0, 1, 23, 10]
 
 
 def _plain(
-    shape: GlmShape, start: np.ndarray, x: np.ndarray, y: np.ndarray, training: LocalTraining, seed: int, round: int
+    shape: Glm, start: np.ndarray, x: np.ndarray, y: np.ndarray, training: LocalTraining, seed: int, round: int
 ) -> np.ndarray:
     """Gradient descent in float64, example by example."""
     w, b = (part.astype(np.float64) for part in shape.split(start))
@@ -41,7 +41,7 @@ def _plain(
     return np.concatenate([(w - w0).ravel(), b - b0])
 
 
-def _examples(shape: GlmShape, *, bytes_only: bool = False) -> UsersExamples:
+def _examples(shape: Glm, *, bytes_only: bool = False) -> UsersExamples:
     generator = np.random.default_rng(5)
     features = generator.integers(0, 256, (60, shape.features)).astype(np.uint8)
     most = {"linear": 5, "logistic": 2, "multinomial": shape.classes, "poisson": 4}[shape.family.value]  # type: ignore[union-attr]
@@ -55,8 +55,8 @@ def _examples(shape: GlmShape, *, bytes_only: bool = False) -> UsersExamples:
 
 
 _SHAPES = [
-    GlmShape("linear", 3), GlmShape("logistic", 16), GlmShape("multinomial", 33, 7), GlmShape("multinomial", 64, 11),
-    GlmShape("poisson", 5),
+    Glm("linear", 3), Glm("logistic", 16), Glm("multinomial", 33, 7), Glm("multinomial", 64, 11),
+    Glm("poisson", 5),
 ]  # fmt: skip
 _TRAININGS = [
     LocalTraining(rate=0.1, batch=10),
@@ -70,7 +70,7 @@ _TRAININGS = [
 @pytest.mark.parametrize("bytes_only", [False, True], ids=["float32", "bytes"])
 @pytest.mark.parametrize("shape", _SHAPES, ids=lambda shape: f"{shape.family.value}-{shape.features}")
 def test_every_user_trains_as_the_plain_reference(
-    shape: GlmShape, bytes_only: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    shape: Glm, bytes_only: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if compiled:
         pytest.importorskip("numba")
@@ -105,7 +105,7 @@ def test_training_that_diverges_moves_nothing(compiled: bool, monkeypatch: pytes
     if compiled:
         pytest.importorskip("numba")
     monkeypatch.setattr(population, "_compiled", lambda: compiled)
-    shape = GlmShape("linear", 3)
+    shape = Glm("linear", 3)
     examples = _examples(shape)
     wild = dataclasses.replace(examples, features=examples.features * np.float32(1e20))
     moved = population.differences(

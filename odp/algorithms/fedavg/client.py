@@ -1,0 +1,57 @@
+"""DP-FedAvg on one device: training from the published parameters, and the clipped difference. Imports numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from odp.algorithms.dense.grid import NUMBER, quantise_rows
+from odp.algorithms.fedavg.terms import PARAMETERS, ROWS, Terms
+from odp.algorithms.seam import LocalData
+from odp.errors import ConfigurationError
+from odp.models.glm.training import difference
+from odp.numerics.arrays import Float32Array, Int64Array
+from odp.wire.model import Slices
+
+
+class FedAvgClient:
+    """``odp.algorithms.seam.Client`` of one task; it keeps no local parameters."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
+        """Raises ConfigurationError where the parameters are missing, of another shape, or not finite."""
+        self._start(dense)
+
+    def empty(self, round: int) -> bytes:
+        """Zeros."""
+        return bytes(self._terms.grid(round).payload_bytes)
+
+    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
+        """None: int64 [0]."""
+        return np.zeros(0, dtype=np.int64)
+
+    def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
+        """(payload, nothing). A device without examples contributes zeros, and so does one whose training diverges.
+
+        Raises:
+          ConfigurationError: as ``check_model``.
+        """
+        terms, rows = self._terms, data[ROWS]
+        grid, start = terms.grid(round), self._start(slices.dense)
+        features = terms.examples.matrix(rows.features, examples=len(rows.values))
+        targets = terms.examples.labels(rows.values, classes=terms.model.classes_range is not None)
+        usable = terms.model.usable(features, targets)
+        moved = difference(
+            terms.model, start, features[usable], targets[usable], terms.local, seed=seed, round=round
+        )  # fmt: skip
+        moved /= np.float32(terms.clip)
+        steps = quantise_rows(grid, moved[None], round=round, seeds=np.array([seed], dtype=np.uint64))
+        return steps[0].astype(NUMBER).tobytes(), b""
+
+    def _start(self, dense: Mapping[str, Float32Array]) -> Float32Array:
+        if PARAMETERS not in dense:
+            raise ConfigurationError(f"Expected the model to have a table {PARAMETERS!r}")
+        return self._terms.parameters(dense[PARAMETERS])

@@ -1,0 +1,137 @@
+"""The numbers of one DP-FedAvg task, read from its definition and checked: for every party."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from odp import _validate
+from odp.algorithms.dense.grid import Grid
+from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
+from odp.errors import ConfigurationError
+from odp.models.examples import ExamplesTerms
+from odp.models.glm import Glm
+from odp.models.local_training import LocalTraining
+from odp.numerics.arrays import Float32Array
+from odp.v1 import common_pb2, federated_pb2
+
+RELEASE = "update"
+PARAMETERS = "parameters"
+ROWS = "examples"
+#: Contributions are in units of the clip norm.
+UNIT = 1.0
+
+MOST_ROUNDS, MOST_BLOCKS = 10_000, 256
+_LEAST_CLIP, _LARGEST_CLIP = 1e-9, 1e9
+
+OPTIMIZERS = {
+    OptimizerKind.SGD: federated_pb2.ServerOptimizerTerms.KIND_SGD,
+    OptimizerKind.ADAM: federated_pb2.ServerOptimizerTerms.KIND_ADAM,
+    OptimizerKind.YOGI: federated_pb2.ServerOptimizerTerms.KIND_YOGI,
+}
+_OPTIMIZER_OF = {number: kind for kind, number in OPTIMIZERS.items()}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Equal rounds, and the grid of their contributions."""
+
+    rounds: int
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class Terms:
+    """An ``odp.v1.FedAvg``, checked."""
+
+    model: Glm
+    examples: ExamplesTerms
+    local: LocalTraining
+    optimizer: ServerOptimizer
+    clip: float
+    cohort: float
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
+        """Reads and checks a task definition.
+
+        Raises:
+          ConfigurationError: another training, or a field is missing, out of range, or of another training.
+        """
+        if definition.WhichOneof("training") != "fedavg":
+            raise ConfigurationError(f"Expected the training of task {definition.name!r} to be fedavg")
+        if definition.HasField("model") or definition.WhichOneof("trained_model") != "glm":
+            raise ConfigurationError(f"Expected task {definition.name!r} to have a generalised linear model")
+        if definition.WhichOneof("local_data") != "examples":
+            raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
+        if definition.privacy.max_items_per_user:
+            raise ConfigurationError("Expected max_items_per_user to be 0: the clip norm bounds a user")
+        given = definition.fedavg
+        model = Glm.of(definition.glm)
+        examples = ExamplesTerms.of(definition.examples)
+        if examples.width != model.features:
+            raise ConfigurationError(
+                f"Expected features={model.features} of the model to be the {examples.width} numbers of an example"
+            )
+        if examples.label_range != (model.classes_range or examples.label_range):
+            raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
+        _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)
+        _validate.within(low=1.0, high=1e9, cohort=given.cohort)
+        return cls(
+            model, examples, _local(given.local), _optimizer(given.server), given.clip, given.cohort,
+            _blocks(definition, size=model.size),
+        )  # fmt: skip
+
+    @property
+    def rounds(self) -> int:
+        """Of all blocks."""
+        return sum(block.rounds for block in self.blocks)
+
+    def grid(self, round: int) -> Grid:
+        """Of a round's contributions. Raises ConfigurationError where the task has no such round."""
+        _validate.integer(low=0, high=self.rounds - 1, round=round)
+        for block in self.blocks:
+            if round < block.rounds:
+                return block.grid
+            round -= block.rounds
+        raise ConfigurationError("unreachable: the blocks are shorter than their sum")
+
+    def parameters(self, table: Float32Array) -> Float32Array:
+        """The published parameters as one vector, float32 [size].
+
+        Raises:
+          ConfigurationError: another shape, or a number that is not finite.
+        """
+        if table.shape != (self.model.size, 1) or not np.isfinite(table).all():
+            raise ConfigurationError(f"Expected {self.model.size} finite parameters (got shape {list(table.shape)})")
+        return table[:, 0].astype(np.float32)
+
+
+def _local(given: federated_pb2.LocalTrainingTerms) -> LocalTraining:
+    return LocalTraining(
+        rate=given.rate, epochs=given.epochs, batch=given.batch, most_examples=given.most_examples,
+        proximal=given.proximal,
+    )  # fmt: skip
+
+
+def _optimizer(given: federated_pb2.ServerOptimizerTerms) -> ServerOptimizer:
+    if given.kind not in _OPTIMIZER_OF:
+        raise ConfigurationError(f"Expected a server optimizer of {', '.join(kind.value for kind in OptimizerKind)}")
+    return ServerOptimizer(
+        kind=_OPTIMIZER_OF[given.kind], rate=given.rate, momentum=given.momentum, second_moment=given.second_moment,
+        adaptivity=given.adaptivity,
+    )  # fmt: skip
+
+
+def _blocks(definition: common_pb2.TaskDefinition, *, size: int) -> tuple[Block, ...]:
+    given = definition.fedavg.blocks
+    _validate.integer(low=1, high=MOST_BLOCKS, blocks=len(given))
+    blocks = []
+    for one in given:
+        _validate.integer(low=1, high=MOST_ROUNDS, rounds=one.rounds)
+        _validate.within(low=UNIT, high=UNIT, dense_clip=one.dense.clip)
+        blocks.append(Block(one.rounds, Grid.of(one.dense, definition.cohort, size=size)))
+    _validate.integer(low=1, high=MOST_ROUNDS, rounds=sum(block.rounds for block in blocks))
+    return tuple(blocks)

@@ -1,0 +1,235 @@
+"""Labelled examples of one device: what a developer declares of them, and the arrays that a model is trained on.
+
+Ranges are declared before any data are read, so no statistic of the data is needed to scale them:
+
+=============================  ====================================================
+of an example                  what happens
+=============================  ====================================================
+a number beyond its range      is clamped to it; infinities are
+a number that is not a number  the example is left out
+a class that the model lacks   the example is left out
+a missing feature              all examples of that read are left out
+=============================  ====================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float32Array
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+    from odp.v1 import common_pb2, federated_pb2
+
+MOST_TENSORS, MOST_AXES, MOST_NUMBERS = 64, 8, 2**20
+_LARGEST = 1e9
+_TABLE = "examples"
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True)
+class Tensor:
+    """A feature of a fixed shape.
+
+    Attributes:
+      shape: of one example; () for a single number.
+      low, high: declared range; numbers outside are clamped.
+      scale: the model reads each number times this one; 1 / 255 makes bytes numbers from 0 to 1.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+
+    shape: Sequence[int]
+    low: float
+    high: float
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, Sequence) or len(self.shape) > MOST_AXES:
+            raise ConfigurationError(f"Expected shape={self.shape!r} to be at most {MOST_AXES} whole numbers")
+        for size in self.shape:
+            _validate.integer(low=1, high=MOST_NUMBERS, shape=size)
+        object.__setattr__(self, "shape", tuple(self.shape))
+        _validate.integer(low=1, high=MOST_NUMBERS, numbers=self.size)
+        check_range(low=self.low, high=self.high)
+        _validate.positive(scale=self.scale)
+        _validate.within(low=1e-9, high=1e9, scale=self.scale)
+
+    @property
+    def size(self) -> int:
+        """Numbers of one example."""
+        return math.prod(self.shape)
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True)
+class Examples:
+    """Labelled examples in a table of the devices' store.
+
+    Attributes:
+      features: what the model reads, by name; in this order.
+      label: column of what the model predicts.
+      label_low, label_high: range of a real label or a count, which is clamped to it; None for a label that is a
+        class, whose range the model says.
+      table: name of the local table.
+
+    Raises:
+      ConfigurationError: a name or a number is out of range.
+    """
+
+    features: Mapping[str, Tensor]
+    label: str = "label"
+    label_low: float | None = None
+    label_high: float | None = None
+    table: str = _TABLE
+
+    def __post_init__(self) -> None:
+        _validate.identifier(table=self.table, label=self.label)
+        if not isinstance(self.features, Mapping):
+            raise ConfigurationError("Expected features to be tensors by name")
+        for name, tensor in self.features.items():
+            _validate.identifier(feature=name)
+            if not isinstance(tensor, Tensor):
+                raise ConfigurationError(f"Expected feature {name!r} to be an odp.Tensor, got {type(tensor).__name__}")
+        if self.label in self.features:
+            raise ConfigurationError(f"Expected label={self.label!r} to be no feature")
+        object.__setattr__(self, "features", dict(self.features))
+        if (self.label_low is None) != (self.label_high is None):
+            raise ConfigurationError("Expected label_low and label_high together")
+        if self.label_low is not None and self.label_high is not None:
+            check_range(label_low=self.label_low, label_high=self.label_high)
+        check_tensors(self.features)
+
+    def check(self, ratings: Ratings) -> None:
+        """Raises DataError: ratings have no features."""
+        raise DataError(f"the data set {ratings.name!r} has ratings; a task of odp.Examples needs labelled examples")
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """Writes itself into a definition that has its model.
+
+        Raises:
+          ConfigurationError: a range of the label is missing, or is given for classes.
+        """
+        from odp.models.glm import Glm
+        from odp.v1 import federated_pb2
+
+        classes = Glm.of(definition.glm).classes_range
+        own = None if self.label_low is None or self.label_high is None else (self.label_low, self.label_high)
+        if (own is None) is (classes is None):
+            raise ConfigurationError(
+                f"Expected label_low={self.label_low!r} and label_high={self.label_high!r} to be given where the label "
+                "is a number, and only there"
+            )
+        low, high = own or classes or (0.0, 0.0)
+        features = [
+            federated_pb2.TensorFeature(
+                name=name, shape=tensor.shape, low=tensor.low, high=tensor.high, scale=tensor.scale
+            )
+            for name, tensor in self.features.items()
+        ]
+        definition.examples.CopyFrom(
+            federated_pb2.ExamplesData(
+                table=self.table, features=features, label=self.label, label_low=low, label_high=high
+            )
+        )
+
+
+@dataclass(frozen=True)
+class ExamplesTerms:
+    """An ``odp.v1.ExamplesData``, checked."""
+
+    table: str
+    features: Mapping[str, Tensor]
+    label: str
+    label_range: tuple[float, float]
+
+    @classmethod
+    def of(cls, data: federated_pb2.ExamplesData) -> ExamplesTerms:
+        """Raises ConfigurationError where a field is missing or out of range."""
+        _validate.identifier(table=data.table, label=data.label)
+        features = {one.name: Tensor(tuple(one.shape), one.low, one.high, one.scale) for one in data.features}
+        if len(features) != len(data.features) or data.label in features:
+            raise ConfigurationError("Expected distinct names of features and label")
+        for name in features:
+            _validate.identifier(feature=name)
+        check_tensors(features)
+        check_range(label_low=data.label_low, label_high=data.label_high)
+        return cls(data.table, features, data.label, (data.label_low, data.label_high))
+
+    @property
+    def width(self) -> int:
+        """Numbers of one example, all tensors together."""
+        return sum(tensor.size for tensor in self.features.values())
+
+    def matrix(self, columns: Mapping[str, npt.NDArray[Any]], *, examples: int) -> Float32Array:
+        """Features as the model reads them, float32 [examples, width], clamped and scaled; not a number stays.
+
+        All rows are not a number where a feature is missing or has another shape than [examples, *shape].
+        """
+        found = np.full((examples, self.width), np.nan, dtype=np.float32)
+        if any(
+            name not in columns or columns[name].shape != (examples, *tensor.shape)
+            for name, tensor in self.features.items()
+        ):
+            return found
+        start = 0
+        for name, tensor in self.features.items():
+            part = found[:, start : start + tensor.size]
+            part[:] = columns[name].reshape(examples, tensor.size)
+            _clamp(part, tensor)
+            start += tensor.size
+        return found
+
+    def clamped(self, features: npt.NDArray[Any], *, scale: float) -> tuple[npt.NDArray[Any], float]:
+        """``matrix`` of rows [n, width] of all tensors side by side, as (numbers, what to multiply them by).
+
+        Bytes stay bytes where one tensor's range has them all; other numbers are copied.
+        """
+        (first, *others) = self.features.values()
+        if features.dtype == np.uint8 and not others and first.low <= 0.0 and first.high >= 255.0 * scale:
+            return features, scale * first.scale
+        found = features.astype(np.float32)
+        if scale != 1.0:
+            found *= np.float32(scale)
+        start = 0
+        for tensor in self.features.values():
+            _clamp(found[:, start : start + tensor.size], tensor)
+            start += tensor.size
+        return found, 1.0
+
+    def labels(self, values: npt.NDArray[Any], *, classes: bool) -> Float32Array:
+        """Labels as the model reads them, float32 [n]; numbers are clamped to their range, ``classes`` stay."""
+        found = values.astype(np.float32)
+        return found if classes else np.clip(found, np.float32(self.label_range[0]), np.float32(self.label_range[1]))
+
+
+def check_range(**bounds: float) -> None:
+    """Raises ConfigurationError unless the two bounds are finite, not too large, and ascending."""
+    _validate.finite(**bounds)
+    (low_name, low), (high_name, high) = bounds.items()
+    if not -_LARGEST <= low < high <= _LARGEST:
+        raise ConfigurationError(
+            f"Expected {low_name}={low!r} to be below {high_name}={high!r}, both within {_LARGEST:g}"
+        )
+
+
+def check_tensors(features: Mapping[str, Tensor]) -> None:
+    """Raises ConfigurationError unless there are some, and not too many numbers in all."""
+    _validate.integer(low=1, high=MOST_TENSORS, features=len(features))
+    _validate.integer(low=1, high=MOST_NUMBERS, numbers=sum(tensor.size for tensor in features.values()))
+
+
+def _clamp(numbers: Float32Array, tensor: Tensor) -> None:
+    np.clip(numbers, np.float32(tensor.low), np.float32(tensor.high), out=numbers)
+    if tensor.scale != 1.0:
+        numbers *= np.float32(tensor.scale)

@@ -1,0 +1,119 @@
+from odp.v1 import statistics_pb2 as _statistics_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FedAvg(_message.Message):
+    __slots__ = ("local", "server", "clip", "cohort", "blocks")
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    local: LocalTrainingTerms
+    server: ServerOptimizerTerms
+    clip: float
+    cohort: float
+    blocks: _containers.RepeatedCompositeFieldContainer[DenseRounds]
+    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ...) -> None: ...
+
+class DenseRounds(_message.Message):
+    __slots__ = ("rounds", "dense")
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    rounds: int
+    dense: _statistics_pb2.DenseTerms
+    def __init__(self, rounds: _Optional[int] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
+
+class GlmModel(_message.Message):
+    __slots__ = ("family", "features", "classes")
+    class Family(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        FAMILY_UNSPECIFIED: _ClassVar[GlmModel.Family]
+        FAMILY_LINEAR: _ClassVar[GlmModel.Family]
+        FAMILY_LOGISTIC: _ClassVar[GlmModel.Family]
+        FAMILY_MULTINOMIAL: _ClassVar[GlmModel.Family]
+        FAMILY_POISSON: _ClassVar[GlmModel.Family]
+    FAMILY_UNSPECIFIED: GlmModel.Family
+    FAMILY_LINEAR: GlmModel.Family
+    FAMILY_LOGISTIC: GlmModel.Family
+    FAMILY_MULTINOMIAL: GlmModel.Family
+    FAMILY_POISSON: GlmModel.Family
+    FAMILY_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    family: GlmModel.Family
+    features: int
+    classes: int
+    def __init__(self, family: _Optional[_Union[GlmModel.Family, str]] = ..., features: _Optional[int] = ..., classes: _Optional[int] = ...) -> None: ...
+
+class ExamplesData(_message.Message):
+    __slots__ = ("table", "features", "label", "label_low", "label_high")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    LABEL_LOW_FIELD_NUMBER: _ClassVar[int]
+    LABEL_HIGH_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    features: _containers.RepeatedCompositeFieldContainer[TensorFeature]
+    label: str
+    label_low: float
+    label_high: float
+    def __init__(self, table: _Optional[str] = ..., features: _Optional[_Iterable[_Union[TensorFeature, _Mapping]]] = ..., label: _Optional[str] = ..., label_low: _Optional[float] = ..., label_high: _Optional[float] = ...) -> None: ...
+
+class TensorFeature(_message.Message):
+    __slots__ = ("name", "shape", "low", "high", "scale")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    low: float
+    high: float
+    scale: float
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., scale: _Optional[float] = ...) -> None: ...
+
+class LocalTrainingTerms(_message.Message):
+    __slots__ = ("rate", "epochs", "batch", "most_examples", "proximal")
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    PROXIMAL_FIELD_NUMBER: _ClassVar[int]
+    rate: float
+    epochs: int
+    batch: int
+    most_examples: int
+    proximal: float
+    def __init__(self, rate: _Optional[float] = ..., epochs: _Optional[int] = ..., batch: _Optional[int] = ..., most_examples: _Optional[int] = ..., proximal: _Optional[float] = ...) -> None: ...
+
+class ServerOptimizerTerms(_message.Message):
+    __slots__ = ("kind", "rate", "momentum", "second_moment", "adaptivity")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[ServerOptimizerTerms.Kind]
+        KIND_SGD: _ClassVar[ServerOptimizerTerms.Kind]
+        KIND_ADAM: _ClassVar[ServerOptimizerTerms.Kind]
+        KIND_YOGI: _ClassVar[ServerOptimizerTerms.Kind]
+    KIND_UNSPECIFIED: ServerOptimizerTerms.Kind
+    KIND_SGD: ServerOptimizerTerms.Kind
+    KIND_ADAM: ServerOptimizerTerms.Kind
+    KIND_YOGI: ServerOptimizerTerms.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    MOMENTUM_FIELD_NUMBER: _ClassVar[int]
+    SECOND_MOMENT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTIVITY_FIELD_NUMBER: _ClassVar[int]
+    kind: ServerOptimizerTerms.Kind
+    rate: float
+    momentum: float
+    second_moment: float
+    adaptivity: float
+    def __init__(self, kind: _Optional[_Union[ServerOptimizerTerms.Kind, str]] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., second_moment: _Optional[float] = ..., adaptivity: _Optional[float] = ...) -> None: ...
