@@ -257,7 +257,7 @@ def _check_release_bytes(definition: common_pb2.TaskDefinition, size: int) -> No
             f"Expected rank={definition.model.rank} with items={definition.model.items} to give releases of at most "
             f"{LARGEST_RELEASE} bytes, got {size}; lower the rank or the items"
             if definition.HasField("model")
-            else f"Expected a release of at most {LARGEST_RELEASE} bytes, got {size}; take fewer bins"
+            else f"Expected a release of at most {LARGEST_RELEASE} bytes, got {size}; release fewer numbers"
         )
 
 

@@ -114,23 +114,16 @@ class Examples:
         """Raises DataError: ratings have no features."""
         raise DataError(f"the data set {ratings.name!r} has ratings; a task of odp.Examples needs labelled examples")
 
-    def write(self, definition: common_pb2.TaskDefinition) -> None:
-        """Writes itself into a definition that has its model.
+    @property
+    def label_range(self) -> tuple[float, float] | None:
+        """(low, high) of a label that is a number; None of one that is a class."""
+        return None if self.label_low is None or self.label_high is None else (self.label_low, self.label_high)
 
-        Raises:
-          ConfigurationError: a range of the label is missing, or is given for classes.
-        """
-        from odp.models.glm import Glm
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """Writes itself into a definition; a training writes the range of classes."""
         from odp.v1 import federated_pb2
 
-        classes = Glm.of(definition.glm).classes_range
-        own = None if self.label_low is None or self.label_high is None else (self.label_low, self.label_high)
-        if (own is None) is (classes is None):
-            raise ConfigurationError(
-                f"Expected label_low={self.label_low!r} and label_high={self.label_high!r} to be given where the label "
-                "is a number, and only there"
-            )
-        low, high = own or classes or (0.0, 0.0)
+        low, high = self.label_range or (0.0, 0.0)
         features = [
             federated_pb2.TensorFeature(
                 name=name, shape=tensor.shape, low=tensor.low, high=tensor.high, scale=tensor.scale

@@ -105,6 +105,7 @@ class DPFedAvg:
         cohort, sampling = definition.cohort, sampling_of(definition)
         drawn = 1.0 if sampling is None else sampling.probability
         local, optimizer = self.local(), self.optimizer()
+        _write_classes(definition)
         written = definition.fedavg
         written.local.CopyFrom(
             federated_pb2.LocalTrainingTerms(
@@ -189,3 +190,20 @@ class DPFedAvg:
             )
             for rounds, noise in blocks
         ]
+
+
+def _write_classes(definition: common_pb2.TaskDefinition) -> None:
+    """Writes the range of labels that are classes.
+
+    Raises:
+      ConfigurationError: it is given, or that of a label that is a number is not.
+    """
+    written, classes = definition.examples, Glm.of(definition.glm).classes_range
+    given = written.label_low < written.label_high
+    if given is (classes is not None):
+        raise ConfigurationError(
+            f"Expected label_low={written.label_low!r} and label_high={written.label_high!r} to be given where the "
+            "label is a number, and only there"
+        )
+    if classes is not None:
+        written.label_low, written.label_high = classes
