@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from odp.models.events import Events
     from odp.models.examples import Examples, Tensor
     from odp.models.glm import Glm
+    from odp.models.glm.examples import ExamplesSplit, UsersExamples
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
@@ -53,6 +54,8 @@ _HOME = {
     "DPAM": "odp.algorithms.dpam.config",
     "DPFedAvg": "odp.algorithms.fedavg.config",
     "Examples": "odp.models.examples",
+    "ExamplesSplit": "odp.models.glm.examples",
+    "UsersExamples": "odp.models.glm.examples",
     "Glm": "odp.models.glm",
     "Tensor": "odp.models.examples",
     "Events": "odp.models.events",
@@ -97,6 +100,7 @@ __all__ = [
     "DiskFull",
     "Events",
     "Examples",
+    "ExamplesSplit",
     "Glm",
     "Histogram",
     "ImplicitDPAM",
@@ -118,6 +122,7 @@ __all__ = [
     "Task",
     "Tensor",
     "UserLevelDP",
+    "UsersExamples",
     "connect",
     "load",
     "load_task",

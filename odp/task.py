@@ -265,7 +265,10 @@ class Task:
     def factorization(self) -> MatrixFactorization:
         """The model, where it scores items. Raises ConfigurationError where it is another."""
         if not isinstance(self.model, MatrixFactorization):
-            raise ConfigurationError(f"Expected task {self.name!r} to have an odp.MatrixFactorization")
+            raise ConfigurationError(
+                f"Expected task {self.name!r} to have an odp.MatrixFactorization, for ratings "
+                f"(got an odp.{type(self.model).__name__})"
+            )
         return self.model
 
     def definition(self) -> common_pb2.TaskDefinition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 import tomllib
 import typing
@@ -16,6 +17,7 @@ import numpy as np
 from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.quantiles.task import Quantiles
@@ -24,14 +26,16 @@ from odp.algorithms.statistics.task import Statistics
 from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.events import Events
+from odp.models.examples import Examples, Tensor
+from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.task import Cohort, Question, Task, UserLevelDP
 
-_MODELS = {"matrix_factorization": MatrixFactorization}
-_TRAININGS = {"dpam": DPAM, "implicit_dpam": ImplicitDPAM}
+_MODELS = {"matrix_factorization": MatrixFactorization, "glm": Glm}
+_TRAININGS = {"dpam": DPAM, "implicit_dpam": ImplicitDPAM, "fedavg": DPFedAvg}
 _SECTIONS: dict[str, dict[str, type]] = {
     "model": dict(_MODELS),
-    "data": {"ratings": RatingsData, "implicit": ImplicitData},
+    "data": {"ratings": RatingsData, "implicit": ImplicitData, "examples": Examples},
     "privacy": {"user_level_dp": UserLevelDP},
     "training": dict(_TRAININGS),
     "cohort": {"cohort": Cohort},
@@ -208,6 +212,8 @@ def _build(
         values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
         if isinstance(values.get("events"), dict):
             values["events"] = Events(**values["events"])
+        if isinstance(values.get("features"), dict):
+            values["features"] = {name: _tensor(name, one) for name, one in values["features"].items()}
         return cls(**values, **shared)
     except TypeError as error:
         missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name in names]
@@ -222,6 +228,12 @@ def _build(
         parts = {name: part for name, part in shared.items() if dataclasses.is_dataclass(part)}
         place = (_named_in(str(error), parts) if shared and named is None else None) or (section, named)
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}") from error
+
+
+def _tensor(name: str, given: Any) -> Tensor:
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"Expected features to have a table of shape, low and high for {name!r}")
+    return Tensor(**given)
 
 
 def _with_features(content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
@@ -299,6 +311,12 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, enum.Enum):
+        return _toml(value.value)
+    if isinstance(value, Tensor):
+        return _toml(vars(value))
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml(str(name))} = {_toml(one)}" for name, one in value.items()) + " }"
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(entry) for entry in value)}]"
     if isinstance(value, Events):

@@ -32,13 +32,14 @@ class Evaluation(Protocol):
     #: Names of the metrics after a round.
     round_metrics: ClassVar[tuple[str, ...]]
 
-    def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
-        """The metrics of ``round_metrics``; ``history`` is all but the tests."""
+    def after_round(self, model: ModelVersion, split: Any, history: Any) -> dict[str, float]:
+        """The metrics of ``round_metrics``; ``history`` is all but the tests.
+
+        ``split`` is a ``Split`` of ratings, or an ``ExamplesSplit``.
+        """
         ...
 
-    def after_training(
-        self, model: ModelVersion, split: Split, history: Ratings, *, last: Mapping[str, float]
-    ) -> Metrics:
+    def after_training(self, model: ModelVersion, split: Any, history: Any, *, last: Mapping[str, float]) -> Metrics:
         """The metrics of the final model, of which ``last`` are those after the last round."""
         ...
 

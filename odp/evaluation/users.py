@@ -7,6 +7,7 @@ bound, which is what their charges state.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,21 @@ UInt64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]
 
 
-def user_seeds(ratings: Ratings, seed: int) -> UInt64Array:
+class Users(Protocol):
+    """A data set of users."""
+
+    @property
+    def user_keys(self) -> Int64Array:
+        """The identity of each, int64 [n_users]."""
+        ...
+
+
+def user_seeds(ratings: Users, seed: int) -> UInt64Array:
     """Seeds uint64 [n_users] of simulated users; a real device draws its own from the operating system."""
     return keyed_hash(key_of("seeds of users", seed), ratings.user_keys)
 
 
-def draw_users(ratings: Ratings, sampling: Sampling, *, round: int, seed: int) -> Int64Array:
+def draw_users(ratings: Users, sampling: Sampling, *, round: int, seed: int) -> Int64Array:
     """The users int64 [k], ascending, whose contributions count in ``round``: none of a draw beyond the cap.
 
     Unlike the enclave's draw it is no secret. A function of its arguments, so that a run that goes on from a checkpoint

@@ -186,11 +186,13 @@ class ExamplesTerms:
     def clamped(self, features: npt.NDArray[Any], *, scale: float) -> tuple[npt.NDArray[Any], float]:
         """``matrix`` of rows [n, width] of all tensors side by side, as (numbers, what to multiply them by).
 
-        Bytes stay bytes where one tensor's range has them all; other numbers are copied.
+        One tensor whose range has all of the numbers keeps them as they are, bytes as bytes; others are copied.
         """
         (first, *others) = self.features.values()
-        if features.dtype == np.uint8 and not others and first.low <= 0.0 and first.high >= 255.0 * scale:
-            return features, scale * first.scale
+        if not others and features.size:
+            least, most = float(features.min()) * scale, float(features.max()) * scale
+            if first.low <= least <= most <= first.high:
+                return features, scale * first.scale
         found = features.astype(np.float32)
         if scale != 1.0:
             found *= np.float32(scale)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import StateError
+from odp.models.glm.examples import ExamplesSplit
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2
 
@@ -92,18 +94,27 @@ class Checkpoint:
             write_atomically(self._path, json.dumps(head).encode() + b"\n" + place.state)
 
 
-def run_identity(definition: common_pb2.TaskDefinition, split: Split, *, seed: int, noise: str) -> str:
+def run_identity(definition: common_pb2.TaskDefinition, split: Split | ExamplesSplit, *, seed: int, noise: str) -> str:
     """SHA-256 of what decides a run, hexadecimal: task, the three parts of the data, seed and kind of noise."""
     digest = hashlib.sha256()
     digest.update(json.dumps([seed, noise]).encode())
     digest.update(definition.SerializeToString(deterministic=True))
-    for part in (split.train, split.validation, split.test):
-        _add(digest, part)
+    if isinstance(split, ExamplesSplit):
+        for examples in (split.train, split.test):
+            digest.update(json.dumps([examples.features.shape, examples.n_users, examples.scale]).encode())
+            _add_arrays(digest, examples.features, examples.targets, examples.rows, examples.offsets)
+    else:
+        for part in (split.train, split.validation, split.test):
+            _add(digest, part)
     return digest.hexdigest()
 
 
 def _add(digest: Any, ratings: Ratings) -> None:
     digest.update(np.array([ratings.n_users, ratings.n_items, ratings.n_ratings], dtype="<i8").tobytes())
-    for array in (ratings.offsets, ratings.items, ratings.values):
+    _add_arrays(digest, ratings.offsets, ratings.items, ratings.values)
+
+
+def _add_arrays(digest: Any, *arrays: npt.NDArray[Any]) -> None:
+    for array in arrays:
         for start in range(0, len(array), _CHUNK):
             digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)

@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from odp.algorithms.experiment import Evaluation, Metrics, evaluation_of
-from odp.algorithms.registry import recommender_for
+from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
-from odp.algorithms.seam import DeclaredRelease, LocalRows, NoisyTensors, Query
+from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, Recommender
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.users import draw_users, user_seeds
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.models.glm.examples import ExamplesSplit, UsersExamples
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
@@ -97,7 +99,7 @@ class RunResult:
       charges: By round; none where the task asks for no noise (epsilon infinite).
       model: The final broadcast, as devices would fetch it.
       totals: Of every release, in order; also of rounds before a checkpoint.
-      item_counts: Of the items, as the server knows them from the noisy counts; float64 [m].
+      item_counts: Of the items, as the server knows them from the noisy counts; float64 [m], [0] without items.
     """
 
     task: Task
@@ -108,7 +110,7 @@ class RunResult:
     epsilon: float
     delta: float
     seconds: float
-    history: Ratings = field(repr=False)
+    history: Any = field(repr=False)
     totals: tuple[NoisyTotals, ...]
     item_counts: Float64Array = field(repr=False)
 
@@ -154,7 +156,7 @@ def _plain(value: Any) -> Any:
 @overload
 def simulate(
     task: Task,
-    population: Ratings | Split,
+    population: Ratings | Split | ExamplesSplit,
     *,
     seed: int = 1,
     noise: bool | IntegerNoise = True,
@@ -173,7 +175,7 @@ def simulate(
 
 def simulate(
     task: Task | Question,
-    population: Ratings | Split,
+    population: Ratings | Split | ExamplesSplit,
     *,
     seed: int = 1,
     noise: bool | IntegerNoise = True,
@@ -189,7 +191,8 @@ def simulate(
 
     Args:
       task: What to train; ``task.model.items`` must be the population's number of items.
-      population: Ratings, which are split 80/10/10 at random by ``seed``; or a Split, taken as it is.
+      population: Ratings, which are split 80/10/10 at random by ``seed``; or a Split, taken as it is; or, for a model
+        of labelled examples, an ExamplesSplit.
       seed: Decides the split, the users' samples and the noise: the same seed repeats the run.
       noise: True for seeded noise of the declared size; False for none (then ε is infinite); or an IntegerNoise.
       on_round: Called after each round, for progress.
@@ -210,23 +213,29 @@ def simulate(
         answers.require_answer_options(
             kind, on_round=on_round, on_release=on_release, on_users=on_users, checkpoint=checkpoint
         )
-        if isinstance(population, Split):
+        if not isinstance(population, Ratings):
             raise ConfigurationError(f"Expected Ratings with {kind}, not a Split: all users are asked")
         return answers.simulate_answers(task, population, seed=seed, noise=noise)
     started = time.perf_counter()
-    split = population if isinstance(population, Split) else random_split(population, seed=seed)
-    check_population(task, split.train)
+    split = random_split(population, seed=seed) if isinstance(population, Ratings) else population
     definition = task.definition()
-    algorithm = recommender_for(definition)
+    algorithm = algorithm_for(definition)
+    history: Ratings | UsersExamples
+    if isinstance(split, ExamplesSplit):
+        check_users(task, split.train, name=split.name)
+        history = split.train
+    else:
+        check_population(task, split.train)
+        history = merge(split.train, split.validation)
     sampling = sampling_of(definition)
     silent = task.privacy.epsilon == math.inf
     if silent:
         noise = False
     source = _Source(noise, seed)
     seeds = user_seeds(split.train, seed)
-    history = merge(split.train, split.validation)
 
-    server, population_side = algorithm.server(item_features=task.factorization.features), algorithm.population()
+    features = task.model.features if isinstance(task.model, MatrixFactorization) else None
+    server, population_side = algorithm.server(item_features=features), algorithm.population()
     evaluation = evaluation_of(definition)
     state = server.start()
     rounds: list[RoundResult] = []
@@ -250,7 +259,8 @@ def simulate(
         began = time.perf_counter()
         query = algorithm.query(number)
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
-        users, of_users = split.train, seeds
+        users: Ratings | UsersExamples = split.train
+        of_users = seeds
         if sampling is not None:
             drawn = draw_users(split.train, sampling, round=number, seed=seed)
             users, of_users = users.select_users(drawn), seeds[drawn]
@@ -289,9 +299,15 @@ def simulate(
         seconds=time.perf_counter() - started,
         history=history,
         totals=tuple(totals),
-        item_counts=server.counts(state),
+        item_counts=_item_counts(algorithm, state, features),
         metrics=evaluation.after_training(broadcast, split, history, last=rounds[-1].metrics),
     )
+
+
+def _item_counts(algorithm: Algorithm, state: bytes, features: Float32Array | None) -> Float64Array:
+    if not isinstance(algorithm, Recommender):
+        return np.zeros(0)
+    return algorithm.server(item_features=features).counts(state)
 
 
 class _Source:
@@ -382,14 +398,26 @@ def check_population(task: Task, ratings: Ratings) -> None:
             f"set items={ratings.n_items} in the model"
         )
     task.data.check(ratings)
-    most = task.cohort.most_contributions
-    if most is not None and ratings.n_users > most:
-        raise DataError(
-            f"the data set {ratings.name!r} has {ratings.n_users} users, more than most_contributions={most} of the "
-            "task's cohort; raise it"
-        )
+    check_users(task, ratings, name=ratings.name)
     check_rank(task)
-    check_delta_for(task.privacy.delta, ratings.n_users)
+
+
+def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> None:
+    """Raises DataError where a round would not take all users, PrivacyError where delta is too large for them.
+
+    Raises ConfigurationError for labelled examples of a task of ratings.
+    """
+    if isinstance(users, UsersExamples) and isinstance(task.model, MatrixFactorization):
+        raise ConfigurationError(f"Expected odp.Ratings for task {task.name!r}, not labelled examples")
+    most = task.cohort.most_contributions
+    if most is None and not isinstance(users, Ratings):
+        most = algorithm_for(task.definition()).query(0).maximum
+    if most is not None and users.n_users > most:
+        raise DataError(
+            f"the data set {name!r} has {users.n_users} users, more than the {most} contributions of a round; raise "
+            "most_contributions or the goal of the task's cohort"
+        )
+    check_delta_for(task.privacy.delta, users.n_users)
 
 
 def _spent(

@@ -17,6 +17,7 @@ import os
 
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import ConfigurationError
+from odp.models.glm.examples import ExamplesSplit
 from odp.task import Task, questions
 
 NOT_A_RELEASE = (
@@ -42,7 +43,7 @@ def require_kinds(task: object, population: object) -> None:
         way = f"; odp.load_task({str(task)!r}) reads a task file" if isinstance(task, (str, os.PathLike)) else ""
         names = " or ".join(f"odp.{kind.__name__}" for kind in kinds)
         raise ConfigurationError(f"Expected task to be an {names}, got a {type(task).__name__}{way}")
-    if not isinstance(population, (Ratings, Split)):
+    if not isinstance(population, (Ratings, Split, ExamplesSplit)):
         named = isinstance(population, (str, os.PathLike))
         way = f"; odp.load({str(population)!r}) loads a data set" if named else ""
         raise ConfigurationError(

@@ -293,8 +293,7 @@ def quantise_rows(
         raise DataError("numbers of a contribution are not finite or too large; correct the device's data")
     values *= (np.minimum(1.0, grid.clip / np.maximum(lengths, grid.clip)) / grid.step)[:, None]
     places = np.arange(grid.size, dtype=np.int64)
-    for row, seed in zip(values, seeds, strict=True):
-        row += (round_hashes(np.array([seed], dtype=np.uint64), round, places) >> np.uint64(11)) * 2.0**-53
+    values += (round_hashes(seeds[:, None], round, places[None]) >> np.uint64(11)) * 2.0**-53
     np.floor(values, out=values)
     squares = np.einsum("up,up->u", values, values)  # of whole numbers below 2^53: exact
     beyond = squares > grid.limit

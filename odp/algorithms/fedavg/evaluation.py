@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
+from odp.algorithms.experiment import Metrics
 from odp.algorithms.fedavg.population import prepared
 from odp.algorithms.fedavg.terms import PARAMETERS, Terms
-from odp.models.glm.examples import UsersExamples
+from odp.models.glm.examples import ExamplesSplit, UsersExamples
 from odp.numerics.arrays import Float32Array
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
@@ -24,13 +26,13 @@ class TaskEvaluation:
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
 
-    def after_round(self, model: ModelVersion, tests: UsersExamples) -> dict[str, float]:
-        """The metrics of ``round_metrics`` on all usable examples of ``tests``; NaN where there are none.
+    def after_round(self, model: ModelVersion, split: ExamplesSplit, history: UsersExamples) -> dict[str, float]:
+        """The metrics of ``round_metrics`` on all usable test examples; NaN where there are none.
 
         Accuracy is NaN where targets are numbers.
         """
         shape, vector = self._terms.model, self._terms.parameters(model.dense[PARAMETERS])
-        usable = prepared(self._terms, tests)
+        usable = prepared(self._terms, split.test)
         loss, right, count = 0.0, 0, len(usable.rows)
         for start in range(0, count, _EXAMPLES):
             rows = usable.rows[start : start + _EXAMPLES]
@@ -41,6 +43,12 @@ class TaskEvaluation:
                 right += int((self._classes(shape.predictors(vector, features)) == targets).sum())
         accuracy = right / count if count and shape.classes_range is not None else float("nan")
         return {"test_loss": loss / count if count else float("nan"), "test_accuracy": accuracy}
+
+    def after_training(
+        self, model: ModelVersion, split: ExamplesSplit, history: UsersExamples, *, last: Mapping[str, float]
+    ) -> Metrics:
+        """Those after the last round."""
+        return last
 
     @staticmethod
     def _classes(predictors: Float32Array) -> Float32Array:

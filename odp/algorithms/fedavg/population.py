@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +14,7 @@ from odp.algorithms.fedavg.terms import PARAMETERS, RELEASE, Terms
 from odp.errors import DataError
 from odp.models.glm.examples import UsersExamples
 from odp.models.glm.population import differences
-from odp.numerics.arrays import Int64Array
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.wire.model import ModelVersion
 
 _NUMBERS = 2**17  # of a block of differences: it stays in the processor's cache
@@ -26,6 +28,7 @@ class FedAvgPopulation:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
+        self._table: _Table | None = None
 
     def contribute(
         self,
@@ -43,15 +46,15 @@ class FedAvgPopulation:
           ConfigurationError: the parameters are of another model.
         """
         terms = self._terms
-        if len(seeds) != users.users:
-            raise DataError(f"Expected one seed per user, {users.users} (got {len(seeds)})")
+        if len(seeds) != users.n_users:
+            raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
         grid, start = terms.grid(round), terms.parameters(broadcast.dense[PARAMETERS])
-        usable = prepared(terms, users)
+        usable = self._prepared(users)
         total = np.zeros(grid.size)
         block = max(1, _NUMBERS // grid.size)
         moved = np.empty((block, grid.size), dtype=np.float32)
-        for first in range(0, users.users, block):
-            chosen = slice(first, min(first + block, users.users))
+        for first in range(0, users.n_users, block):
+            chosen = slice(first, min(first + block, users.n_users))
             found = moved[: chosen.stop - first]
             own = seeds[chosen]
             differences(terms.model, start, usable, terms.local, seeds=own, round=round, users=chosen, out=found)
@@ -62,6 +65,11 @@ class FedAvgPopulation:
                 progress(chosen.stop)
         return {RELEASE: total.astype(np.int64)}
 
+    def _prepared(self, users: UsersExamples) -> UsersExamples:
+        if self._table is None or not self._table.is_of(users):
+            self._table = _Table.of(self._terms, users)
+        return self._table.usable(users)
+
 
 def prepared(terms: Terms, users: UsersExamples) -> UsersExamples:
     """The examples as the model reads them: numbers clamped and scaled, examples that a device leaves out left out.
@@ -69,12 +77,37 @@ def prepared(terms: Terms, users: UsersExamples) -> UsersExamples:
     Raises:
       DataError: examples have another number of features.
     """
-    if users.features.shape[1] != terms.examples.width:
-        raise DataError(
-            f"Expected examples of {terms.examples.width} numbers, as the task declares (got {users.features.shape[1]})"
-        )
-    features, scale = terms.examples.clamped(users.features, scale=users.scale)
-    targets = terms.examples.labels(users.targets, classes=terms.model.classes_range is not None)
-    keep = terms.model.usable(features, targets)[users.rows]
-    kept = np.concatenate(([0], np.cumsum(keep)))
-    return UsersExamples(features, targets, users.rows[keep], kept[users.offsets], scale)
+    return _Table.of(terms, users).usable(users)
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A table of examples as the model reads it, made once for all rounds; ``keep`` bool [n] are the usable rows."""
+
+    source: UsersExamples
+    features: npt.NDArray[Any]
+    targets: Float32Array
+    scale: float
+    keep: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, terms: Terms, users: UsersExamples) -> _Table:
+        width = terms.examples.width
+        if users.features.shape[1] != width:
+            raise DataError(
+                f"Expected examples of {width} numbers, as the task declares (got {users.features.shape[1]})"
+            )
+        features, scale = terms.examples.clamped(users.features, scale=users.scale)
+        targets = terms.examples.labels(users.targets, classes=terms.model.classes_range is not None)
+        return cls(users, features, targets, scale, terms.model.usable(features, targets))
+
+    def is_of(self, users: UsersExamples) -> bool:
+        """Whether ``users`` share the table that this one was made of."""
+        own = self.source
+        return users.features is own.features and users.targets is own.targets and users.scale == own.scale
+
+    def usable(self, users: UsersExamples) -> UsersExamples:
+        """Their usable examples."""
+        keep = self.keep[users.rows]
+        kept = np.concatenate(([0], np.cumsum(keep)))
+        return UsersExamples(self.features, self.targets, users.rows[keep], kept[users.offsets], self.scale)

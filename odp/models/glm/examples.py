@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +48,40 @@ class UsersExamples:
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < len(self.features):
             raise DataError(f"Expected rows from 0 to {len(self.features) - 1}")
 
+    @classmethod
+    def of_users(
+        cls, features: npt.NDArray[np.float32] | npt.NDArray[np.uint8], targets: npt.ArrayLike, users: npt.ArrayLike
+    ) -> Self:
+        """Examples of which each belongs to one user: ``users`` int [n], from 0. Rows keep their order within a user.
+
+        Raises:
+          DataError: as the class, or a user is negative.
+        """
+        owners = np.asarray(users, dtype=np.int64)
+        if owners.shape != (len(features),) or (len(owners) and owners.min() < 0):
+            raise DataError(f"Expected users from 0, one for each of the {len(features)} examples")
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners))))
+        return cls(
+            np.ascontiguousarray(features), np.asarray(targets, dtype=np.float32), np.argsort(owners, kind="stable"),
+            offsets.astype(np.int64),
+        )  # fmt: skip
+
     @property
-    def users(self) -> int:
+    def n_users(self) -> int:
         """How many there are."""
         return len(self.offsets) - 1
+
+    @property
+    def user_keys(self) -> Int64Array:
+        """The number of each user, int64 [n_users]; of a selection, from 0 again."""
+        return np.arange(self.n_users, dtype=np.int64)
+
+    def select_users(self, indices: Int64Array) -> UsersExamples:
+        """The examples of some users, int64 [k] from 0; the table is shared."""
+        counts = np.diff(self.offsets)[indices]
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        places = np.repeat(self.offsets[indices] - offsets[:-1], counts) + np.arange(offsets[-1])
+        return UsersExamples(self.features, self.targets, self.rows[places], offsets, self.scale)
 
     def of(self, user: int) -> tuple[Float32Array, Float32Array]:
         """Features float32 [n, features] and targets float32 [n] of one user, copies."""
@@ -59,3 +90,18 @@ class UsersExamples:
         if self.scale != 1.0:
             features *= np.float32(self.scale)
         return features, self.targets[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class ExamplesSplit:
+    """What a simulation trains on, user by user, and public examples that it tests on.
+
+    Attributes:
+      train: of the users.
+      test: of anybody; which of them are whose does not matter.
+      name: what reports call the data set.
+    """
+
+    train: UsersExamples
+    test: UsersExamples
+    name: str = "examples"

@@ -40,7 +40,7 @@ def differences(
     Raises:
       DataError: examples have another number of features, or there is not one seed per user.
     """
-    first, last, _ = users.indices(examples.users)
+    first, last, _ = users.indices(examples.n_users)
     if len(seeds) != last - first:
         raise DataError(f"Expected one seed per user, {last - first} (got {len(seeds)})")
     if examples.features.shape[1] != shape.features:

@@ -127,7 +127,7 @@ class Glm:
             known &= (targets >= 0) & (targets < self.classes) & (targets == np.floor(targets))
         elif self.family is Family.POISSON:
             known &= targets >= 0
-        return np.asarray(known & np.isfinite(features).all(axis=1))
+        return known & np.isfinite(features).all(axis=1) if features.dtype.kind == "f" else known
 
     def predictors(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """z of each example, float32 [n, outputs]."""
