@@ -9,18 +9,30 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FedAvg(_message.Message):
-    __slots__ = ("local", "server", "clip", "cohort", "blocks")
+    __slots__ = ("local", "server", "clip", "cohort", "blocks", "adaptive_clip")
     LOCAL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTIVE_CLIP_FIELD_NUMBER: _ClassVar[int]
     local: LocalTrainingTerms
     server: ServerOptimizerTerms
     clip: float
     cohort: float
     blocks: _containers.RepeatedCompositeFieldContainer[DenseRounds]
-    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ...) -> None: ...
+    adaptive_clip: AdaptiveClip
+    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ..., adaptive_clip: _Optional[_Union[AdaptiveClip, _Mapping]] = ...) -> None: ...
+
+class AdaptiveClip(_message.Message):
+    __slots__ = ("quantile", "rate", "weight")
+    QUANTILE_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    quantile: float
+    rate: float
+    weight: float
+    def __init__(self, quantile: _Optional[float] = ..., rate: _Optional[float] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class DenseRounds(_message.Message):
     __slots__ = ("rounds", "dense")

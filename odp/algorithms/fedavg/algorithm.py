@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from odp.algorithms.fedavg.terms import PARAMETERS, ROWS, Terms
+from odp.algorithms.fedavg.terms import CLIP, PARAMETERS, ROWS, Terms
 from odp.algorithms.seam import Algorithm, Client, DeclaredRelease, LocalTable, ModelTable, Population, Query, Server
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
@@ -28,7 +28,9 @@ class TaskAlgorithm(Algorithm):
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:
-        return (ModelTable(PARAMETERS, self.terms().model.size, 1, False),)
+        terms = self.terms()
+        parameters = ModelTable(PARAMETERS, terms.model.size, 1, False)
+        return (parameters,) if terms.adaptive is None else (parameters, ModelTable(CLIP, 1, 1, False))
 
     def check(self) -> None:
         self.terms()

@@ -22,8 +22,9 @@ class FedAvgClient:
         self._terms = terms
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
-        """Raises ConfigurationError where the parameters are missing, of another shape, or not finite."""
+        """Raises ConfigurationError where parameters or clip norm are missing, of another shape, or out of range."""
         self._start(dense)
+        self._terms.clip_of(dense)
 
     def empty(self, round: int) -> bytes:
         """Zeros."""
@@ -47,8 +48,8 @@ class FedAvgClient:
         moved = difference(
             terms.model, start, features[usable], targets[usable], terms.local, seed=seed, round=round
         )  # fmt: skip
-        moved /= np.float32(terms.clip)
-        steps = quantise_rows(grid, moved[None], round=round, seeds=np.array([seed], dtype=np.uint64))
+        values = terms.contributions(moved[None], terms.clip_of(slices.dense))
+        steps = quantise_rows(grid, values, round=round, seeds=np.array([seed], dtype=np.uint64))
         return steps[0].astype(NUMBER).tobytes(), b""
 
     def _start(self, dense: Mapping[str, Float32Array]) -> Float32Array:

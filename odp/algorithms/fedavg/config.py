@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from odp import _validate
 from odp.algorithms.choices import TrainingData
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
-from odp.algorithms.fedavg.terms import MOST_BLOCKS, MOST_ROUNDS, OPTIMIZERS, UNIT
+from odp.algorithms.fedavg.terms import MOST_BLOCKS, MOST_ROUNDS, OPTIMIZERS, joint_clip
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.glm import Glm
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Contributions that a round takes, over its goal: those that arrive before it closes are not refused.
 _ROOM = 2
+# The noise on the count of users within the clip norm is the cohort over this: so it costs little, and is seen through.
+_BIT_SHARE = 20.0
 
 
 @_validate.strict_keywords
@@ -31,6 +33,9 @@ class DPFedAvg:
     Attributes:
       rounds: how many.
       clip: L2 bound of a user's difference, in units of the parameters. A smaller one has less noise and less signal.
+      clip_quantile: share of the users whose difference should be within the clip norm, which then follows it from
+        ``clip`` on; None for a clip norm that stays.
+      clip_rate: how fast the logarithm of the clip norm moves.
       rate: step size on the devices.
       epochs: passes of a device over its examples in a round.
       batch: examples per step.
@@ -53,6 +58,8 @@ class DPFedAvg:
 
     rounds: int = 50
     clip: float = 0.5
+    clip_quantile: float | None = None
+    clip_rate: float = 0.2
     rate: float = 0.1
     epochs: int = 1
     batch: int = 10
@@ -69,6 +76,9 @@ class DPFedAvg:
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=MOST_ROUNDS, rounds=self.rounds)
         _validate.positive(clip=self.clip)
+        if self.clip_quantile is not None:
+            _validate.within(low=0.0, high=1.0, clip_quantile=self.clip_quantile)
+        _validate.within(low=1e-6, high=10.0, clip_rate=self.clip_rate)
         self.local()
         self.optimizer()
         if self.divisor is not None:
@@ -161,7 +171,9 @@ class DPFedAvg:
             raise ConfigurationError(
                 "Expected epsilon to be finite; odp.simulate(.., noise=False) shows a training without noise"
             )
-        size, sharers, sampling = Glm.of(definition.glm).size, noise_sharers(cohort), sampling_of(definition)
+        adaptive = self.clip_quantile is not None
+        size, sharers = Glm.of(definition.glm).size + adaptive, noise_sharers(cohort)
+        sampling = sampling_of(definition)
         blocks = self._blocks()
         weights = [noise**-2.0 for rounds, noise in blocks for _ in range(rounds)]
         total = math.fsum(weights)
@@ -177,18 +189,27 @@ class DPFedAvg:
                 coordinates=coordinates, sampling=sampling,
             )  # fmt: skip
         most = cohort.goal if sharers else _ROOM * cohort.goal if sampling is None else sampling.population_bound
+        multipliers = [noise * math.sqrt(total) / mu for _, noise in blocks]
+        bound = joint_clip(0.0)
+        definition.fedavg.ClearField("adaptive_clip")
+        if self.clip_quantile is not None:
+            weight = min(1.0, max(1e-6, _BIT_SHARE * min(multipliers) / definition.fedavg.cohort))
+            definition.fedavg.adaptive_clip.CopyFrom(
+                federated_pb2.AdaptiveClip(quantile=self.clip_quantile, rate=self.clip_rate, weight=weight)
+            )
+            bound = joint_clip(weight)
         return [
             federated_pb2.DenseRounds(
                 rounds=rounds,
                 dense=Grid.chosen(
                     size=size,
-                    clip=UNIT,
-                    noise_std=UNIT * noise * math.sqrt(total) / mu,
+                    clip=bound,
+                    noise_std=bound * multiplier,
                     maximum=min(most, MAX_CONTRIBUTIONS),
                     sharers=sharers,
                 ).to_proto(),
             )
-            for rounds, noise in blocks
+            for (rounds, _), multiplier in zip(blocks, multipliers, strict=True)
         ]
 
 

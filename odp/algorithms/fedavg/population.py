@@ -52,15 +52,16 @@ class FedAvgPopulation:
         usable = self._prepared(users)
         total = np.zeros(grid.size)
         block = max(1, _NUMBERS // grid.size)
-        moved = np.empty((block, grid.size), dtype=np.float32)
+        moved = np.empty((block, terms.model.size), dtype=np.float32)
+        clip = terms.clip_of(broadcast.dense)
         for first in range(0, users.n_users, block):
             chosen = slice(first, min(first + block, users.n_users))
             found = moved[: chosen.stop - first]
             own = seeds[chosen]
             differences(terms.model, start, usable, terms.local, seeds=own, round=round, users=chosen, out=found)
-            found /= np.float32(terms.clip)
+            values = terms.contributions(found, clip)
             # Exact: whole numbers, whose sums stay below 2^53.
-            total += quantise_rows(grid, found, round=round, seeds=own).sum(axis=0)
+            total += quantise_rows(grid, values, round=round, seeds=own).sum(axis=0)
             if progress is not None:
                 progress(chosen.stop)
         return {RELEASE: total.astype(np.int64)}

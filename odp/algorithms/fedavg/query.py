@@ -1,13 +1,16 @@
 """The declared query of a round of DP-FedAvg.
 
-=============  =========  =============================================  ===========  =============
-release        shape      sum over users of                              sensitivity  noise std
-=============  =========  =============================================  ===========  =============
-``update``     [size]     difference of the parameters / clip norm       1            noise_std
-=============  =========  =============================================  ===========  =============
+=============  =========  =============================================  ==============================  =============
+release        shape      sum over users of                              sensitivity                     noise std
+=============  =========  =============================================  ==============================  =============
+``update``     [size]     difference of the parameters / clip norm       1                               noise_std
+``update``     [size+1]   the same, and with an adaptive clip norm       sqrt(1 + weight² / 4)           noise_std
+                          weight / 2 or its negative
+=============  =========  =============================================  ==============================  =============
 
-A user's contribution is at most 1 long in L2, in integers on the grid, whatever its device trained on; the empty
-contribution is zero. So a sum moves by at most 1, exactly, and the clip norm is no number of the query.
+A user's contribution keeps this bound in L2, in integers on the grid, whatever its device trained on; the empty
+contribution is zero. So a sum moves by at most the sensitivity, exactly, and the clip norm is no number of the query.
+Difference and bit are one vector with one bound: their joint sensitivity is charged (rule P8).
 
 Source: McMahan et al. 2018, "Learning differentially private recurrent language models", algorithm 1, with fixed
 denominators.

@@ -1,6 +1,7 @@
 """DP-FedAvg's server half: from noisy sums to the next parameters. Untrusted: it sees nothing but releases.
 
-State: a header (magic, next round), then float64 little-endian: parameters [size], moments [slots, size].
+State: a header (magic, next round), then float64 little-endian: parameters [size], moments [slots, size]; with an
+adaptive clip norm, then its state.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import struct
 
 import numpy as np
 
-from odp.algorithms.fedavg.terms import PARAMETERS, RELEASE, Terms
+from odp.algorithms.fedavg.terms import CLIP, PARAMETERS, RELEASE, Terms
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float64Array
+from odp.privacy.adaptive_clip import ClipState
 from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
@@ -29,18 +31,22 @@ class FedAvgServer:
 
     def start(self) -> bytes:
         """All parameters zero."""
-        size = self._terms.model.size
-        return _packed(0, np.concatenate((np.zeros((1, size)), self._terms.optimizer.start(size))))
+        terms, size = self._terms, self._terms.model.size
+        clip = None if terms.adaptive is None else ClipState.initial(terms.clip_terms())
+        return _packed(0, np.concatenate((np.zeros((1, size)), terms.optimizer.start(size))), clip)
 
     def broadcast(self, state: bytes) -> ModelVersion:
-        """Dense table "parameters" float32 [size, 1].
+        """Dense table "parameters" float32 [size, 1]; with an adaptive clip norm, "clip" [1, 1].
 
         Raises:
           StateError: ``state`` is not of this task.
         """
-        round, vectors = self._unpacked(state)
+        round, vectors, clip = self._unpacked(state)
         rows = vectors[0].astype(np.float32)[:, None]
-        return ModelVersion(round, (TableValues(PARAMETERS, rows, keyed=False),))
+        tables = [TableValues(PARAMETERS, rows, keyed=False)]
+        if clip is not None:
+            tables.append(TableValues(CLIP, np.full((1, 1), clip.clip, dtype=np.float32), keyed=False))
+        return ModelVersion(round, tuple(tables))
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """The parameters moved by the optimizer's step on clip * sum / cohort: the divisor is public and fixed.
@@ -49,24 +55,33 @@ class FedAvgServer:
           StateError: ``state`` is not of this task.
           ConfigurationError: the release is of another round.
         """
-        round, vectors = self._unpacked(state)
+        round, vectors, clip = self._unpacked(state)
         if release.round != round or round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {round}, of {self.rounds} rounds")
-        mean = release.tensors[RELEASE] * (self._terms.clip / self._terms.cohort)
-        moments, move = self._terms.optimizer.step(vectors[1:], mean)
+        terms, released = self._terms, release.tensors[RELEASE]
+        norm = terms.clip if clip is None else clip.clip
+        mean = released[: terms.model.size] * (norm / terms.cohort)
+        moments, move = terms.optimizer.step(vectors[1:], mean)
         moved = np.clip(vectors[0] + move, -_LARGEST, _LARGEST)
-        return _packed(round + 1, np.concatenate((moved[None], moments)))
+        if clip is not None and terms.adaptive is not None:
+            clip = clip.step(float(released[-1]) / terms.adaptive.weight)
+        return _packed(round + 1, np.concatenate((moved[None], moments)), clip)
 
-    def _unpacked(self, state: bytes) -> tuple[int, Float64Array]:
-        shape = (1 + self._terms.optimizer.slots, self._terms.model.size)
-        expected = _HEADER.size + 8 * shape[0] * shape[1]
-        if len(state) != expected:
-            raise StateError(f"Expected a state of {expected} bytes, got {len(state)}; restore a backup")
+    def _unpacked(self, state: bytes) -> tuple[int, Float64Array, ClipState | None]:
+        terms = self._terms
+        shape = (1 + terms.optimizer.slots, terms.model.size)
+        end = _HEADER.size + 8 * shape[0] * shape[1]
+        clip = None
+        if terms.adaptive is not None:
+            clip = ClipState.from_bytes(terms.clip_terms(), state[end:])
+        elif len(state) != end:
+            raise StateError(f"Expected a state of {end} bytes, got {len(state)}; restore a backup")
         magic, round = _HEADER.unpack_from(state)
         if magic != _MAGIC or round > self.rounds:
             raise StateError("The state is of another task or damaged; restore a backup")
-        return round, np.frombuffer(state, dtype="<f8", offset=_HEADER.size).reshape(shape).astype(np.float64)
+        vectors = np.frombuffer(state[_HEADER.size : end], dtype="<f8").reshape(shape).astype(np.float64)
+        return round, vectors, clip
 
 
-def _packed(round: int, vectors: Float64Array) -> bytes:
-    return _HEADER.pack(_MAGIC, round) + vectors.astype("<f8").tobytes()
+def _packed(round: int, vectors: Float64Array, clip: ClipState | None) -> bytes:
+    return _HEADER.pack(_MAGIC, round) + vectors.astype("<f8").tobytes() + (b"" if clip is None else clip.to_bytes())

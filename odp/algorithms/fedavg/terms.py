@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,14 +16,16 @@ from odp.errors import ConfigurationError
 from odp.models.examples import ExamplesTerms
 from odp.models.glm import Glm
 from odp.models.local_training import LocalTraining
-from odp.numerics.arrays import Float32Array
+from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import common_pb2, federated_pb2
+
+if TYPE_CHECKING:
+    from odp.privacy.adaptive_clip import ClipTerms
 
 RELEASE = "update"
 PARAMETERS = "parameters"
 ROWS = "examples"
-#: Contributions are in units of the clip norm.
-UNIT = 1.0
+CLIP = "clip"
 
 MOST_ROUNDS, MOST_BLOCKS = 10_000, 256
 _LEAST_CLIP, _LARGEST_CLIP = 1e-9, 1e9
@@ -31,6 +36,20 @@ OPTIMIZERS = {
     OptimizerKind.YOGI: federated_pb2.ServerOptimizerTerms.KIND_YOGI,
 }
 _OPTIMIZER_OF = {number: kind for kind, number in OPTIMIZERS.items()}
+
+
+def joint_clip(weight: float) -> float:
+    """L2 bound of a contribution, in units of the clip norm, whose last number is at most ``weight`` / 2."""
+    return math.sqrt(1.0 + weight**2 / 4.0) * (1.0 + 2.0**-50) if weight else 1.0
+
+
+@dataclass(frozen=True)
+class AdaptiveClip:
+    """An ``odp.v1.AdaptiveClip``, checked."""
+
+    quantile: float
+    rate: float
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -52,6 +71,7 @@ class Terms:
     clip: float
     cohort: float
     blocks: tuple[Block, ...]
+    adaptive: AdaptiveClip | None
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
@@ -79,9 +99,10 @@ class Terms:
             raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)
         _validate.within(low=1.0, high=1e9, cohort=given.cohort)
+        adaptive = _adaptive(given)
         return cls(
             model, examples, _local(given.local), _optimizer(given.server), given.clip, given.cohort,
-            _blocks(definition, size=model.size),
+            _blocks(definition, size=model.size, adaptive=adaptive), adaptive,
         )  # fmt: skip
 
     @property
@@ -97,6 +118,46 @@ class Terms:
                 return block.grid
             round -= block.rounds
         raise ConfigurationError("unreachable: the blocks are shorter than their sum")
+
+    def contributions(self, moved: Float32Array, clip: float) -> Float64Array:
+        """What users send of differences [users, size], before it is rounded: [users, numbers of the grid].
+
+        A difference of zero is the empty contribution: its user counts in no quantile.
+        """
+        values = moved.astype(np.float64)
+        lengths = np.sqrt(np.einsum("up,up->u", values, values))
+        values /= np.maximum(lengths, clip)[:, None]
+        if self.adaptive is None:
+            return values
+        half = self.adaptive.weight / 2.0
+        bits = np.where(lengths > 0.0, np.where(lengths <= clip, half, -half), 0.0)
+        return np.column_stack((values, bits))
+
+    def clip_of(self, dense: Mapping[str, Float32Array]) -> float:
+        """The clip norm of the round whose model has these tables.
+
+        Raises:
+          ConfigurationError: it is missing or out of range.
+        """
+        if self.adaptive is None:
+            return self.clip
+        table = dense.get(CLIP, np.zeros((0, 0), dtype=np.float32))
+        if table.shape != (1, 1):
+            raise ConfigurationError(f"Expected the model to have one clip norm (got shape {list(table.shape)})")
+        clip = float(table[0, 0])
+        _validate.within(low=_LEAST_CLIP / 2, high=_LARGEST_CLIP * 2, clip=clip)
+        return clip
+
+    def clip_terms(self) -> ClipTerms:
+        """How the clip norm follows its quantile. Raises ConfigurationError where it stays."""
+        from odp.privacy.adaptive_clip import ClipTerms
+
+        if self.adaptive is None:
+            raise ConfigurationError("Expected an adaptive clip norm")
+        return ClipTerms(
+            start=self.clip, cohort=self.cohort, bit_std=self.blocks[0].grid.noise_std / self.adaptive.weight,
+            quantile=self.adaptive.quantile, rate=self.adaptive.rate,
+        )  # fmt: skip
 
     def parameters(self, table: Float32Array) -> Float32Array:
         """The published parameters as one vector, float32 [size].
@@ -125,13 +186,25 @@ def _optimizer(given: federated_pb2.ServerOptimizerTerms) -> ServerOptimizer:
     )  # fmt: skip
 
 
-def _blocks(definition: common_pb2.TaskDefinition, *, size: int) -> tuple[Block, ...]:
+def _adaptive(given: federated_pb2.FedAvg) -> AdaptiveClip | None:
+    if not given.HasField("adaptive_clip"):
+        return None
+    terms = given.adaptive_clip
+    _validate.within(low=0.0, high=1.0, quantile=terms.quantile)
+    _validate.within(low=1e-6, high=10.0, clip_rate=terms.rate)
+    _validate.within(low=1e-6, high=1.0, weight=terms.weight)
+    return AdaptiveClip(terms.quantile, terms.rate, terms.weight)
+
+
+def _blocks(definition: common_pb2.TaskDefinition, *, size: int, adaptive: AdaptiveClip | None) -> tuple[Block, ...]:
     given = definition.fedavg.blocks
+    bound = joint_clip(0.0 if adaptive is None else adaptive.weight)
+    numbers = size if adaptive is None else size + 1
     _validate.integer(low=1, high=MOST_BLOCKS, blocks=len(given))
     blocks = []
     for one in given:
         _validate.integer(low=1, high=MOST_ROUNDS, rounds=one.rounds)
-        _validate.within(low=UNIT, high=UNIT, dense_clip=one.dense.clip)
-        blocks.append(Block(one.rounds, Grid.of(one.dense, definition.cohort, size=size)))
+        _validate.within(low=bound, high=bound, dense_clip=one.dense.clip)
+        blocks.append(Block(one.rounds, Grid.of(one.dense, definition.cohort, size=numbers)))
     _validate.integer(low=1, high=MOST_ROUNDS, rounds=sum(block.rounds for block in blocks))
     return tuple(blocks)

@@ -20,6 +20,8 @@ from odp.errors import ConfigurationError, StateError
 from odp.models.examples import Examples, Tensor
 from odp.models.glm import Glm
 from odp.models.glm.examples import UsersExamples
+from odp.models.glm.training import difference
+from odp.numerics.arrays import Float32Array
 from odp.privacy.accounting import epsilon
 from odp.signed.task import check_definition
 from odp.task import Cohort, UserLevelDP
@@ -67,8 +69,11 @@ def rows_of(users: UsersExamples, user: int) -> LocalRows:
     return LocalRows(np.arange(len(rows)), users.targets[rows].astype(np.float64), columns)
 
 
-def slices_of(parameters: np.ndarray) -> Slices:
-    return Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {PARAMETERS: parameters})
+def slices_of(parameters: Float32Array, *, clip: float | None = None) -> Slices:
+    dense = {PARAMETERS: parameters}
+    if clip is not None:
+        dense["clip"] = np.full((1, 1), clip, dtype=np.float32)
+    return Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), dense)
 
 
 NUMBERS = st.floats(width=32)
@@ -122,8 +127,8 @@ def test_clients_and_population_make_the_same_mean(family: str) -> None:
     broadcast = type(broadcast)(0, (type(broadcast.tables[0])(PARAMETERS, start, keyed=False),))
     simulated = algorithm.population().contribute(broadcast, people, round=1, seeds=seeds)[RELEASE]
     assert simulated.any()
-    difference = (total.totals()[RELEASE] - simulated) * query.releases[0].step / USERS
-    assert np.abs(difference).max() <= 1e-6
+    apart = (total.totals()[RELEASE] - simulated) * query.releases[0].step / USERS
+    assert np.abs(apart).max() <= 1e-6
 
 
 def test_users_without_usable_examples_contribute_nothing() -> None:
@@ -242,6 +247,7 @@ def test_a_definition_out_of_its_bounds_is_refused(
     ("change", "message"),
     [
         ({"rounds": 0}, "rounds"), ({"clip": 0.0}, "clip"), ({"server": "adm"}, "did you mean 'adam'"),
+        ({"clip_quantile": 2.0}, "clip_quantile"), ({"clip_rate": 0.0}, "clip_rate"),
         ({"noise_schedule": [(2, 1.0)]}, "noise_schedule"), ({"divisor": 0.0}, "divisor"), ({"rate": -1.0}, "rate"),
     ],
 )  # fmt: skip
@@ -260,3 +266,49 @@ def test_a_model_of_dense_parameters_of_wrong_shape_or_not_finite_is_refused() -
     ):
         with pytest.raises(ConfigurationError):
             client.check_model(dense)
+
+
+def test_an_adaptive_clip_norm_follows_its_quantile_and_is_charged_with_the_update() -> None:
+    generator = np.random.default_rng(7)
+    features = generator.uniform(-2, 2, (1200, FEATURES)).astype(np.float32)
+    targets = generator.integers(0, CLASSES, 1200).astype(np.float32)
+    users = 200
+    people = UsersExamples.of_users(features, targets, np.arange(1200) % users)
+    training = DPFedAvg(rounds=60, clip=5.0, clip_quantile=0.5, rate=0.3, server_rate=1e-6)
+    definition = definition_of(training, cohort=Cohort(minimum=2, goal=users))
+    check_definition(definition)
+    algorithm = algorithm_for(definition)
+    events = [event for round in range(60) for event in round_charges(algorithm.query(round), None)]
+    assert 3.98 < epsilon(events, delta=1e-5) <= 4.0
+    (release,) = algorithm.query(0).releases
+    weight = definition.fedavg.adaptive_clip.weight
+    assert release.shape == (MODEL.size + 1,)
+    assert release.sensitivity >= np.hypot(1.0, weight / 2)
+    assert release.sensitivity == pytest.approx(np.hypot(1.0, weight / 2))
+    server, population = algorithm.server(), algorithm.population()
+    state, seeds = server.start(), np.arange(users, dtype=np.uint64)
+    assert float(server.broadcast(state).dense["clip"][0, 0]) == 5.0
+    for round in range(60):
+        broadcast = server.broadcast(state)
+        sums = population.contribute(broadcast, people, round=round, seeds=seeds)[RELEASE]
+        state = server.step(state, NoisyTensors(round, {RELEASE: sums * release.step}, users))
+    clip = float(server.broadcast(state).dense["clip"][0, 0])
+    start = server.broadcast(state).dense[PARAMETERS][:, 0]
+    terms = algorithm.terms()  # type: ignore[attr-defined]
+    norms = [
+        np.linalg.norm(difference(MODEL, start, features[own] / 2, targets[own], terms.local, seed=user, round=60))
+        for user in range(users)
+        for own in [np.arange(user, 1200, users)]
+    ]
+    assert np.mean(np.array(norms) <= clip) == pytest.approx(0.5, abs=0.1)
+    with pytest.raises(StateError):
+        server.broadcast(state[:-1])
+    client = algorithm.client()
+    for table in (np.zeros((1, 1)), np.full((1, 1), np.nan), np.ones((2, 1))):
+        with pytest.raises(ConfigurationError):
+            client.check_model({PARAMETERS: start[:, None], "clip": table.astype(np.float32)})
+    payload, _ = client.contribute(
+        slices_of(start[:, None], clip=clip), algorithm.data_of(rows_of(people, 3)), round=0, seed=3
+    )
+    algorithm.query(0).check(payload)
+    assert client.empty(0) == bytes(len(payload))
