@@ -19,15 +19,22 @@ from odp.privacy.adjacency import Adjacency
 GAUSSIAN = "gaussian"
 TRUNCATED_POISSON = "truncated_poisson_gaussian"
 DISTRIBUTED = "distributed_discrete_gaussian"
+MATRIX = "matrix_gaussian"
 
 _LEAST_JOINT_NOISE = 0.1
 _SMALLEST_SHARE = 4.0 * (1.0 - 1e-12)
 _GAUSSIAN_KEYS = ("adjacency", "coordinates", "mechanism", "name", "noise_std", "norm", "sensitivity")
 _DISTRIBUTED_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "graph_delta", "sharers", "step")))
+_MATRIX_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "matrix_sha256", "most", "rounds", "separation")))
 _SAMPLED_KEYS = ("adjacency", "cap", "mechanism", "population_bound", "releases", "sampling_probability")
 _BOTH = (Adjacency.ZERO_OUT_USER, Adjacency.ADD_REMOVE_USER)
-_ADJACENCIES = {GAUSSIAN: _BOTH, TRUNCATED_POISSON: _BOTH, DISTRIBUTED: (Adjacency.ZERO_OUT_USER,)}
-_KEYS = {GAUSSIAN: _GAUSSIAN_KEYS, TRUNCATED_POISSON: _SAMPLED_KEYS, DISTRIBUTED: _DISTRIBUTED_KEYS}
+_ADJACENCIES = {GAUSSIAN: _BOTH, MATRIX: _BOTH, TRUNCATED_POISSON: _BOTH, DISTRIBUTED: (Adjacency.ZERO_OUT_USER,)}
+_KEYS = {
+    GAUSSIAN: _GAUSSIAN_KEYS,
+    MATRIX: _MATRIX_KEYS,
+    TRUNCATED_POISSON: _SAMPLED_KEYS,
+    DISTRIBUTED: _DISTRIBUTED_KEYS,
+}
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,47 @@ class GaussianRelease:
             "norm": self.norm,
             "sensitivity": self.sensitivity,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRelease(GaussianRelease):
+    """All releases of one stream with a matrix mechanism: together one Gaussian release, of this ``mu``.
+
+    Attributes:
+        sensitivity: the most that one user moves all encoded sums together, over the rounds that it may be in.
+        coordinates: noised numbers of all rounds.
+        rounds: of the stream.
+        most: the most rounds that one user is in.
+        separation: the least distance between two of them.
+        matrix_sha256: of the encoder matrix (``EncoderMatrix.digest``): with the three numbers before and the task's
+            clip norm, an auditor computes the sensitivity again.
+
+    Raises:
+        ConfigurationError, PrivacyError: as ``GaussianRelease``, or a number of the stream is out of range.
+    """
+
+    rounds: int
+    most: int
+    separation: int
+    matrix_sha256: bytes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.integer(low=1, high=2**31 - 1, rounds=self.rounds)
+        _validate.integer(low=1, high=self.rounds, most=self.most, separation=self.separation)
+        if not isinstance(self.matrix_sha256, bytes) or len(self.matrix_sha256) != 32:
+            raise ConfigurationError("Expected matrix_sha256 to be 32 bytes")
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, keys sorted; bytes as lower-case hexadecimal."""
+        own = {
+            "matrix_sha256": self.matrix_sha256.hex(),
+            "mechanism": MATRIX,
+            "most": self.most,
+            "rounds": self.rounds,
+            "separation": self.separation,
+        }
+        return dict(sorted({**super().to_json(), **own}.items()))
 
 
 @dataclass(frozen=True)
@@ -325,6 +373,8 @@ def from_json(value: object) -> Event:
             raise PrivacyError(f"adjacency={adjacency.value!r} of a sampled round is not that of its releases")
         return sampled
     given = {**{key: value[key] for key in keys if key != "mechanism"}, "adjacency": adjacency}
+    if mechanism == MATRIX:
+        return StreamRelease(**{**given, "matrix_sha256": _sha256(given["matrix_sha256"])})
     return DistributedRelease(**given) if mechanism == DISTRIBUTED else GaussianRelease(**given)
 
 
@@ -337,6 +387,13 @@ def _fitting(name: object, mechanism: str) -> Adjacency:
             f"{', '.join(_ADJACENCIES[mechanism])}"
         )
     return adjacency
+
+
+def _sha256(value: object) -> bytes:
+    try:
+        return bytes.fromhex(str(value))
+    except ValueError:
+        raise ConfigurationError("Expected matrix_sha256 of a privacy event to be hexadecimal") from None
 
 
 def _gaussians(value: object) -> tuple[GaussianRelease, ...]:

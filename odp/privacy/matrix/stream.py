@@ -21,9 +21,9 @@ from odp import _validate
 from odp.errors import ConfigurationError
 from odp.privacy.accounting import mu_for
 from odp.privacy.adjacency import Adjacency
+from odp.privacy.events import StreamRelease
 from odp.privacy.matrix import encoding
 from odp.privacy.matrix.encoding import EncoderMatrix
-from odp.privacy.matrix.event import StreamRelease
 from odp.privacy.matrix.participation import Participation
 from odp.privacy.mechanisms.rounded_gaussian import MAX_RATIO, MIN_RATIO
 
