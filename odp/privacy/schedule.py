@@ -29,10 +29,10 @@ from odp import _validate
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
 from odp.privacy import accounting, composition
 from odp.privacy.adjacency import Adjacency
+from odp.privacy.budget_check import epsilon_within
 from odp.privacy.calibration import largest_within
 from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.ledger_entry import Budget
-from odp.privacy.room import epsilon_within
 
 MOST_BLOCKS = 1024
 _MOST_NOISE = 1e5
