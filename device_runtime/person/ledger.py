@@ -9,6 +9,7 @@
 - A task that draws its contributions at random has no such form, and its accountant takes seconds to load. It is
   charged the (epsilon, delta) that it states for its whole life, once, which its enclave enforces: never too little,
   whatever the number of rounds. These are added to the closed form's (basic composition).
+- Of a stream, all releases are one charge, which covers any part of it: it counts whole, and once.
 - A contribution that was refused was not used and costs nothing. One without an answer may have been used: it counts.
 
 Source: privacy rules P6, P12, P33.
@@ -24,12 +25,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import round_charges, sampling_of
+from odp.algorithms.release import round_entry, sampling_of
 from odp.errors import PrivacyError
-from odp.privacy import events
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
+from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound
+from odp.privacy.ledger_events import LedgerEvent, from_json, joined
 from odp.v1 import common_pb2
 
 MONTH_SECONDS = 30 * 24 * 3600.0
@@ -57,14 +58,14 @@ class TaskTerms:
     epsilon: float
     delta: float
     minimum_cohort: int
-    rounds: tuple[tuple[Event, ...], ...] = field(repr=False)
+    rounds: tuple[tuple[LedgerEvent, ...], ...] = field(repr=False)
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
         """The terms of a checked definition; the events are those that its enclave charges."""
         sampling, algorithm = sampling_of(definition), algorithm_for(definition)
         rounds = range(len(algorithm.planned_releases()))
-        charges = tuple(round_charges(algorithm.query(number), sampling) for number in rounds)
+        charges = tuple(round_entry(algorithm.query(number), sampling) for number in rounds)
         return _terms(definition, task_sha256, charges)
 
     @property
@@ -80,7 +81,7 @@ class TaskTerms:
 @functools.lru_cache(maxsize=16)
 def terms_from_store(task_sha256: bytes, definition: bytes, charges: str) -> TaskTerms:
     """The terms that the store holds. Raises ValueError, ConfigurationError or DecodeError if they are damaged."""
-    found = tuple(tuple(events.from_json(_restated(event)) for event in charged) for charged in json.loads(charges))
+    found = tuple(tuple(from_json(_restated(event)) for event in charged) for charged in json.loads(charges))
     return _terms(common_pb2.TaskDefinition.FromString(definition), task_sha256, found)
 
 
@@ -92,12 +93,14 @@ def _restated(event: Any) -> Any:
     """
     if not isinstance(event, dict):
         return event
+    if "stream" in event:
+        return {**event, "stream": _restated(event["stream"])}
     releases = {"releases": [*map(_restated, event["releases"])]} if "releases" in event else {}
     return {**event, "adjacency": Adjacency.ZERO_OUT_USER.value, **releases}
 
 
 def _terms(
-    definition: common_pb2.TaskDefinition, task_sha256: bytes, charges: tuple[tuple[Event, ...], ...]
+    definition: common_pb2.TaskDefinition, task_sha256: bytes, charges: tuple[tuple[LedgerEvent, ...], ...]
 ) -> TaskTerms:
     return TaskTerms(
         task_sha256=task_sha256,
@@ -148,8 +151,8 @@ def spent(charged: Iterable[Charged], *, delta: float) -> Spent:
         if terms.sampled:
             stated.append(terms)
             continue
-        for charges in terms.rounds[first[key] : last[key] + 1]:
-            events += [event for event in charges if not isinstance(event, SampledRound)]
+        cost = joined(enumerate(terms.rounds[first[key] : last[key] + 1], first[key]))
+        events += [event for event in cost if not isinstance(event, SampledRound)]
     try:
         epsilon = _closed_form(events, delta=delta) if events else 0.0
     except PrivacyError:

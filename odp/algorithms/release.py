@@ -9,12 +9,16 @@ import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease, Query
 from odp.crypto.secure_aggregation.parameters import graph_delta
-from odp.errors import PrivacyError
+from odp.errors import ConfigurationError, PrivacyError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling
+from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling, StreamRelease
+from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
+
+TensorCharge = GaussianRelease | DistributedRelease | CoveredRelease
+"""The part of a ledger's entry that one released tensor has."""
 
 _WRITTEN = {
     Adjacency.ZERO_OUT_USER: common_pb2.ADJACENCY_ZERO_OUT_USER,
@@ -77,18 +81,21 @@ def sampling_of(definition: common_pb2.TaskDefinition) -> Sampling | None:
     return Sampling(terms.probability, terms.most_contributions, terms.cap)
 
 
-def charges_of(query: Query) -> tuple[GaussianRelease | DistributedRelease, ...]:
-    """The Gaussian mechanism of each release of one round, or the one of its devices' shares.
+def charges_of(query: Query) -> tuple[TensorCharge, ...]:
+    """The Gaussian mechanism of each release of one round, that of its devices' shares, or its place in a stream.
 
     Raises:
-        PrivacyError: as ``require_charged_noise``: nothing is charged for more noise than it has.
+        PrivacyError: as ``require_charged_noise``: nothing is charged for more noise than it has; or a stream of other
+            numbers.
     """
     for release in query.releases:
         require_charged_noise(release)
     return tuple(_charge(release) for release in query.releases)
 
 
-def _charge(release: DeclaredRelease) -> GaussianRelease | DistributedRelease:
+def _charge(release: DeclaredRelease) -> TensorCharge:
+    if release.stream is not None:
+        return _charge_of_stream(release, release.stream)
     if not release.sharers:
         return GaussianRelease(release.name, release.sensitivity, release.noise_std, release.coordinates)
     return DistributedRelease(
@@ -97,8 +104,25 @@ def _charge(release: DeclaredRelease) -> GaussianRelease | DistributedRelease:
     )  # fmt: skip
 
 
-def charge_of(event: GaussianRelease | DistributedRelease) -> common_pb2.Charge:
+def _charge_of_stream(release: DeclaredRelease, stream: StreamRelease) -> StreamRelease | CoveredRelease:
+    """The whole stream with its first release; for those after it, that it covers them."""
+    declared = (release.name, release.sensitivity, release.noise_std, release.coordinates * stream.rounds)
+    if release.sharers or declared != (stream.name, stream.sensitivity, stream.noise_std, stream.coordinates):
+        raise PrivacyError(f"release {release.name!r} declares other numbers than its stream has")
+    return CoveredRelease(stream, release.place) if release.place else stream
+
+
+def charge_of(event: TensorCharge) -> common_pb2.Charge:
     """The event as a signed release states it."""
+    if isinstance(event, CoveredRelease):
+        charge = charge_of(event.stream)
+        charge.stream.place = event.place
+        return charge
+    stream = None
+    if isinstance(event, StreamRelease):
+        stream = common_pb2.Charge.Stream(
+            rounds=event.rounds, most=event.most, separation=event.separation, matrix_sha256=event.matrix_sha256
+        )
     return common_pb2.Charge(
         name=event.name,
         sensitivity=event.sensitivity,
@@ -108,10 +132,11 @@ def charge_of(event: GaussianRelease | DistributedRelease) -> common_pb2.Charge:
         step=event.step if isinstance(event, DistributedRelease) else 0.0,
         adjacency=_WRITTEN[event.adjacency],
         graph_delta=event.graph_delta if isinstance(event, DistributedRelease) else 0.0,
+        stream=stream,
     )
 
 
-def event_of(charge: common_pb2.Charge) -> GaussianRelease | DistributedRelease:
+def event_of(charge: common_pb2.Charge) -> TensorCharge:
     """The inverse of ``charge_of``.
 
     Raises:
@@ -123,7 +148,17 @@ def event_of(charge: common_pb2.Charge) -> GaussianRelease | DistributedRelease:
         raise PrivacyError(
             f"charge {charge.name!r} names no known adjacency: read it with the version of the program that made it"
         )
-    if not charge.sharers and not charge.step and not charge.graph_delta:
+    in_shares = bool(charge.sharers or charge.step or charge.graph_delta)
+    if charge.HasField("stream"):
+        if in_shares:
+            raise ConfigurationError(f"Expected charge {charge.name!r} of a stream to have no noise in shares")
+        stream = StreamRelease(
+            name=charge.name, sensitivity=charge.sensitivity, noise_std=charge.noise_std,
+            coordinates=charge.coordinates, adjacency=adjacency, rounds=charge.stream.rounds, most=charge.stream.most,
+            separation=charge.stream.separation, matrix_sha256=charge.stream.matrix_sha256,
+        )  # fmt: skip
+        return CoveredRelease(stream, charge.stream.place) if charge.stream.place else stream
+    if not in_shares:
         return GaussianRelease(
             charge.name, charge.sensitivity, charge.noise_std, charge.coordinates, adjacency=adjacency
         )
@@ -133,15 +168,26 @@ def event_of(charge: common_pb2.Charge) -> GaussianRelease | DistributedRelease:
     )  # fmt: skip
 
 
-def round_charges(query: Query, sampling: Sampling | None) -> tuple[Event, ...]:
-    """What the ledger is charged for one round: one event per release, or one for all of them over one draw (P8)."""
+def round_entry(query: Query, sampling: Sampling | None) -> tuple[LedgerEvent, ...]:
+    """What the ledger lists for one round: one event per release, or one for all of them over one draw (P8).
+
+    Raises:
+        PrivacyError: as ``charges_of``; or noise in shares, or a stream, together with sampling.
+    """
     releases = charges_of(query)
     if sampling is None:
         return releases
+    if any(isinstance(release, (StreamRelease, CoveredRelease)) for release in releases):
+        raise PrivacyError("a stream cannot be charged together with sampling: its charge assumes none")
     gaussians = tuple(release for release in releases if isinstance(release, GaussianRelease))
     if len(gaussians) < len(releases):
         raise PrivacyError("noise in shares cannot be charged together with sampling: nobody could draw in secret")
     return (SampledRound(gaussians, sampling),)
+
+
+def round_charges(query: Query, sampling: Sampling | None) -> tuple[Event, ...]:
+    """What one round costs: ``round_entry`` without releases that a stream's earlier charge covers."""
+    return charged(round_entry(query, sampling))
 
 
 def to_values(release: DeclaredRelease, integers: Int64Array) -> Float64Array:

@@ -31,6 +31,7 @@ from google.protobuf.message import Message
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.privacy.events import StreamRelease
 from odp.v1 import common_pb2
 from odp.wire.encoding import Encoding
 from odp.wire.model import ModelVersion, Slices
@@ -109,7 +110,8 @@ class DeclaredRelease:
     triangle of a symmetric matrix, of which the norm counts every entry off the diagonal twice. ``column_std`` float64
     [shape[-1]] is the noise's standard deviation per entry of the last axis, in data units: ``charged_std``, or more.
     With ``sharers``, no party rounds a Gaussian: at least ``sharers`` honest devices add the noise, in shares
-    (``odp.algorithms.dense.shares``).
+    (``odp.algorithms.dense.shares``). With a ``stream``, the release is the one at ``place`` of it: sensitivity and
+    noise are the stream's, which is charged with the release at 0.
     """
 
     name: str
@@ -120,6 +122,8 @@ class DeclaredRelease:
     column_std: Float64Array
     sharers: int = 0
     packed: bool = False
+    stream: StreamRelease | None = None
+    place: int = 0
 
     @property
     def charged_std(self) -> Float64Array:

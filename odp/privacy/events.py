@@ -106,7 +106,7 @@ class StreamRelease(GaussianRelease):
 
     Attributes:
         sensitivity: the most that one user moves all encoded sums together, over the rounds that it may be in.
-        coordinates: noised numbers of all rounds.
+        coordinates: noised numbers of all rounds, as many in each.
         rounds: of the stream.
         most: the most rounds that one user is in.
         separation: the least distance between two of them.
@@ -126,6 +126,10 @@ class StreamRelease(GaussianRelease):
         super().__post_init__()
         _validate.integer(low=1, high=2**31 - 1, rounds=self.rounds)
         _validate.integer(low=1, high=self.rounds, most=self.most, separation=self.separation)
+        if self.coordinates % self.rounds:
+            raise ConfigurationError(
+                f"Expected coordinates={self.coordinates} of a stream to be a multiple of rounds={self.rounds}"
+            )
         if not isinstance(self.matrix_sha256, bytes) or len(self.matrix_sha256) != 32:
             raise ConfigurationError("Expected matrix_sha256 to be 32 bytes")
 
@@ -266,7 +270,7 @@ class SampledRound:
 
     Raises:
         ConfigurationError: no releases, or together they are beyond what can be accounted for.
-        PrivacyError: releases of two adjacencies.
+        PrivacyError: releases of two adjacencies, or a stream.
     """
 
     releases: tuple[GaussianRelease, ...]
@@ -281,6 +285,8 @@ class SampledRound:
                 f"Expected the joint noise_multiplier={self.noise_multiplier!r} of a sampled round to be within"
                 f" [{_LEAST_JOINT_NOISE}, 1e6]"
             )
+        if any(isinstance(release, StreamRelease) for release in self.releases):
+            raise PrivacyError("a stream is charged without sampling: its rounds share users, and no draw amplifies it")
         if len({release.adjacency for release in self.releases}) > 1:
             raise PrivacyError("adjacency of the releases of a sampled round: they are one event, and need the same")
 

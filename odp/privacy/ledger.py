@@ -17,6 +17,7 @@ from odp.errors import PrivacyError, StateError
 from odp.privacy import accounting
 from odp.privacy.events import Event, SampledRound
 from odp.privacy.ledger_entry import FORMAT, Budget, Entry, ReleaseState, canonical, entry_of, refuse_constant
+from odp.privacy.ledger_events import LedgerEvent
 from odp.privacy.ledger_state import LedgerState
 
 
@@ -47,14 +48,14 @@ class Ledger:
     @property
     def population_events(self) -> tuple[Event, ...]:
         """Every event charged to the population, in order."""
-        return tuple(event for entry in self.entries for event in entry.events)
+        return tuple(event for entry in self.entries for event in entry.charged)
 
     def task_events(self, task_id: str) -> tuple[Event, ...]:
         """Every event charged to the task, in order; void rounds included."""
-        return tuple(event for entry in self.entries if entry.task_id == task_id for event in entry.events)
+        return tuple(event for entry in self.entries if entry.task_id == task_id for event in entry.charged)
 
     def charge(
-        self, *, task_id: str, round: int, events: Sequence[Event], contributions: int, population_size: int,
+        self, *, task_id: str, round: int, events: Sequence[LedgerEvent], contributions: int, population_size: int,
         id_set_sha256: bytes, task_budget: Budget, population_budget: Budget, noise_id: bytes = b"",
     ) -> Ledger:  # fmt: skip
         """The ledger with one more release, or this same ledger if that very release was charged before.
@@ -164,7 +165,7 @@ class EpsilonCheck:
     def _claim(self, key: tuple[str, float], recorded: float, entry: Entry, *, settle: bool) -> None:
         whose, delta = key
         events = self._spent.setdefault(whose, Counter())
-        events.update(entry.events)
+        events.update(entry.charged)
         if any(isinstance(event, SampledRound) for event in entry.events):
             self._sampled.add(whose)
         sampled = whose in self._sampled

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy.events import Event
-from odp.privacy.events import from_json as event_from_json
+from odp.privacy.ledger_events import LedgerEvent, charged
+from odp.privacy.ledger_events import from_json as event_from_json
 
 FORMAT = "odp-privacy-ledger-2"
 LINE_END = b"\n"
@@ -86,7 +87,7 @@ class Entry:
         task_id: hash of the task definition, lower-case hexadecimal.
         round: round of the task, from 0.
         state: the state that this entry brings the release into.
-        events: what is charged; empty in entries after the first of a release.
+        events: what is charged, and what an earlier charge covers; empty in entries after the first of a release.
         contributions: accepted uploads of the round.
         population_size: distinct enrolled devices at the time of the round, measured.
         id_set_sha256: hash of the accepted contribution ids; the noise of the release is bound to it.
@@ -100,7 +101,7 @@ class Entry:
     task_id: str
     round: int
     state: ReleaseState
-    events: tuple[Event, ...]
+    events: tuple[LedgerEvent, ...]
     contributions: int
     population_size: int
     id_set_sha256: bytes
@@ -148,6 +149,11 @@ class Entry:
             "task_epsilon": self.task_epsilon,
             "task_id": self.task_id,
         }
+
+    @property
+    def charged(self) -> tuple[Event, ...]:
+        """The events that count: without releases that an earlier charge covers."""
+        return charged(self.events)
 
     @property
     def claims(self) -> tuple[tuple[tuple[str, float], float], ...]:

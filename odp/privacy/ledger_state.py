@@ -24,6 +24,8 @@ from odp.privacy import accounting, budget_check
 from odp.privacy.events import Event
 from odp.privacy.events import from_json as event_from_json
 from odp.privacy.ledger_entry import FORMAT, NEXT, Budget, Entry, ReleaseState, canonical, entry_of, genesis
+from odp.privacy.ledger_events import LedgerEvent, charged
+from odp.privacy.ledger_streams import OpenStream, advanced
 
 _STATE_FORMAT = "odp-privacy-ledger-state-1"
 _STATES = {state.value: state for state in ReleaseState}
@@ -80,16 +82,17 @@ class Standing(NamedTuple):
 
 @dataclass
 class Account:
-    """The charges of one task; ``last`` is the number of its newest entry."""
+    """The charges of one task: ``last`` is the number of its newest entry; ``streams`` are the newest by name."""
 
     budget: Budget
     events: Counter[Event] = field(default_factory=Counter)
     rounds: dict[int, Standing] = field(default_factory=dict)
     last: int = 0
+    streams: Mapping[str, OpenStream] = field(default_factory=dict)
 
     def copy(self) -> Account:
         """An independent copy."""
-        return Account(self.budget, self.events.copy(), dict(self.rounds), self.last)
+        return Account(self.budget, self.events.copy(), dict(self.rounds), self.last, self.streams)
 
 
 class Remaining(NamedTuple):
@@ -181,15 +184,15 @@ class LedgerState:
         )
 
     def charge(
-        self, *, task_id: str, round: int, events: Sequence[Event], contributions: int, population_size: int,
+        self, *, task_id: str, round: int, events: Sequence[LedgerEvent], contributions: int, population_size: int,
         id_set_sha256: bytes, task_budget: Budget, population_budget: Budget, noise_id: bytes = b"",
     ) -> Entry:  # fmt: skip
         """The entry that charges one more release; changes nothing until it is appended.
 
         Raises:
             BudgetExceeded: the task's or the population's budget is too small.
-            PrivacyError: the round was charged before, the task's budget changed, or a delta is too large for the
-                population.
+            PrivacyError: the round was charged before, the task's budget changed, a delta is too large for the
+                population, or a release is not covered by the stream that it names.
             ConfigurationError: a malformed value, or no events.
         """
         if not events:
@@ -201,15 +204,16 @@ class LedgerState:
         )  # fmt: skip
         if self.find(task_id, round) is not None:
             raise PrivacyError(f"Round {round} of task {task_id} was charged before: open another round")
+        advanced(self._streams(task_id), entry.events, round=round)
         self._check_terms(task_id, task_budget, population_budget, population_size)
         epsilons = [
-            budget_check.epsilon_within(whose, spent, entry.events, budget=budget.epsilon, delta=budget.delta)
+            budget_check.epsilon_within(whose, spent, entry.charged, budget=budget.epsilon, delta=budget.delta)
             for whose, spent, budget in self._claims(task_id, task_budget, population_budget)
         ]
         return replace(entry, task_epsilon=epsilons[0], population_epsilon=epsilons[1])
 
     def require_budget(
-        self, *, task_id: str, events: Sequence[Event], population_size: int, task_budget: Budget,
+        self, *, task_id: str, events: Sequence[LedgerEvent], population_size: int, task_budget: Budget,
         population_budget: Budget,
     ) -> None:  # fmt: skip
         """Returns if ``events`` could be charged now, in one round or in many; charges nothing (rule P29).
@@ -221,7 +225,7 @@ class LedgerState:
             raise ConfigurationError(_FREE)
         self._check_terms(task_id, task_budget, population_budget, population_size)
         for whose, spent, budget in self._claims(task_id, task_budget, population_budget):
-            budget_check.require_budget(whose, spent, events, budget=budget.epsilon, delta=budget.delta)
+            budget_check.require_budget(whose, spent, charged(events), budget=budget.epsilon, delta=budget.delta)
 
     def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Entry | None:
         """The entry that brings a release into its next state; None if it is there already.
@@ -267,6 +271,10 @@ class LedgerState:
             raise StateError(f"{where} is over the budget of its task")
         if entry.population_epsilon > entry.population_budget.epsilon:
             raise StateError(f"{where} is over the budget of the population")
+        try:
+            streams = advanced(self._streams(entry.task_id), entry.events, round=entry.round)
+        except PrivacyError as error:
+            raise StateError(f"{where} cannot follow those before it: {error}") from error
         if account is None or entry.task_id not in self._own:
             account = Account(entry.task_budget) if account is None else account.copy()
             self._accounts[entry.task_id] = account
@@ -275,8 +283,9 @@ class LedgerState:
             entry.state, entry.contributions, entry.release_sha256, entry if charges else None
         )
         account.last = self.head.entries
-        account.events.update(entry.events)
-        self._events.update(entry.events)
+        account.streams = streams
+        account.events.update(entry.charged)
+        self._events.update(entry.charged)
         self.charges += charges
         self.largest_cohort = max(self.largest_cohort, entry.contributions)
         self.head = replace(self.head, entries=self.head.entries + 1, sha256=entry.sha256)
@@ -297,6 +306,7 @@ class LedgerState:
                         task_id, [account.budget.epsilon, account.budget.delta], account.last,
                         [[places[event], times] for event, times in account.events.items()],
                         [[round, *_standing_json(standing)] for round, standing in account.rounds.items()],
+                        *_streams_json(account, places),
                     ]
                     for task_id, account in self._accounts.items()
                 ],
@@ -320,7 +330,7 @@ class LedgerState:
             events = [(event_from_json(event), times) for event, times in value["events"]]
             state._events = Counter(dict(events))
             budgets: dict[tuple[float, float], Budget] = {}  # few, of many tasks
-            for task_id, budget, last, places, rounds in value["tasks"]:
+            for task_id, budget, last, places, rounds, *streams in value["tasks"]:
                 terms = (budget[0], budget[1])
                 if terms not in budgets:
                     budgets[terms] = Budget(*terms)
@@ -329,10 +339,18 @@ class LedgerState:
                     Counter({events[place][0]: times for place, times in places}),
                     {round: _standing_of(*standing) for round, *standing in rounds},
                     last,
+                    {
+                        name: OpenStream(events[place][0], round)
+                        for name, place, round in (streams[0] if streams else ())
+                    },
                 )
         except (ValueError, KeyError, TypeError, IndexError, PrivacyError) as error:
             raise StateError(f"The state of a ledger cannot be read: {type(error).__name__}: {error}") from error
         return state
+
+    def _streams(self, task_id: str) -> Mapping[str, OpenStream]:
+        account = self._accounts.get(task_id)
+        return {} if account is None else account.streams
 
     def _claims(
         self, task_id: str, task_budget: Budget, population_budget: Budget
@@ -352,6 +370,12 @@ class LedgerState:
             )
         accounting.check_delta(task_budget.delta, population_size)
         accounting.check_delta(population_budget.delta, population_size)
+
+
+def _streams_json(account: Account, places: Mapping[Event, int]) -> list[object]:
+    """Nothing without streams: the states of other tasks keep their form."""
+    streams = [[name, places[stream.event], stream.round] for name, stream in account.streams.items()]
+    return [streams] if streams else []
 
 
 def _standing_json(standing: Standing) -> list[object]:

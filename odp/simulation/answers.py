@@ -19,6 +19,7 @@ from odp.evaluation.users import user_seeds
 from odp.numerics.arrays import Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import DistributedRelease, GaussianRelease
+from odp.privacy.ledger_events import CoveredRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.inputs import SIMULATION
 from odp.task import Question, check_delta_for
@@ -93,7 +94,7 @@ def simulate_answers(
     exact = algorithm.population().contribute(broadcast, population, round=_ROUND, seeds=seeds)[release.name]
     silent = noise is False or isinstance(noise, NoNoise)
     source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed)) if noise else NoNoise()
-    charges = () if silent else charges_of(query)
+    charges = () if silent else tuple(one for one in charges_of(query) if not isinstance(one, CoveredRelease))
     epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
     if release.sharers and noise is True and isinstance(query, DenseQuery):
         drawn = sum_of_shares(query.grid, SeededNoise(seed), sharers=population.n_users)

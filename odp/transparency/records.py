@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import charges_of, event_of, round_charges, sampling_of
+from odp.algorithms.release import charges_of, event_of, round_entry, sampling_of
 from odp.algorithms.seam import Algorithm
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
@@ -34,6 +34,7 @@ from odp.privacy.events import Event
 from odp.privacy.ledger import EpsilonCheck
 from odp.privacy.ledger_entry import Budget, entries_of
 from odp.privacy.ledger_entry import Entry as LedgerLine
+from odp.privacy.ledger_events import LedgerEvent, charged
 from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.charter import Charter, check_founding, check_succession, open_charter
 from odp.signed.release import check_tensors
@@ -105,9 +106,9 @@ class _Task:
     def budget(self) -> Budget:
         return Budget(self.definition.privacy.epsilon, self.definition.privacy.delta)
 
-    def charges(self, round: int) -> tuple[Event, ...]:
-        """The declared charges of one round."""
-        return round_charges(self.algorithm.query(round), sampling_of(self.definition))
+    def charges(self, round: int) -> tuple[LedgerEvent, ...]:
+        """What the ledger lists for one round, as declared."""
+        return round_entry(self.algorithm.query(round), sampling_of(self.definition))
 
 
 @dataclass
@@ -308,7 +309,7 @@ class Records:
         if release.contributions < max(task.definition.cohort.minimum, policy.minimum_cohort):
             raise _Wrong(f"it has {release.contributions} contributions, fewer than task and policy allow")
         self._check_declared(release, task)
-        task.events.update(task.charges(number))
+        task.events.update(charged(task.charges(number)))
         release.ClearField("tensors")
         task.releases.append(release)
         task.releases_sha256.append(hashlib.sha256(entry.release).digest())
@@ -347,12 +348,12 @@ class Records:
         ledger.epsilons.add(new)
         ledger.charges.update({(line.task_id, line.round): line for line in new if line.events})
         self._check_charge(ledger, task.releases[-1], task)
-        for charged in new:
-            if charged.events:
-                of = self._known(bytes.fromhex(charged.task_id))
-                if charged.round >= len(of.algorithm.planned_releases()) or charged.events != of.charges(charged.round):
-                    raise _Wrong(f"it charges round {charged.round} of {of.definition.name!r} other than declared")
-                if charged.population_budget != Budget(policy.population_epsilon, policy.population_delta):
+        for line in new:
+            if line.events:
+                of = self._known(bytes.fromhex(line.task_id))
+                if line.round >= len(of.algorithm.planned_releases()) or line.events != of.charges(line.round):
+                    raise _Wrong(f"it charges round {line.round} of {of.definition.name!r} other than declared")
+                if line.population_budget != Budget(policy.population_epsilon, policy.population_delta):
                     raise _Wrong("a charge was checked against another population budget than the enclave's policy has")
         task.ledgers += 1
 

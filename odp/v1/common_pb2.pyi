@@ -300,7 +300,20 @@ class ReleasedTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., integers: _Optional[bytes] = ..., shape: _Optional[_Iterable[int]] = ..., step: _Optional[float] = ...) -> None: ...
 
 class Charge(_message.Message):
-    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step", "adjacency", "graph_delta")
+    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step", "adjacency", "graph_delta", "stream")
+    class Stream(_message.Message):
+        __slots__ = ("rounds", "most", "separation", "matrix_sha256", "place")
+        ROUNDS_FIELD_NUMBER: _ClassVar[int]
+        MOST_FIELD_NUMBER: _ClassVar[int]
+        SEPARATION_FIELD_NUMBER: _ClassVar[int]
+        MATRIX_SHA256_FIELD_NUMBER: _ClassVar[int]
+        PLACE_FIELD_NUMBER: _ClassVar[int]
+        rounds: int
+        most: int
+        separation: int
+        matrix_sha256: bytes
+        place: int
+        def __init__(self, rounds: _Optional[int] = ..., most: _Optional[int] = ..., separation: _Optional[int] = ..., matrix_sha256: _Optional[bytes] = ..., place: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     NOISE_STD_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +322,7 @@ class Charge(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     ADJACENCY_FIELD_NUMBER: _ClassVar[int]
     GRAPH_DELTA_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     name: str
     sensitivity: float
     noise_std: float
@@ -317,4 +331,5 @@ class Charge(_message.Message):
     step: float
     adjacency: Adjacency
     graph_delta: float
-    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ..., adjacency: _Optional[_Union[Adjacency, str]] = ..., graph_delta: _Optional[float] = ...) -> None: ...
+    stream: Charge.Stream
+    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ..., adjacency: _Optional[_Union[Adjacency, str]] = ..., graph_delta: _Optional[float] = ..., stream: _Optional[_Union[Charge.Stream, _Mapping]] = ...) -> None: ...

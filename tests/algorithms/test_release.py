@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from odp.algorithms.release import charge_of, charges_of, draw_noise, event_of, round_charges, to_values
+from odp.algorithms.release import charge_of, charges_of, draw_noise, event_of, round_charges, round_entry, to_values
 from odp.algorithms.seam import DeclaredRelease
 from odp.errors import ConfigurationError, PrivacyError
 from odp.evaluation.noise import NoNoise, SeededNoise
-from odp.privacy.events import DistributedRelease, GaussianRelease, Sampling
+from odp.privacy.events import DistributedRelease, GaussianRelease, Sampling, StreamRelease
+from odp.privacy.ledger_events import CoveredRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 from odp.v1 import common_pb2
 
@@ -115,3 +116,49 @@ def test_noise_in_shares_is_never_charged_as_sampled() -> None:
     release = DeclaredRelease("sums", (5,), 0.25, 4.0, 8.0, np.full(5, 8.0), sharers=6)
     with pytest.raises(PrivacyError, match="nobody could draw in secret"):
         round_charges(SimpleNamespace(releases=(release,)), Sampling(0.5, 100, 90))
+
+
+STREAM = StreamRelease(
+    name="sums", sensitivity=4.0, noise_std=8.0, coordinates=15, rounds=3, most=2, separation=1,
+    matrix_sha256=b"m" * 32,
+)  # fmt: skip
+
+
+def _of_stream(place: int, **changes: object) -> SimpleNamespace:
+    release = DeclaredRelease("sums", (5,), 0.25, 4.0, 8.0, np.full(5, 8.0), stream=STREAM, place=place)
+    return SimpleNamespace(releases=(dataclasses.replace(release, **changes),))
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_the_first_release_of_a_stream_charges_it_and_later_ones_are_covered(place: int) -> None:
+    (event,) = round_entry(_of_stream(place), None)
+    assert event == (CoveredRelease(STREAM, place) if place else STREAM)
+    assert round_charges(_of_stream(place), None) == (() if place else (STREAM,))
+    read = common_pb2.Charge.FromString(charge_of(event).SerializeToString())
+    assert event_of(read) == event
+    read.stream.separation = 2
+    assert event_of(read) != event
+    read.sharers = 3
+    with pytest.raises(ConfigurationError, match="no noise in shares"):
+        event_of(read)
+    with pytest.raises(PrivacyError, match="together with sampling"):
+        round_entry(_of_stream(place), Sampling(0.5, 100, 90))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"}, {"sensitivity": 5.0}, {"noise_std": 9.0, "column_std": np.full(5, 9.0)}, {"sharers": 6},
+        {"shape": (6,), "column_std": np.full(6, 8.0)},
+    ],
+)  # fmt: skip
+def test_a_release_with_other_numbers_than_its_stream_is_not_charged(changes: dict[str, object]) -> None:
+    for place in (0, 1):
+        with pytest.raises(PrivacyError, match="other numbers"):
+            round_entry(_of_stream(place, **changes), None)
+
+
+def test_a_place_outside_of_its_stream_is_refused() -> None:
+    for place in (-1, 3):
+        with pytest.raises(ConfigurationError, match="place"):
+            round_entry(_of_stream(place), None)

@@ -6,11 +6,12 @@ import functools
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import round_charges, sampling_of
+from odp.algorithms.release import round_entry, sampling_of
 from odp.algorithms.seam import Query
 from odp.privacy import accounting
-from odp.privacy.events import Event, Sampling
+from odp.privacy.events import Sampling
 from odp.privacy.ledger_entry import Budget
+from odp.privacy.ledger_events import LedgerEvent
 from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator.modes.table import round_class
@@ -99,9 +100,9 @@ class OpenedTask:
         """The record of the task that the host keeps."""
         return TaskRecord(self.signed, self.largest, self.planned)
 
-    def charges(self, round: int) -> tuple[Event, ...]:
-        """The privacy events of each round."""
-        return round_charges(self.queries[round], self.sampling)
+    def charges(self, round: int) -> tuple[LedgerEvent, ...]:
+        """What the ledger lists for each round."""
+        return round_entry(self.queries[round], self.sampling)
 
     def most(self, population_delta: float) -> int:
         """The most contributions that could be charged: delta has to stay below one over the population."""

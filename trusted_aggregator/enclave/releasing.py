@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from odp.algorithms.release import charge_of
+from odp.algorithms.release import TensorCharge, charge_of
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError
 from odp.privacy.events import releases_of
 from odp.privacy.ledger_entry import Entry
+from odp.privacy.ledger_events import CoveredRelease, LedgerEvent
 from odp.v1 import common_pb2
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.rounds.enclave_half import Round
@@ -44,13 +45,17 @@ def signed_release(
             )
             for declared in found.query.releases
         ],
-        charges=[charge_of(charge) for event in entry.events for charge in releases_of(event)],
+        charges=[charge_of(charge) for event in entry.events for charge in _releases_of(event)],
         epsilon_spent=entry.task_epsilon,
         epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),
         contributions=entry.contributions,
     )
     data = release.SerializeToString(deterministic=True)
     return common_pb2.SignedRelease(release=data, signature=key.sign(domains.RELEASE, data))
+
+
+def _releases_of(event: LedgerEvent) -> tuple[TensorCharge, ...]:
+    return (event,) if isinstance(event, CoveredRelease) else releases_of(event)
 
 
 def release_sha256(signed: common_pb2.SignedRelease) -> bytes:

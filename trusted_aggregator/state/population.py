@@ -20,8 +20,9 @@ from collections.abc import Collection, Sequence
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import BudgetExceeded, PrivacyError, StateError
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import Event, SampledRound
+from odp.privacy.events import SampledRound
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
+from odp.privacy.ledger_events import LedgerEvent, charged
 from odp.privacy.ledger_state import LedgerState, Standing
 from odp.signed.charter import Charter
 from trusted_aggregator.state.ledger_writes import LedgerWrites
@@ -31,7 +32,7 @@ from trusted_aggregator.state.rollback import ZERO, RollbackGuard
 from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Successor
 
 
-def _require_zero_out(events: Sequence[Event]) -> None:
+def _require_zero_out(events: Sequence[LedgerEvent]) -> None:
     """Refuses other adjacencies: every mode of a task states the exact number of contributions, and has a minimum."""
     for event in events:
         if event.adjacency is not Adjacency.ZERO_OUT_USER:
@@ -139,7 +140,9 @@ class Population:
             *self._writes.pending(sealer, self.record.ledger),
         )
 
-    def require_budget(self, *, task_id: str, events: Sequence[Event], budget: Budget, users: int, what: str) -> None:
+    def require_budget(
+        self, *, task_id: str, events: Sequence[LedgerEvent], budget: Budget, users: int, what: str
+    ) -> None:
         """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
 
         Raises:
@@ -187,7 +190,7 @@ class Population:
             raise PrivacyError(f"{self._ended_most()}: take another population")
 
     def charge(
-        self, *, task_id: str, round: int, events: Sequence[Event], budget: Budget, contributions: int,
+        self, *, task_id: str, round: int, events: Sequence[LedgerEvent], budget: Budget, contributions: int,
         set_sha256: bytes, noise_id: bytes,
     ) -> None:  # fmt: skip
         """Prepares the version with the charge of a round; ``record`` has to be stored before ``commit``.
@@ -302,13 +305,13 @@ class Population:
             self._writes.add(ledger.head.entries, entry)
             ledger.append(entry)
 
-    def _require_entry(self, ledger: LedgerState, events: Sequence[Event], what: str) -> None:
+    def _require_entry(self, ledger: LedgerState, events: Sequence[LedgerEvent], what: str) -> None:
         full = f"{what} was not started: population {self.name!r}"
         if ledger.charges >= MOST_CHARGES:
             raise PrivacyError(
                 f"{full} has charged {MOST_CHARGES} rounds, the limit of one ledger; take another population"
             )
-        different = {*ledger.events, *events}
+        different = {*ledger.events, *charged(events)}
         sampled = sum(isinstance(event, SampledRound) for event in different)
         if len(different) > MOST_EVENTS or sampled > MOST_SAMPLED:
             raise PrivacyError(

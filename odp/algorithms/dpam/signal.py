@@ -11,7 +11,6 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
-from odp.algorithms.release import charges_of
 from odp.datasets.ratings import Ratings
 from odp.task import Task
 
@@ -55,7 +54,7 @@ def weak_signal(task: Task, train: Ratings) -> WeakSignal | None:
         return None
     definition = task.definition()
     query = DpamQuery(Terms.of(definition), 1)
-    sums = {event.name: event for event in charges_of(query)}.get("sums")
+    sums = {release.name: release for release in query.releases}.get("sums")
     if sums is None:
         return None
     needed = sums.noise_std / min((task.data.high - task.data.low) / 4.5, definition.dpam.bias_vector_clip)

@@ -17,7 +17,8 @@ from device_runtime.person.limits import Limits
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import accounting
-from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, Sampling
+from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, Sampling, StreamRelease
+from odp.privacy.ledger_events import CoveredRelease
 from odp.v1 import common_pb2
 
 DELTA = 1e-5
@@ -65,6 +66,18 @@ def test_a_missed_round_in_between_is_charged_as_for_someone_in_all_of_them() ->
     task = terms(1, 5.0, 1.0, 5.0)
     both_ends = spent([Charged(task, 0, 0.0), Charged(task, 2, 1.0)], delta=DELTA)
     assert both_ends == spent([Charged(task, round, 0.0) for round in range(3)], delta=DELTA)
+
+
+def test_any_part_of_a_stream_costs_all_of_it_once() -> None:
+    stream = StreamRelease(
+        name="update", sensitivity=1.0, noise_std=4.0, coordinates=300, rounds=3, most=2, separation=1,
+        matrix_sha256=b"m" * 32,
+    )  # fmt: skip
+    task = terms(1, rounds=((stream,), (CoveredRelease(stream, 1),), (CoveredRelease(stream, 2),)))
+    whole = accounting.epsilon([stream], delta=DELTA)
+    for rounds in ([0], [1], [2], [1, 2], [0, 1, 2]):
+        found = spent([Charged(task, round, 0.0) for round in rounds], delta=DELTA)
+        assert found.epsilon == pytest.approx(whole, rel=1e-12)
 
 
 def test_a_task_with_random_cohorts_costs_what_it_states_once_and_its_delta_on_top() -> None:
