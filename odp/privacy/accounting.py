@@ -27,6 +27,7 @@ from odp.privacy import composition, concentrated
 from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
 from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA
 from odp.privacy.normal_law import erfcx, ndtr
+from odp.privacy.numerical import Left, left_of_gaussians, left_of_shares, require_delta
 
 ACCOUNTANT = "closed form of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)"
 SAMPLED_ACCOUNTANT = "privacy loss distributions of truncated Poisson sampling (arXiv 2508.15089), never too small"
@@ -66,7 +67,8 @@ def noised_coordinates(events: Iterable[Event]) -> int:
 def added_delta(events: Iterable[Event]) -> float:
     """Upper bound of the delta that adds to the mechanisms' own.
 
-    2^-48 per noised number for sampling the noise, at any grid; of sampled rounds also the probability that a cap is
+    2^-48 per noised number for sampling the noise, at any grid (``epsilon`` takes off less where there are many, see
+    ``numerical.py``); of sampled rounds also the probability that a cap is
     reached, and the rounding of their accountant; of noise in shares, that the graph of a session fails.
     """
     counts = _counted(events)
@@ -94,7 +96,8 @@ def epsilon(events: Iterable[Event] | Mapping[Event, int], *, delta: float, inte
     if any(isinstance(event, DistributedRelease) for event in counts):
         return _with_shares(counts, delta)
     if len(squares) < len(counts):
-        return composition.epsilon(counts, delta_left=_left_of(counts, delta), interval=interval)
+        left = _left_of(counts, delta)
+        return composition.epsilon(counts, delta_left=left.delta, interval=interval) + left.epsilon
     return epsilon_of_mu(math.sqrt(math.fsum(squares)), delta=delta, coordinates=_coordinates(counts))
 
 
@@ -102,7 +105,7 @@ def _with_shares(counts: Mapping[Event, int], delta: float) -> float:
     """Epsilon of lists with noise in shares: in closed form, or with sampled rounds by Renyi DP; never by a profile
     (rule P21).
     """
-    left = _left_of(counts, delta)
+    left = _left_of(counts, delta).delta
     far = closeness(counts)
     if any(isinstance(event, SampledRound) for event in counts):
         return _renyi(counts, left * math.exp(-far)) + 2.0 * far
@@ -158,7 +161,7 @@ def epsilon_of_rho(
     Raises:
         ConfigurationError, PrivacyError: as ``epsilon_of_mu``.
     """
-    left = _delta_left(delta, coordinates, graph_delta)
+    left = left_of_shares(delta, coordinates, graph_delta)
     return concentrated.epsilon_of_shares(rho, delta=left, closeness=closeness)
 
 
@@ -170,7 +173,7 @@ def mu_for_shares(*, epsilon: float, delta: float, coordinates: int, graph_delta
     Raises:
         ConfigurationError, PrivacyError: as ``mu_for``.
     """
-    left = _delta_left(delta, coordinates, graph_delta)
+    left = left_of_shares(delta, coordinates, graph_delta)
     return math.sqrt(2.0 * concentrated.rho_for(epsilon=epsilon, delta=left)) * (1.0 - _RELATIVE_MARGIN)
 
 
@@ -182,11 +185,11 @@ def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
         PrivacyError: so many numbers were noised that sampling alone uses up ``delta``.
     """
     _validate.within(low=0.0, high=1e100, mu=total)
-    left = _delta_left(delta, coordinates)
-    if math.erf(total / math.sqrt(8.0)) <= left:  # delta(0) = Phi(mu/2) - Phi(-mu/2)
-        return 0.0
+    left = left_of_gaussians(delta, coordinates)
+    if math.erf(total / math.sqrt(8.0)) <= left.delta:  # delta(0) = Phi(mu/2) - Phi(-mu/2)
+        return left.epsilon
     low, high = 0.0, max(1.0, total * total)
-    target = math.log(left) - _rounding(total)
+    target = math.log(left.delta) - _rounding(total)
     while _log_delta(high, total) > target:
         low, high = high, 2.0 * high
     while high - low > 1e-12 * max(high, 1e-3):
@@ -194,7 +197,7 @@ def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
         if not low < middle < high:
             break
         low, high = (middle, high) if _log_delta(middle, total) > target else (low, middle)
-    return high
+    return high + left.epsilon
 
 
 def mu_for(*, epsilon: float, delta: float, coordinates: int = 0) -> float:
@@ -207,7 +210,14 @@ def mu_for(*, epsilon: float, delta: float, coordinates: int = 0) -> float:
         PrivacyError: so many numbers are noised that sampling alone uses up ``delta``.
     """
     _validate.within(low=1e-6, high=1e6, epsilon=epsilon)
-    target = math.log(_delta_left(delta, coordinates)) - _rounding(math.sqrt(2.0 * epsilon))
+    left = left_of_gaussians(delta, coordinates)
+    if left.epsilon >= epsilon:
+        raise PrivacyError(
+            f"coordinates={coordinates} noised numbers add {left.epsilon:.2e} to epsilon, which is not below"
+            f" epsilon={epsilon!r}: release fewer numbers, or state a larger epsilon"
+        )
+    epsilon -= left.epsilon
+    target = math.log(left.delta) - _rounding(math.sqrt(2.0 * epsilon))
     low, high = 0.0, math.sqrt(2.0 * epsilon) + 1.0
     while _log_delta(epsilon, high) < target:
         low, high = high, 2.0 * high
@@ -250,7 +260,7 @@ def check_delta(delta: float, n_users: int) -> None:
         PrivacyError: ``delta * n_users`` >= 1.
     """
     _validate.integer(low=1, high=_MOST_USERS, n_users=n_users)
-    _require_delta(delta)
+    require_delta(delta)
     if delta * n_users >= 1.0:
         raise PrivacyError(
             f"delta={delta!r} is too large for n_users={n_users}: delta * n_users must be below 1;"
@@ -264,7 +274,7 @@ def most_users(delta: float) -> int:
     Raises:
         ConfigurationError: ``delta`` is not strictly between 0 and 1.
     """
-    _require_delta(delta)
+    require_delta(delta)
     most = min(_MOST_USERS, math.floor(1.0 / delta))
     # The quotient is rounded, and so is the product that is compared with 1: both by less than one user.
     while delta * most >= 1.0:
@@ -322,7 +332,8 @@ def epsilon_rdp(events: Iterable[Event], *, delta: float) -> float:
 
 def _by_library(accountant: Any, events: Iterable[Event], delta: float, *, capped: bool = True) -> float:
     counts = _counted(events)
-    return _compose(accountant, counts, _left_of(counts, delta), capped=capped)
+    left = _left_of(counts, delta)
+    return _compose(accountant, counts, left.delta, capped=capped) + left.epsilon
 
 
 def _renyi(counts: Mapping[Event, int], left: float) -> float:
@@ -393,41 +404,21 @@ def _coordinates(counts: Mapping[Event, int]) -> int:
     return sum(times * event.coordinates for event, times in counts.items())
 
 
-def _left_of(counts: Mapping[Event, int], delta: float) -> float:
-    """The part of ``delta`` that is left for the mechanisms."""
-    left = _delta_left(delta, _coordinates(counts), graph_delta(counts))
+def _left_of(counts: Mapping[Event, int], delta: float) -> Left:
+    """The part of ``delta`` that is left for the mechanisms, and what is added to their epsilon."""
+    numbers = _coordinates(counts)
+    if any(isinstance(event, DistributedRelease) for event in counts):
+        left = Left(left_of_shares(delta, numbers, graph_delta(counts)), 0.0)
+    else:
+        left = left_of_gaussians(delta, numbers)
     overflow, rounding = composition.overflow_delta(counts), composition.rounding_delta(counts)
-    if overflow + rounding >= left:
+    if overflow + rounding >= left.delta:
         what = "raise the cap" if overflow > rounding else "state a larger delta"
         raise PrivacyError(
             f"Sampled rounds add a delta of {overflow:.2e} (a cap is reached) + {rounding:.0e} (rounding), not below"
             f" delta={delta!r}: {what}"
         )
-    return left - overflow - rounding
-
-
-def _require_delta(delta: float) -> None:
-    _validate.finite(delta=delta)
-    if not 0.0 < delta < 1.0:
-        raise ConfigurationError(f"Expected delta={delta!r} to be strictly between 0 and 1")
-
-
-def _delta_left(delta: float, coordinates: int, graph: float = 0.0) -> float:
-    """The part of ``delta`` that is left after the sampling of ``coordinates`` numbers and the graphs of sessions."""
-    _require_delta(delta)
-    _validate.integer(low=0, high=2**62, coordinates=coordinates)
-    added = coordinates * ADDED_DELTA
-    if added >= delta:
-        raise PrivacyError(
-            f"coordinates={coordinates} noised numbers add a delta of {added:.2e}, not below delta={delta!r}:"
-            " release fewer numbers, or state a larger delta"
-        )
-    if added + graph >= delta:
-        raise PrivacyError(
-            f"the graphs of secure aggregation fail with a probability of up to {graph:.2e}, which is not below what"
-            f" delta={delta!r} leaves: state a larger delta, or plan fewer rounds"
-        )
-    return delta - added - graph
+    return left._replace(delta=left.delta - overflow - rounding)
 
 
 def _rounding(total: float) -> float:

@@ -181,7 +181,7 @@ def test_the_delta_of_sampling_is_taken_off_delta_before_epsilon_is_solved():
 
 
 def test_more_noised_numbers_than_delta_can_pay_for_are_refused():
-    events = gaussians(2.0, coordinates=2**32)
+    events = gaussians(2.0, coordinates=2**44)
     for call in (epsilon, epsilon_pld, epsilon_rdp):
         with pytest.raises(PrivacyError, match="release fewer numbers"):
             call(events, delta=1e-5)

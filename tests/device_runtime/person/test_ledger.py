@@ -117,7 +117,7 @@ def test_a_device_adds_up_as_the_page_says() -> None:
 
 
 def test_noise_on_more_numbers_than_delta_bears_is_infinite_and_not_free() -> None:
-    huge = terms(1, rounds=((GaussianRelease("all", 1.0, 5.0, 2**40),),))
+    huge = terms(1, rounds=((GaussianRelease("all", 1.0, 5.0, 2**44),),))
     assert spent([Charged(huge, 0, 0.0)], delta=DELTA).epsilon == math.inf
 
 
