@@ -67,9 +67,9 @@ def noised_coordinates(events: Iterable[Event]) -> int:
 def added_delta(events: Iterable[Event]) -> float:
     """Upper bound of the delta that adds to the mechanisms' own.
 
-    2^-48 per noised number for sampling the noise, at any grid (``epsilon`` takes off less where there are many, see
-    ``numerical.py``); of sampled rounds also the probability that a cap is
-    reached, and the rounding of their accountant; of noise in shares, that the graph of a session fails.
+    2^-48 per noised number for sampling the noise, at any grid; of sampled rounds also the probability that a cap is
+    reached, and the rounding of their accountant; of noise in shares, that the graph of a session fails. Of many
+    numbers, ``epsilon`` takes off less (``numerical.py``).
     """
     counts = _counted(events)
     sampled = composition.overflow_delta(counts) + composition.rounding_delta(counts)
