@@ -111,7 +111,7 @@ def run(quick: bool) -> list[Figure]:
     return [
         *_times(chosen, rounds, seconds=seconds, filling=started - began, contributions=contributions),
         *_memory(chosen, peak),
-        *_bytes(rounds, whole=float(task.model.items * (3 + task.model.rank) * 4)),
+        *_bytes(rounds, whole=float(task.factorization.items * (3 + task.factorization.rank) * 4)),
         *_processor(chosen, {name: after[name] - before[name] for name in after}),
     ]
 

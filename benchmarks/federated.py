@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Figure, Limit, progress
+from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
 from odp.models.glm import Glm
-from odp.models.glm.examples import UsersExamples
 from odp.models.glm.population import add_clipped, differences
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array, UInt64Array

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from device_runtime.sdk import Device
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
+    from odp.algorithms.dpsgd.config import DPSGD
     from odp.algorithms.fedavg.config import DPFedAvg
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.implicit.data import ImplicitData
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from odp.broadcast.config import Broadcast
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
+    from odp.datasets.examples import ExamplesSplit, UsersExamples
     from odp.isolated import IsolatedService
     from odp.models.events import Events
     from odp.models.examples import Examples, Tensor
     from odp.models.glm import Glm
-    from odp.models.glm.examples import ExamplesSplit, UsersExamples
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
@@ -53,9 +54,10 @@ _HOME = {
     "Broadcast": "odp.broadcast.config",
     "DPAM": "odp.algorithms.dpam.config",
     "DPFedAvg": "odp.algorithms.fedavg.config",
+    "DPSGD": "odp.algorithms.dpsgd.config",
     "Examples": "odp.models.examples",
-    "ExamplesSplit": "odp.models.glm.examples",
-    "UsersExamples": "odp.models.glm.examples",
+    "ExamplesSplit": "odp.datasets.examples",
+    "UsersExamples": "odp.datasets.examples",
     "Glm": "odp.models.glm",
     "Tensor": "odp.models.examples",
     "Events": "odp.models.events",
@@ -87,6 +89,7 @@ _HOME = {
 
 __all__ = [
     "DPAM",
+    "DPSGD",
     "AttestationError",
     "Broadcast",
     "BudgetExceeded",

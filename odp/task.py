@@ -31,6 +31,7 @@ from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.models.trained import trained_models
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
 from odp.v1 import common_pb2
@@ -214,7 +215,7 @@ class Task:
         identifier(population=self.population)
         known = tuple(trainings().values())
         kinds: tuple[tuple[str, tuple[type, ...]], ...] = (
-            ("model", (MatrixFactorization, Glm)),
+            ("model", (MatrixFactorization, *trained_models())),
             ("data", tuple(training.data for training in known)),
             ("privacy", (UserLevelDP,)),
             ("training", known),
@@ -232,9 +233,10 @@ class Task:
                 f"Expected training to go with data: {pairs} "
                 f"(got {type(self.training).__name__} with {type(self.data).__name__})"
             )
-        if not isinstance(self.model, self.training.model):
+        if not isinstance(self.model, self.training.models):
+            wanted = " or ".join(f"odp.{kind.__name__}" for kind in self.training.models)
             raise ConfigurationError(
-                f"Expected model to be an odp.{self.training.model.__name__} with {type(self.training).__name__} "
+                f"Expected model to be an {wanted} with {type(self.training).__name__} "
                 f"(got odp.{type(self.model).__name__})"
             )
         if isinstance(self.model, MatrixFactorization):

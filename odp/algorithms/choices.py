@@ -25,9 +25,9 @@ class TrainingData(Protocol):
 
 @runtime_checkable
 class Training(Protocol):
-    """How a model is trained; a class, such as ``odp.DPAM``, says what model and data it goes with."""
+    """How a model is trained; a class, such as ``odp.DPAM``, says what models and data it goes with."""
 
-    model: ClassVar[type]
+    models: ClassVar[tuple[type, ...]]
     data: ClassVar[type[TrainingData]]
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:

@@ -31,6 +31,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "dpam": Entry("odp.algorithms.dpam", training="DPAM"),
         "implicit_dpam": Entry("odp.algorithms.implicit", training="ImplicitDPAM"),
         "fedavg": Entry("odp.algorithms.fedavg", training="DPFedAvg"),
+        "dpsgd": Entry("odp.algorithms.dpsgd", training="DPSGD"),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
     }

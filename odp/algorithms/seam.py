@@ -31,7 +31,6 @@ from google.protobuf.message import Message
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
-from odp.privacy.events import StreamRelease
 from odp.v1 import common_pb2
 from odp.wire.encoding import Encoding
 from odp.wire.model import ModelVersion, Slices
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from odp.datasets.ratings import Ratings
+    from odp.privacy.events import StreamRelease
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from odp.datasets.examples import ExamplesSplit
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import StateError
-from odp.models.glm.examples import ExamplesSplit
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2
 

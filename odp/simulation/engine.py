@@ -22,13 +22,13 @@ from odp.algorithms.experiment import Evaluation, Metrics, evaluation_of
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, Recommender
+from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.users import draw_users, user_seeds
-from odp.models.glm.examples import ExamplesSplit, UsersExamples
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of

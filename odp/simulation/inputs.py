@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 
+from odp.datasets.examples import ExamplesSplit
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import ConfigurationError
-from odp.models.glm.examples import ExamplesSplit
 from odp.task import Task, questions
 
 NOT_A_RELEASE = (

@@ -222,7 +222,7 @@ def _drawn(base: Task, rng: np.random.Generator) -> Task:
         )
         task = dataclasses.replace(
             base,
-            model=dataclasses.replace(base.model, rank=min(rank, items)),
+            model=dataclasses.replace(base.factorization, rank=min(rank, items)),
             privacy=dataclasses.replace(base.privacy, max_items_per_user=bound),
             training=training,
         )

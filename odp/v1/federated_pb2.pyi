@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class FedAvg(_message.Message):
+class FederatedTraining(_message.Message):
     __slots__ = ("local", "server", "clip", "cohort", "blocks", "adaptive_clip")
     LOCAL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]

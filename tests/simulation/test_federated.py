@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import odp
+from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.errors import ConfigurationError, DataError, PrivacyError
-from odp.models.glm.examples import ExamplesSplit, UsersExamples
 from odp.privacy.accounting import epsilon
 from odp.task_file import parse_task, render_task
 

@@ -61,7 +61,7 @@ class DPAM:
       ConfigurationError: a number is out of range.
     """
 
-    model: ClassVar[type] = MatrixFactorization
+    models: ClassVar[tuple[type, ...]] = (MatrixFactorization,)
     data: ClassVar[type[TrainingData]] = RatingsData
 
     steps: int | None = None

@@ -50,7 +50,7 @@ class TaskExperiment:
         """Whether noise will drown the signal."""
         from odp.algorithms.dpam.signal import weak_signal
 
-        if not noise or self.population.n_items != self._task.model.items:
+        if not noise or self.population.n_items != self._task.factorization.items:
             return []
         weak = weak_signal(self._task, self.split.train)
         return [] if weak is None else [str(weak)]

@@ -58,12 +58,12 @@ def weak_signal(task: Task, train: Ratings) -> WeakSignal | None:
     if sums is None:
         return None
     needed = sums.noise_std / min((task.data.high - task.data.low) / 4.5, definition.dpam.bias_vector_clip)
-    bound = task.privacy.bound(task.model.items)
+    bound = task.privacy.bound(task.factorization.items)
     used = np.minimum(train.counts(), bound).astype(np.float64)
     # A user's squared weights add up to the bound when weights adapt; uniform weights are 1.
     weights = np.sqrt(used * bound) if task.training.weighting == "adaptive" else used
     # Of a sampled task, only the drawn users' weights are in a sum.
-    raters = (task.cohort.sampling_probability or 1.0) * float(weights.sum()) / task.model.items
+    raters = (task.cohort.sampling_probability or 1.0) * float(weights.sum()) / task.factorization.items
     if raters >= needed:
         return None
     return WeakSignal(needed, raters, math.ceil(train.n_users * needed / raters))

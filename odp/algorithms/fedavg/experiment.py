@@ -1,29 +1,11 @@
-"""How `odp report` names the figures of a federated training."""
+"""How `odp report` names the figures of DP-FedAvg, and what `odp simulate` runs it on."""
 
 from __future__ import annotations
 
-from odp.algorithms.experiment import Quality
-from odp.datasets.ratings import Ratings
-from odp.errors import ConfigurationError
-from odp.task import Task
+from odp.algorithms.federated import experiment
 
-QUALITY = Quality(
-    title="Accuracy",
-    entries="examples",
-    final="test_accuracy",
-    label="accuracy",
-    rounds=(("test_accuracy", "test accuracy"), ("test_loss", "test loss")),
-    buckets=(),
-    baselines={},
-)
+QUALITY = experiment.QUALITY
 
 
-class TaskExperiment:
-    """Refuses ratings: they have no features.
-
-    Raises:
-      ConfigurationError: always.
-    """
-
-    def __init__(self, task: Task, data: str, ratings: Ratings, *, seed: int, held_out: int | None) -> None:
-        raise ConfigurationError(f"Expected labelled examples for task {task.name!r}; the data set {data!r} is ratings")
+class TaskExperiment(experiment.TaskExperiment):
+    """As of every federated training."""

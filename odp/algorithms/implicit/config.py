@@ -52,7 +52,7 @@ class ImplicitDPAM:
       ConfigurationError: a number is out of range.
     """
 
-    model: ClassVar[type] = MatrixFactorization
+    models: ClassVar[tuple[type, ...]] = (MatrixFactorization,)
     data: ClassVar[type[TrainingData]] = ImplicitData
 
     steps: int = 3

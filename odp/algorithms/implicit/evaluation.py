@@ -125,7 +125,7 @@ def ials_ceiling(task: Task, split: Split, *, seed: int) -> Ranking:
     history = merge(split.train, split.validation)
     rows = ials(
         split.train,
-        rank=task.model.rank,
+        rank=task.factorization.rank,
         unobserved_weight=_IALS_WEIGHT,
         ridge=_IALS_RIDGE,
         steps=_IALS_STEPS,

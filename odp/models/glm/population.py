@@ -8,8 +8,8 @@ import importlib.util
 import numpy as np
 import numpy.typing as npt
 
+from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
-from odp.models.glm.examples import UsersExamples
 from odp.models.glm.shape import Family, Glm
 from odp.models.glm.training import difference
 from odp.models.local_training import LocalTraining

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.fedavg.config import DPFedAvg
-from odp.algorithms.fedavg.terms import PARAMETERS, RELEASE
+from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
 from odp.algorithms.seam import LocalRows, NoisyTensors, SampledQuery
 from odp.crypto.signing import SigningKey
+from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError, StateError
 from odp.models.examples import Examples, Tensor
 from odp.models.glm import Glm
-from odp.models.glm.examples import UsersExamples
 from odp.models.glm.training import difference
 from odp.numerics.arrays import Float32Array
 from odp.privacy.accounting import epsilon
@@ -230,7 +230,7 @@ def test_training_without_noise_learns(optimizer: str) -> None:
         (lambda d: d.fedavg.blocks[0].__setattr__("rounds", 0), "rounds"),
         (lambda d: d.fedavg.blocks[0].dense.__setattr__("clip", 2.0), "clip"),
         (lambda d: d.fedavg.blocks[0].dense.__setattr__("noise_std", 0.0), "noise_std"),
-        (lambda d: d.model.__setattr__("items", 3), "generalised"),
+        (lambda d: d.model.__setattr__("items", 3), "model of glm"),
         (lambda d: d.privacy.__setattr__("max_items_per_user", 3), "max_items_per_user"),
     ],
 )

@@ -130,7 +130,7 @@ def _kind(definition: common_pb2.TaskDefinition) -> None:
         (lambda d: d.data.__setattr__("table", "ratings"), "no local data"),
         (lambda d: d.privacy.__setattr__("max_items_per_user", 3), "max_items_per_user to be 0"),
         (lambda d: d.privacy.__setattr__("epsilon", math.inf), "epsilon=inf"),
-        (_sampled, "Expected no sampling"),
+        (_sampled, "no sampling"),
     ],
 )
 def test_a_definition_with_one_wrong_field_is_not_signed(

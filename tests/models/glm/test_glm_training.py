@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
 from odp.models.glm import Glm, population
-from odp.models.glm.examples import UsersExamples
 from odp.models.glm.training import difference
 from odp.models.local_training import LocalTraining
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -61,10 +61,13 @@ class UsersExamples:
         if owners.shape != (len(features),) or (len(owners) and owners.min() < 0):
             raise DataError(f"Expected users from 0, one for each of the {len(features)} examples")
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owners))))
+        rows = np.ascontiguousarray(features)
         return cls(
-            np.ascontiguousarray(features), np.asarray(targets, dtype=np.float32), np.argsort(owners, kind="stable"),
+            cast("npt.NDArray[np.float32]", rows),
+            np.asarray(targets, dtype=np.float32),
+            np.argsort(owners, kind="stable"),
             offsets.astype(np.int64),
-        )  # fmt: skip
+        )
 
     @property
     def n_users(self) -> int:

@@ -1,4 +1,4 @@
-"""DP-FedAvg on one device: training from the published parameters, and the clipped difference. Imports numpy alone."""
+"""Federated training on one device: training from the published parameters, and the clipped difference."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp.algorithms.dense.grid import NUMBER, quantise_rows
-from odp.algorithms.fedavg.terms import PARAMETERS, ROWS, Terms
+from odp.algorithms.federated.terms import PARAMETERS, ROWS, Terms
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
-from odp.models.glm.training import difference
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.wire.model import Slices
 
 
-class FedAvgClient:
+class FederatedClient:
     """``odp.algorithms.seam.Client`` of one task; it keeps no local parameters."""
 
     def __init__(self, terms: Terms) -> None:
@@ -45,8 +44,8 @@ class FedAvgClient:
         features = terms.examples.matrix(rows.features, examples=len(rows.values))
         targets = terms.examples.labels(rows.values, classes=terms.model.classes_range is not None)
         usable = terms.model.usable(features, targets)
-        moved = difference(
-            terms.model, start, features[usable], targets[usable], terms.local, seed=seed, round=round
+        moved = terms.model.difference(
+            start, features[usable], targets[usable], terms.local, seed=seed, round=round
         )  # fmt: skip
         values = terms.contributions(moved[None], terms.clip_of(slices.dense))
         steps = quantise_rows(grid, values, round=round, seeds=np.array([seed], dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""``FedAvgClient`` for many users at once: the sums of their payloads, without the payloads."""
+"""``FederatedClient`` for many users at once: the sums of their payloads, without the payloads."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dense.grid import quantise_rows
-from odp.algorithms.fedavg.terms import PARAMETERS, RELEASE, Terms
+from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
+from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
-from odp.models.glm.examples import UsersExamples
-from odp.models.glm.population import differences
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.wire.model import ModelVersion
 
 _NUMBERS = 2**17  # of a block of differences: it stays in the processor's cache
 
 
-class FedAvgPopulation:
+class FederatedPopulation:
     """``odp.algorithms.seam.Population`` of one task, of ``UsersExamples`` with all tensors side by side.
 
     Memory beside the examples is bounded by a block of users, never by the population.
@@ -58,7 +57,9 @@ class FedAvgPopulation:
             chosen = slice(first, min(first + block, users.n_users))
             found = moved[: chosen.stop - first]
             own = seeds[chosen]
-            differences(terms.model, start, usable, terms.local, seeds=own, round=round, users=chosen, out=found)
+            terms.model.differences(
+                start, usable, terms.local, seeds=own, round=round, users=chosen, out=found
+            )  # fmt: skip
             values = terms.contributions(found, clip)
             # Exact: whole numbers, whose sums stay below 2^53.
             total += quantise_rows(grid, values, round=round, seeds=own).sum(axis=0)

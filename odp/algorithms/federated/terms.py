@@ -1,4 +1,4 @@
-"""The numbers of one DP-FedAvg task, read from its definition and checked: for every party."""
+"""The numbers of one federated training, read from its definition and checked: for every party."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
 from odp.errors import ConfigurationError
 from odp.models.examples import ExamplesTerms
-from odp.models.glm import Glm
 from odp.models.local_training import LocalTraining
+from odp.models.trained import TrainedModel, model_of
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import common_pb2, federated_pb2
 
@@ -26,6 +26,8 @@ RELEASE = "update"
 PARAMETERS = "parameters"
 ROWS = "examples"
 CLIP = "clip"
+
+_TRAININGS = ("fedavg", "dpsgd")
 
 MOST_ROUNDS, MOST_BLOCKS = 10_000, 256
 _LEAST_CLIP, _LARGEST_CLIP = 1e-9, 1e9
@@ -62,9 +64,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Terms:
-    """An ``odp.v1.FedAvg``, checked."""
+    """An ``odp.v1.FederatedTraining``, checked."""
 
-    model: Glm
+    model: TrainedModel
     examples: ExamplesTerms
     local: LocalTraining
     optimizer: ServerOptimizer
@@ -80,29 +82,31 @@ class Terms:
         Raises:
           ConfigurationError: another training, or a field is missing, out of range, or of another training.
         """
-        if definition.WhichOneof("training") != "fedavg":
-            raise ConfigurationError(f"Expected the training of task {definition.name!r} to be fedavg")
-        if definition.HasField("model") or definition.WhichOneof("trained_model") != "glm":
-            raise ConfigurationError(f"Expected task {definition.name!r} to have a generalised linear model")
+        training = definition.WhichOneof("training")
+        if training not in _TRAININGS:
+            raise ConfigurationError(
+                f"Expected the training of task {definition.name!r} to be one of {', '.join(_TRAININGS)}"
+            )
         if definition.WhichOneof("local_data") != "examples":
             raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
         if definition.privacy.max_items_per_user:
             raise ConfigurationError("Expected max_items_per_user to be 0: the clip norm bounds a user")
-        given = definition.fedavg
-        model = Glm.of(definition.glm)
+        given: federated_pb2.FederatedTraining = getattr(definition, training)
+        model = model_of(definition)
         examples = ExamplesTerms.of(definition.examples)
-        if examples.width != model.features:
-            raise ConfigurationError(
-                f"Expected features={model.features} of the model to be the {examples.width} numbers of an example"
-            )
+        model.check_examples(examples)
         if examples.label_range != (model.classes_range or examples.label_range):
             raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)
         _validate.within(low=1.0, high=1e9, cohort=given.cohort)
-        adaptive = _adaptive(given)
+        local, adaptive = _local(given.local), _adaptive(given)
+        if training == "dpsgd" and (local.rate, local.epochs, local.proximal) != (1.0, 1, 0.0):
+            raise ConfigurationError("Expected the work of a device in DP-SGD to be one step of rate=1 in epochs=1")
+        if training == "dpsgd" and local.batch < local.most_examples:
+            raise ConfigurationError(f"Expected batch={local.batch} to hold most_examples={local.most_examples}")
         return cls(
-            model, examples, _local(given.local), _optimizer(given.server), given.clip, given.cohort,
-            _blocks(definition, size=model.size, adaptive=adaptive), adaptive,
+            model, examples, local, _optimizer(given.server), given.clip, given.cohort,
+            _blocks(given, definition.cohort, size=model.size, adaptive=adaptive), adaptive,
         )  # fmt: skip
 
     @property
@@ -186,7 +190,7 @@ def _optimizer(given: federated_pb2.ServerOptimizerTerms) -> ServerOptimizer:
     )  # fmt: skip
 
 
-def _adaptive(given: federated_pb2.FedAvg) -> AdaptiveClip | None:
+def _adaptive(given: federated_pb2.FederatedTraining) -> AdaptiveClip | None:
     if not given.HasField("adaptive_clip"):
         return None
     terms = given.adaptive_clip
@@ -196,8 +200,14 @@ def _adaptive(given: federated_pb2.FedAvg) -> AdaptiveClip | None:
     return AdaptiveClip(terms.quantile, terms.rate, terms.weight)
 
 
-def _blocks(definition: common_pb2.TaskDefinition, *, size: int, adaptive: AdaptiveClip | None) -> tuple[Block, ...]:
-    given = definition.fedavg.blocks
+def _blocks(
+    training: federated_pb2.FederatedTraining,
+    cohort: common_pb2.CohortTerms,
+    *,
+    size: int,
+    adaptive: AdaptiveClip | None,
+) -> tuple[Block, ...]:
+    given = training.blocks
     bound = joint_clip(0.0 if adaptive is None else adaptive.weight)
     numbers = size if adaptive is None else size + 1
     _validate.integer(low=1, high=MOST_BLOCKS, blocks=len(given))
@@ -205,6 +215,6 @@ def _blocks(definition: common_pb2.TaskDefinition, *, size: int, adaptive: Adapt
     for one in given:
         _validate.integer(low=1, high=MOST_ROUNDS, rounds=one.rounds)
         _validate.within(low=bound, high=bound, dense_clip=one.dense.clip)
-        blocks.append(Block(one.rounds, Grid.of(one.dense, definition.cohort, size=numbers)))
+        blocks.append(Block(one.rounds, Grid.of(one.dense, cohort, size=numbers)))
     _validate.integer(low=1, high=MOST_ROUNDS, rounds=sum(block.rounds for block in blocks))
     return tuple(blocks)

@@ -1,4 +1,4 @@
-"""The declared query of a round of DP-FedAvg.
+"""The declared query of a round of federated training.
 
 =============  =========  =============================================  ==============================  =============
 release        shape      sum over users of                              sensitivity                     noise std
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.fedavg.terms import RELEASE
+from odp.algorithms.federated.terms import RELEASE
 
 
 class UpdateQuery(DenseQuery):

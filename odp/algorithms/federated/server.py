@@ -1,4 +1,4 @@
-"""DP-FedAvg's server half: from noisy sums to the next parameters. Untrusted: it sees nothing but releases.
+"""The server half of federated training: from noisy sums to the next parameters. Untrusted: it sees releases alone.
 
 State: a header (magic, next round), then float64 little-endian: parameters [size], moments [slots, size]; with an
 adaptive clip norm, then its state.
@@ -10,7 +10,7 @@ import struct
 
 import numpy as np
 
-from odp.algorithms.fedavg.terms import CLIP, PARAMETERS, RELEASE, Terms
+from odp.algorithms.federated.terms import CLIP, PARAMETERS, RELEASE, Terms
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float64Array
@@ -18,11 +18,11 @@ from odp.privacy.adaptive_clip import ClipState
 from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
-_MAGIC = b"odpfeda1"
+_MAGIC = b"odpfedt1"
 _LARGEST = 1e30  # of a parameter: it stays finite in float32
 
 
-class FedAvgServer:
+class FederatedServer:
     """``odp.algorithms.seam.Server`` of one task."""
 
     def __init__(self, terms: Terms) -> None:
@@ -30,10 +30,11 @@ class FedAvgServer:
         self.rounds = terms.rounds
 
     def start(self) -> bytes:
-        """All parameters zero."""
-        terms, size = self._terms, self._terms.model.size
+        """The model's own first parameters."""
+        terms, model = self._terms, self._terms.model
         clip = None if terms.adaptive is None else ClipState.initial(terms.clip_terms())
-        return _packed(0, np.concatenate((np.zeros((1, size)), terms.optimizer.start(size))), clip)
+        vectors = np.concatenate((model.start()[None].astype(np.float64), terms.optimizer.start(model.size)))
+        return _packed(0, vectors, clip)
 
     def broadcast(self, state: bytes) -> ModelVersion:
         """Dense table "parameters" float32 [size, 1]; with an adaptive clip norm, "clip" [1, 1].

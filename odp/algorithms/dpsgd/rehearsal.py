@@ -1,0 +1,19 @@
+"""The tasks that an enclave runs through before it can import nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from odp.algorithms.dpsgd.config import DPSGD
+from odp.algorithms.federated.rehearsal import aggregated_by, published_by
+from odp.v1 import common_pb2
+
+
+def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+    """One task per way through the aggregator's enclave; ``aggregations`` has the fewest contributions of each."""
+    return aggregated_by(DPSGD(rounds=1), aggregations)
+
+
+def published() -> tuple[common_pb2.TaskDefinition, ...]:
+    """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries."""
+    return published_by(DPSGD.field)

@@ -1,0 +1,66 @@
+"""Federated training as the platform sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odp.algorithms.federated.terms import CLIP, PARAMETERS, ROWS, Terms
+from odp.algorithms.seam import Algorithm, Client, DeclaredRelease, LocalTable, ModelTable, Population, Query, Server
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array
+
+
+class FederatedAlgorithm(Algorithm):
+    """``odp.algorithms.seam.Algorithm`` of tasks that train a model by clipped updates."""
+
+    dense = True
+
+    def terms(self) -> Terms:
+        """The definition, read and checked."""
+        return Terms.of(self.definition)
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        examples = self.terms().examples
+        shapes = {name: tuple(tensor.shape) for name, tensor in examples.features.items()}
+        own = frozenset({examples.table})
+        return (LocalTable(ROWS, examples.table, own, None, features=shapes),)
+
+    @property
+    def tables(self) -> tuple[ModelTable, ...]:
+        terms = self.terms()
+        parameters = ModelTable(PARAMETERS, terms.model.size, 1, False)
+        return (parameters,) if terms.adaptive is None else (parameters, ModelTable(CLIP, 1, 1, False))
+
+    def check(self) -> None:
+        self.terms()
+
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
+        from odp.algorithms.federated.server import FederatedServer
+
+        if item_features is not None:
+            raise ConfigurationError("Expected no item_features: the model has no items")
+        return FederatedServer(self.terms())
+
+    def client(self) -> Client:
+        from odp.algorithms.federated.client import FederatedClient
+
+        return FederatedClient(self.terms())
+
+    def query(self, round: int) -> Query:
+        from odp.algorithms.federated.query import UpdateQuery
+
+        return UpdateQuery(self.terms().grid(round))
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        from odp.algorithms.federated.query import UpdateQuery
+
+        planned: list[tuple[DeclaredRelease, ...]] = []
+        for block in self.terms().blocks:
+            planned += [UpdateQuery(block.grid).releases] * block.rounds
+        return planned
+
+    def population(self) -> Population[Any]:
+        from odp.algorithms.federated.population import FederatedPopulation
+
+        return FederatedPopulation(self.terms())

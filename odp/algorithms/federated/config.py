@@ -1,0 +1,222 @@
+"""What developers choose for every federated training, and how it becomes the numbers of a task definition."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from odp import _validate
+from odp.algorithms.choices import TrainingData
+from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
+from odp.algorithms.federated.terms import MOST_BLOCKS, MOST_ROUNDS, OPTIMIZERS, joint_clip
+from odp.errors import ConfigurationError
+from odp.models.examples import Examples
+from odp.models.local_training import LocalTraining
+from odp.models.trained import model_of, trained_models
+
+if TYPE_CHECKING:
+    from odp.v1 import common_pb2, federated_pb2
+
+# Contributions that a round takes, over its goal: those that arrive before it closes are not refused.
+_ROOM = 2
+# The noise on the count of users within the clip norm is the cohort over this: so it costs little, and is seen through.
+_BIT_SHARE = 20.0
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True)
+class FederatedTraining(abc.ABC):
+    """A bound on each user's update, Gaussian noise on their sum, and a step of the server's optimizer.
+
+    Attributes:
+      rounds: how many.
+      clip: L2 bound of a user's update, in units of the parameters. A smaller one has less noise and less signal.
+      clip_quantile: share of the users whose update should be within the clip norm, which then follows it from
+        ``clip`` on; None for a clip norm that stays.
+      clip_rate: how fast the logarithm of the clip norm moves.
+      server: "sgd", "adam" or "yogi".
+      server_rate: step size of the server.
+      server_momentum: weight of past means, below 1.
+      second_moment, adaptivity: of "adam" and "yogi".
+      noise_schedule: blocks (rounds, noise relative to the other blocks) in place of equal noise; their rounds sum to
+        ``rounds``. Much noise early and little late helps where late updates are small.
+      divisor: of a sum; None is the expected number of contributions that count. Public and fixed.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+
+    #: The field of a task definition that ``write`` fills.
+    field: ClassVar[str]
+    models: ClassVar[tuple[type, ...]] = trained_models()
+    data: ClassVar[type[TrainingData]] = Examples
+
+    rounds: int = 50
+    clip: float = 0.5
+    clip_quantile: float | None = None
+    clip_rate: float = 0.2
+    server: str = "sgd"
+    server_rate: float = 1.0
+    server_momentum: float = 0.0
+    second_moment: float = 0.99
+    adaptivity: float = 1e-3
+    noise_schedule: Sequence[Sequence[float]] | None = None
+    divisor: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=MOST_ROUNDS, rounds=self.rounds)
+        _validate.positive(clip=self.clip)
+        if self.clip_quantile is not None:
+            _validate.within(low=0.0, high=1.0, clip_quantile=self.clip_quantile)
+        _validate.within(low=1e-6, high=10.0, clip_rate=self.clip_rate)
+        self.local()
+        self.optimizer()
+        if self.divisor is not None:
+            _validate.within(low=1.0, high=1e9, divisor=self.divisor)
+        if self.noise_schedule is not None:
+            object.__setattr__(self, "noise_schedule", tuple(map(tuple, self.noise_schedule)))
+        self._blocks()
+
+    @abc.abstractmethod
+    def local(self) -> LocalTraining:
+        """The work of a device."""
+
+    def optimizer(self) -> ServerOptimizer:
+        """The server's."""
+        plain = self.server == OptimizerKind.SGD.value
+        return ServerOptimizer(
+            kind=self.server, rate=self.server_rate, momentum=self.server_momentum,
+            second_moment=0.0 if plain else self.second_moment, adaptivity=0.0 if plain else self.adaptivity,
+        )  # fmt: skip
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """Every number, with the noise that makes all rounds together (epsilon, delta)-DP.
+
+        Raises:
+          ConfigurationError: a number is out of range, no grid fits, or epsilon is infinite.
+          PrivacyError: the noise for the budget cannot be found.
+        """
+        from odp.algorithms.release import sampling_of
+        from odp.v1 import federated_pb2
+
+        cohort, sampling = definition.cohort, sampling_of(definition)
+        drawn = 1.0 if sampling is None else sampling.probability
+        local, optimizer = self.local(), self.optimizer()
+        _write_classes(definition)
+        written: federated_pb2.FederatedTraining = getattr(definition, self.field)
+        written.local.CopyFrom(
+            federated_pb2.LocalTrainingTerms(
+                rate=local.rate,
+                epochs=local.epochs,
+                batch=local.batch,
+                most_examples=local.most_examples,
+                proximal=local.proximal,
+            )
+        )
+        written.server.CopyFrom(
+            federated_pb2.ServerOptimizerTerms(
+                kind=OPTIMIZERS[OptimizerKind(optimizer.kind)],
+                rate=optimizer.rate,
+                momentum=optimizer.momentum,
+                second_moment=optimizer.second_moment,
+                adaptivity=optimizer.adaptivity,
+            )
+        )
+        written.clip = self.clip
+        written.cohort = max(1.0, drawn * cohort.goal) if self.divisor is None else self.divisor
+        written.ClearField("blocks")
+        written.blocks.extend(self._resolved(definition, written))
+
+    def _blocks(self) -> tuple[tuple[int, float], ...]:
+        """(rounds, relative noise) of each block."""
+        given = ((self.rounds, 1.0),) if self.noise_schedule is None else self.noise_schedule
+        _validate.integer(low=1, high=MOST_BLOCKS, noise_schedule=len(given))
+        blocks = []
+        for one in given:
+            if len(one) != 2:
+                raise ConfigurationError(f"Expected noise_schedule={one!r} to be pairs (rounds, relative noise)")
+            rounds, noise = one
+            _validate.integer(low=1, high=MOST_ROUNDS, rounds=rounds)  # type: ignore[arg-type]
+            _validate.within(low=1e-3, high=1e3, noise=noise)
+            blocks.append((int(rounds), float(noise)))
+        total = sum(rounds for rounds, _ in blocks)
+        if total != self.rounds:
+            raise ConfigurationError(f"Expected the {total} rounds of noise_schedule to be rounds={self.rounds}")
+        return tuple(blocks)
+
+    def _resolved(
+        self, definition: common_pb2.TaskDefinition, written: federated_pb2.FederatedTraining
+    ) -> list[federated_pb2.DenseRounds]:
+        from odp.aggregation.table import noise_sharers
+        from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS, Grid
+        from odp.algorithms.release import sampling_of
+        from odp.crypto.secure_aggregation.parameters import graph_delta
+        from odp.privacy.accounting import mu_for_shares
+        from odp.privacy.calibration import total_mu_for
+        from odp.v1 import federated_pb2
+
+        privacy, cohort = definition.privacy, definition.cohort
+        if privacy.epsilon == math.inf:
+            raise ConfigurationError(
+                "Expected epsilon to be finite; odp.simulate(.., noise=False) shows a training without noise"
+            )
+        adaptive = self.clip_quantile is not None
+        size, sharers = model_of(definition).size + adaptive, noise_sharers(cohort)
+        sampling = sampling_of(definition)
+        blocks = self._blocks()
+        weights = [noise**-2.0 for rounds, noise in blocks for _ in range(rounds)]
+        total = math.fsum(weights)
+        coordinates = size * self.rounds
+        if sharers:
+            mu = mu_for_shares(
+                epsilon=privacy.epsilon, delta=privacy.delta, coordinates=coordinates,
+                graph_delta=graph_delta() * self.rounds,
+            )  # fmt: skip
+        else:
+            mu = total_mu_for(
+                [weight / total for weight in weights], epsilon=privacy.epsilon, delta=privacy.delta,
+                coordinates=coordinates, sampling=sampling,
+            )  # fmt: skip
+        most = cohort.goal if sharers else _ROOM * cohort.goal if sampling is None else sampling.population_bound
+        multipliers = [noise * math.sqrt(total) / mu for _, noise in blocks]
+        bound = joint_clip(0.0)
+        written.ClearField("adaptive_clip")
+        if self.clip_quantile is not None:
+            weight = min(1.0, max(1e-6, _BIT_SHARE * min(multipliers) / written.cohort))
+            written.adaptive_clip.CopyFrom(
+                federated_pb2.AdaptiveClip(quantile=self.clip_quantile, rate=self.clip_rate, weight=weight)
+            )
+            bound = joint_clip(weight)
+        return [
+            federated_pb2.DenseRounds(
+                rounds=rounds,
+                dense=Grid.chosen(
+                    size=size,
+                    clip=bound,
+                    noise_std=bound * multiplier,
+                    maximum=min(most, MAX_CONTRIBUTIONS),
+                    sharers=sharers,
+                ).to_proto(),
+            )
+            for (rounds, _), multiplier in zip(blocks, multipliers, strict=True)
+        ]
+
+
+def _write_classes(definition: common_pb2.TaskDefinition) -> None:
+    """Writes the range of labels that are classes.
+
+    Raises:
+      ConfigurationError: it is given, or that of a label that is a number is not.
+    """
+    written, classes = definition.examples, model_of(definition).classes_range
+    given = written.label_low < written.label_high
+    if given is (classes is not None):
+        raise ConfigurationError(
+            f"Expected label_low={written.label_low!r} and label_high={written.label_high!r} to be given where the "
+            "label is a number, and only there"
+        )
+    if classes is not None:
+        written.label_low, written.label_high = classes

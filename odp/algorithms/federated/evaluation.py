@@ -1,0 +1,50 @@
+"""How good a trained model is on public labelled examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from odp.algorithms.experiment import Metrics
+from odp.algorithms.federated.population import prepared
+from odp.algorithms.federated.terms import PARAMETERS, Terms
+from odp.datasets.examples import ExamplesSplit, UsersExamples
+from odp.v1 import common_pb2
+from odp.wire.model import ModelVersion
+
+_EXAMPLES = 2**12  # of a block: bounds memory
+
+
+class TaskEvaluation:
+    """Mean loss, and for classes the share that is named right, on examples whoever they are from."""
+
+    round_metrics: ClassVar[tuple[str, ...]] = ("test_loss", "test_accuracy")
+
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self._terms = Terms.of(definition)
+
+    def after_round(self, model: ModelVersion, split: ExamplesSplit, history: UsersExamples) -> dict[str, float]:
+        """The metrics of ``round_metrics`` on all usable test examples; NaN where there are none.
+
+        Accuracy is NaN where targets are numbers.
+        """
+        trained, vector = self._terms.model, self._terms.parameters(model.dense[PARAMETERS])
+        usable = prepared(self._terms, split.test)
+        loss, right, count = 0.0, 0, len(usable.rows)
+        for start in range(0, count, _EXAMPLES):
+            rows = usable.rows[start : start + _EXAMPLES]
+            features = usable.features[rows].astype(np.float32) * np.float32(usable.scale)
+            targets = usable.targets[rows]
+            loss += float(trained.losses(vector, features, targets).sum())
+            if trained.classes_range is not None:
+                right += int((trained.classes(vector, features) == targets).sum())
+        accuracy = right / count if count and trained.classes_range is not None else float("nan")
+        return {"test_loss": loss / count if count else float("nan"), "test_accuracy": accuracy}
+
+    def after_training(
+        self, model: ModelVersion, split: ExamplesSplit, history: UsersExamples, *, last: Mapping[str, float]
+    ) -> Metrics:
+        """Those after the last round."""
+        return last

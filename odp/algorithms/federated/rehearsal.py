@@ -1,0 +1,53 @@
+"""The tasks of a federated training that an enclave runs through before it can import nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from odp.algorithms.federated.config import FederatedTraining
+from odp.models.examples import Examples, Tensor
+from odp.models.glm import Glm
+from odp.task import Cohort, Task, UserLevelDP
+from odp.v1 import common_pb2, federated_pb2, statistics_pb2
+
+_FEATURES = 3
+
+
+def aggregated_by(
+    training: FederatedTraining, aggregations: Mapping[str, int]
+) -> tuple[common_pb2.TaskDefinition, ...]:
+    """A task of ``training``, of one round, per way of aggregation; ``aggregations`` has the fewest contributions."""
+    return tuple(
+        Task(
+            name="rehearsal",
+            model=Glm("linear", _FEATURES),
+            data=Examples({"x": Tensor((_FEATURES,), -1.0, 1.0)}, label_low=-1.0, label_high=1.0),
+            privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
+            training=training,
+            cohort=Cohort(minimum=clients, goal=clients, aggregation=name),
+        ).definition()
+        for name, clients in aggregations.items()
+    )
+
+
+def published_by(field: str) -> tuple[common_pb2.TaskDefinition, ...]:
+    """A task whose training is ``field``, made without the accountant and its libraries."""
+    definition = common_pb2.TaskDefinition(
+        name="rehearsal",
+        population="rehearsal",
+        privacy=common_pb2.PrivacyTerms(epsilon=1.0, delta=1e-6),
+        cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=1),
+    )
+    Glm("linear", _FEATURES).write(definition)
+    Examples({"x": Tensor((_FEATURES,), -1.0, 1.0)}, label_low=-1.0, label_high=1.0).write(definition)
+    dense = statistics_pb2.DenseTerms(clip=1.0, grid_bits=6, noise_std=1.0, maximum=2)
+    getattr(definition, field).CopyFrom(
+        federated_pb2.FederatedTraining(
+            local=federated_pb2.LocalTrainingTerms(rate=0.1, epochs=1, batch=1, most_examples=1),
+            server=federated_pb2.ServerOptimizerTerms(kind=federated_pb2.ServerOptimizerTerms.KIND_SGD, rate=1.0),
+            clip=1.0,
+            cohort=1.0,
+            blocks=[federated_pb2.DenseRounds(rounds=1, dense=dense)],
+        )
+    )
+    return (definition,)

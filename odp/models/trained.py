@@ -1,0 +1,125 @@
+"""What federated training asks of a model: the seam that each kind of model fulfils, and the closed table of kinds."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array, Float64Array
+
+if TYPE_CHECKING:
+    from odp.datasets.examples import UsersExamples
+    from odp.models.examples import ExamplesTerms
+    from odp.models.local_training import LocalTraining
+    from odp.v1 import common_pb2
+
+
+class TrainedModel(Protocol):
+    """A model whose trained parameters are one vector, float32 [size].
+
+    Examples are rows of numbers, float32 [n, width]: the features of the task side by side, clamped and scaled
+    (``ExamplesTerms.matrix``). Targets are float32 [n]; classes are whole numbers.
+    """
+
+    @property
+    def size(self) -> int:
+        """Number of parameters that devices train together."""
+        ...
+
+    @property
+    def classes_range(self) -> tuple[float, float] | None:
+        """(first, last) of targets that are classes; None where they are numbers."""
+        ...
+
+    def check_examples(self, examples: ExamplesTerms) -> None:
+        """Raises ConfigurationError where the model does not read examples of this shape."""
+        ...
+
+    def start(self) -> Float32Array:
+        """The parameters before the first round, float32 [size]: a function of the task definition alone."""
+        ...
+
+    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of examples, those of finite features and a target that the model knows, bool [n]."""
+        ...
+
+    def difference(
+        self,
+        start: Float32Array,
+        features: Float32Array,
+        targets: Float32Array,
+        training: LocalTraining,
+        *,
+        seed: int,
+        round: int,
+    ) -> Float32Array:
+        """What one device's training moves the parameters by, float32 [size]; zeros where it is not finite.
+
+        Examples are usable ones. Without examples, zeros.
+        """
+        ...
+
+    def differences(
+        self,
+        start: Float32Array,
+        examples: UsersExamples,
+        training: LocalTraining,
+        *,
+        seeds: npt.NDArray[np.uint64],
+        round: int,
+        users: slice,
+        out: Float32Array,
+    ) -> Float32Array:
+        """``difference`` of consecutive users, float32 [users, size], written to ``out``; up to float32 rounding."""
+        ...
+
+    def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
+        """The loss of each example, float64 [n]."""
+        ...
+
+    def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
+        """The likeliest class of each example, float32 [n]; of a model of classes alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Module and class of what a developer writes, and of what parties train; the latter has ``of(message)``."""
+
+    written: tuple[str, str]
+    trained: tuple[str, str]
+
+
+#: By the model's field of a task definition.
+_KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {"glm": _Kind(("odp.models.glm.shape", "Glm"), ("odp.models.glm.trained", "TrainedGlm"))}
+)
+
+
+def trained_models() -> tuple[type, ...]:
+    """The classes that a developer can write as the model of a federated training."""
+    return tuple(_imported(kind.written) for kind in _KINDS.values())
+
+
+def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:
+    """The model of a task definition.
+
+    Raises:
+      ConfigurationError: it has none, or a number of it is out of range.
+    """
+    kind = definition.WhichOneof("trained_model")
+    if definition.HasField("model") or kind not in _KINDS:
+        raise ConfigurationError(f"Expected task {definition.name!r} to have a model of {', '.join(_KINDS)}")
+    return cast("TrainedModel", _imported(_KINDS[kind].trained).of(getattr(definition, kind)))
+
+
+def _imported(place: tuple[str, str]) -> Any:
+    module, name = place
+    return getattr(importlib.import_module(module), name)
