@@ -409,14 +409,13 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
     """
     if isinstance(users, UsersExamples) and isinstance(task.model, MatrixFactorization):
         raise ConfigurationError(f"Expected odp.Ratings for task {task.name!r}, not labelled examples")
-    most = task.cohort.most_contributions
+    most, way = task.cohort.most_contributions, "raise it"
+    taken = f"most_contributions={most} of the task's cohort"
     if most is None and not isinstance(users, Ratings):
-        most = algorithm_for(task.definition()).query(0).maximum
+        most, way = algorithm_for(task.definition()).query(0).maximum, "raise the goal of the task's cohort"
+        taken = f"the {most} contributions of a round"
     if most is not None and users.n_users > most:
-        raise DataError(
-            f"the data set {name!r} has {users.n_users} users, more than the {most} contributions of a round; raise "
-            "most_contributions or the goal of the task's cohort"
-        )
+        raise DataError(f"the data set {name!r} has {users.n_users} users, more than {taken}; {way}")
     check_delta_for(task.privacy.delta, users.n_users)
 
 
