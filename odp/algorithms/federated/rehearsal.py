@@ -43,7 +43,7 @@ def published_by(field: str) -> tuple[common_pb2.TaskDefinition, ...]:
     dense = statistics_pb2.DenseTerms(clip=1.0, grid_bits=6, noise_std=1.0, maximum=2)
     getattr(definition, field).CopyFrom(
         federated_pb2.FederatedTraining(
-            local=federated_pb2.LocalTrainingTerms(rate=0.1, epochs=1, batch=1, most_examples=1),
+            local=federated_pb2.LocalTrainingTerms(rate=1.0, epochs=1, batch=1, most_examples=1),
             server=federated_pb2.ServerOptimizerTerms(kind=federated_pb2.ServerOptimizerTerms.KIND_SGD, rate=1.0),
             clip=1.0,
             cohort=1.0,

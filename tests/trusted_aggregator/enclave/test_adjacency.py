@@ -33,7 +33,7 @@ def _claiming(adjacency: Adjacency, draw: Sampling | None):
 def test_a_charge_for_another_adjacency_is_refused_before_anything_is_drawn(make_world, monkeypatch, draw):
     """The count of contributions leaves with every release: nobody is hidden who might not have uploaded."""
     world = make_world(minimum=3)
-    monkeypatch.setattr(opened_task, "round_charges", _claiming(Adjacency.ADD_REMOVE_USER, draw))
+    monkeypatch.setattr(opened_task, "round_entry", _claiming(Adjacency.ADD_REMOVE_USER, draw))
     with pytest.raises(PrivacyError, match="adjacency='add_remove_user' of event 'counts' does not fit"):
         world.open()
     assert list(world.records) == [population_key(world.population)]
@@ -43,7 +43,7 @@ def test_a_charge_for_another_adjacency_is_refused_before_anything_is_drawn(make
 def test_a_charge_for_another_adjacency_is_refused_at_the_close_as_well(small, monkeypatch):
     small.fill(range(DEVICES))
     with monkeypatch.context() as planted:
-        planted.setattr(opened_task, "round_charges", _claiming(Adjacency.ADD_REMOVE_USER, None))
+        planted.setattr(opened_task, "round_entry", _claiming(Adjacency.ADD_REMOVE_USER, None))
         with pytest.raises(PrivacyError, match="does not fit"):
             small.charge()
     assert small.charges() == 0

@@ -411,8 +411,8 @@ def _duplicate_ids_count(patch):
 
 def _charges(change: Callable) -> Callable:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        charges = opened_task.round_charges
-        patch.setattr(opened_task, "round_charges", lambda query, draw: change(charges(query, draw)))
+        charges = opened_task.round_entry
+        patch.setattr(opened_task, "round_entry", lambda query, draw: change(charges(query, draw)))
 
     return plant
 
