@@ -7,12 +7,13 @@ calls after every round; ``experiment`` has the class ``TaskExperiment`` for `od
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from odp.algorithms.registry import TABLE, part_of, training_of
-from odp.datasets.ratings import Ratings, Split
+from odp.datasets.ratings import Ratings
 from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
@@ -24,6 +25,24 @@ if TYPE_CHECKING:
 
 Metrics = Mapping[str, Any]
 """An algorithm's own metrics by name: a float each, NaN where there is nothing to test on, or a ``Ranking``."""
+
+
+class NamedData:
+    """A data set by name or path, whose ratings are loaded when somebody asks for them.
+
+    Attributes:
+      name: as ``odp.datasets.load`` takes it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @functools.cached_property
+    def ratings(self) -> Ratings:
+        """Raises DataError, ConfigurationError: as ``odp.datasets.load``."""
+        from odp.datasets import load
+
+        return load(self.name)
 
 
 class Evaluation(Protocol):
@@ -84,20 +103,19 @@ class Diagnostics(Protocol):
 class Experiment(Protocol):
     """One task on one data set: what it is trained and tested on, and how a terminal shows its metrics.
 
-    ``TaskExperiment(task, data, ratings, seed=, held_out=)`` takes the data set's name and its ratings. With
-    ``held_out``, that many users take no part in training and are tested; an algorithm that cannot test them raises
-    ConfigurationError.
+    ``TaskExperiment(task, data, seed=, held_out=)`` takes ``NamedData``. With ``held_out``, that many users take no
+    part in training and are tested; an algorithm that cannot test them raises ConfigurationError.
 
     Attributes:
-      split: what the simulation takes.
-      population: whose oddities are noted.
+      split: what the simulation takes, a ``Split`` of ratings or an ``ExamplesSplit``.
+      population: its users.
       tested: the split whose test part the final metrics are of.
       columns: heads of the metrics in the table of rounds.
     """
 
-    split: Split
-    population: Ratings
-    tested: Split
+    split: Any
+    population: Any
+    tested: Any
     columns: ClassVar[tuple[str, ...]]
 
     def notes(self, *, noise: bool) -> list[str]:
@@ -120,8 +138,8 @@ class Experiment(Protocol):
         """Prints the ``final_metrics``, with ``baselines`` beside them; returns what `--json` adds, as plain values."""
         ...
 
-    def diagnose(self, run: FinishedRun) -> Diagnostics:
-        """Where the final model is good and where it is not."""
+    def diagnose(self, run: FinishedRun) -> Diagnostics | None:
+        """Where the final model is good and where it is not, where the algorithm tells."""
         ...
 
 
@@ -154,10 +172,10 @@ def evaluation_of(definition: common_pb2.TaskDefinition) -> Evaluation:
     return evaluation
 
 
-def experiment_of(task: Task, data: str, ratings: Ratings, *, seed: int, held_out: int | None) -> Experiment:
-    """The experiment of a task on the data set ``data``. Raises ConfigurationError, DataError."""
+def experiment_of(task: Task, data: NamedData, *, seed: int, held_out: int | None) -> Experiment:
+    """The experiment of a task on a data set. Raises ConfigurationError, DataError."""
     module = part_of(str(training_of(task.definition())), "experiment")
-    experiment: Experiment = module.TaskExperiment(task, data, ratings, seed=seed, held_out=held_out)
+    experiment: Experiment = module.TaskExperiment(task, data, seed=seed, held_out=held_out)
     return experiment
 
 

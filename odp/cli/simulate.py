@@ -13,8 +13,7 @@ from odp.cli.console import console, print_json
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
-    from odp.algorithms.experiment import Experiment
-    from odp.datasets import Ratings
+    from odp.algorithms.experiment import Experiment, NamedData
     from odp.task import Question, Task
 
 
@@ -63,25 +62,25 @@ def simulate(
 ) -> None:
     """Simulate a task with the same computations that devices run.
 
-    The ratings of each user are split 80/10/10 into training, validation and test.
+    The ratings of each user are split 80/10/10 into training, validation and test. A task of labelled examples takes an
+    .npz file of arrays: each feature, the label, `user`, and `test` where some are test examples.
     """
-    from odp.algorithms.experiment import experiment_of
-    from odp.datasets import load
+    from odp.algorithms.experiment import NamedData, experiment_of
     from odp.errors import ConfigurationError
     from odp.simulation.record import plain
     from odp.task import Task
 
-    ratings = load(data)
-    planned = _planned(task, ratings, preset=preset, epsilon=epsilon, delta=delta, features=features)
+    named = NamedData(data)
+    planned = _planned(task, named, preset=preset, epsilon=epsilon, delta=delta, features=features)
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task
 
         for name, value in (("--features", features), ("--held-out", held_out), ("--checkpoint", checkpoint)):
             if value is not None:
                 raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
-        simulate_task(planned, ratings, seed=seed, noise=noise, output=output, json=json)
+        simulate_task(planned, named.ratings, seed=seed, noise=noise, output=output, json=json)
         return
-    experiment = experiment_of(planned, data, ratings, seed=seed, held_out=held_out)
+    experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
     summary = _train(
         planned, experiment, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, output=output
     )
@@ -165,7 +164,7 @@ def _train(
 
 def _planned(
     path: Path | None,
-    ratings: Ratings,
+    data: NamedData,
     *,
     preset: str | None,
     epsilon: float | None,
@@ -186,6 +185,7 @@ def _planned(
             raise ConfigurationError(
                 f"Expected a task file or --preset ({', '.join(PRESETS)}); `odp task new` writes a file"
             )
+        ratings = data.ratings
         return preset_task(
             preset,
             ratings,
@@ -199,5 +199,6 @@ def _planned(
     task = load_task(path)
     if features is None or not isinstance(task, Task):
         return task
-    matrix = item_features(ratings) if features else None
-    return dataclasses.replace(task, model=dataclasses.replace(task.factorization, item_features=matrix))
+    model = task.factorization
+    matrix = item_features(data.ratings) if features else None
+    return dataclasses.replace(task, model=dataclasses.replace(model, item_features=matrix))

@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.errors import DataError
 from odp.numerics.arrays import Float32Array, Int64Array
+
+
+class DeclaredTensor(Protocol):
+    """A feature as a task declares it; see ``odp.models.examples.Tensor``."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Of one example."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Numbers of one example."""
+        ...
+
+    @property
+    def low(self) -> float:
+        """The least number."""
+        ...
+
+    @property
+    def high(self) -> float:
+        """The largest number."""
+        ...
+
+
+class DeclaredExamples(Protocol):
+    """What a task declares of its examples; see ``odp.models.examples.ExamplesTerms``."""
+
+    @property
+    def features(self) -> Mapping[str, DeclaredTensor]:
+        """In the order in which a model reads them."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def label_range(self) -> tuple[float, float]:
+        """(least, largest) label."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Numbers of one example, all features together."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +98,7 @@ class UsersExamples:
             raise DataError(f"Expected rows from 0 to {len(self.features) - 1}")
 
     @classmethod
-    def of_users(
-        cls, features: npt.NDArray[np.float32] | npt.NDArray[np.uint8], targets: npt.ArrayLike, users: npt.ArrayLike
-    ) -> Self:
+    def of_users(cls, features: npt.NDArray[Any], targets: npt.ArrayLike, users: npt.ArrayLike) -> Self:
         """Examples of which each belongs to one user: ``users`` int [n], from 0. Rows keep their order within a user.
 
         Raises:
@@ -61,9 +108,8 @@ class UsersExamples:
         if owners.shape != (len(features),) or (len(owners) and owners.min() < 0):
             raise DataError(f"Expected users from 0, one for each of the {len(features)} examples")
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owners))))
-        rows = np.ascontiguousarray(features)
         return cls(
-            cast("npt.NDArray[np.float32]", rows),
+            np.ascontiguousarray(features),
             np.asarray(targets, dtype=np.float32),
             np.argsort(owners, kind="stable"),
             offsets.astype(np.int64),

@@ -11,10 +11,8 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import numpy as np
 
 from odp import _validate
 from odp.datasets import _parsing
+from odp.datasets._arguments import known_options, parse_arguments
 from odp.datasets._catalog import DATASETS, DatasetSource, SourceFile
 from odp.datasets.fetch import dataset_folder
 from odp.datasets.gowalla import load_gowalla, load_gowalla_split
@@ -64,7 +63,8 @@ def load(
     text = os.fspath(name_or_path)
     name, _, arguments = text.partition(":")
     if name == _SYNTHETIC and not isinstance(name_or_path, Path):
-        return synthetic_movielens(**(_parse_arguments(arguments, where=text) | _known_options(options)))
+        given = parse_arguments(arguments, synthetic_movielens, where=text)
+        return synthetic_movielens(**(given | known_options(options, synthetic_movielens)))
     if options:
         raise ConfigurationError(f"Expected no options for data set {text!r} (got {', '.join(sorted(options))})")
     form, path = _locate(text, cache)
@@ -174,29 +174,3 @@ def _detect_npz(path: Path) -> tuple[str, Path] | None:
     if "rating_x100" in arrays:
         return "jester", path
     return ("gowalla", path) if {"user", "item", "split"} <= arrays else None
-
-
-def _parse_arguments(arguments: str, *, where: str) -> dict[str, Any]:
-    parsed: dict[str, Any] = {}
-    for part in filter(None, arguments.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise DataError(f"Expected key=value after 'synthetic:' (got {part!r} in {where!r})")
-        parsed[key.strip()] = _literal(key.strip(), value.strip(), where)
-    return _known_options(parsed)
-
-
-def _known_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    _validate.known_keys(options, inspect.signature(synthetic_movielens).parameters, where="the options of 'synthetic'")
-    return dict(options)
-
-
-def _literal(key: str, value: str, where: str) -> int | float | bool:
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    raise DataError(f"Expected {key}={value!r} in {where!r} to be a number, true or false")

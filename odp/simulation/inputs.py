@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from odp.datasets.examples import ExamplesSplit
+from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import ConfigurationError
 from odp.task import Task, questions
@@ -60,8 +60,16 @@ def check_rank(task: Task) -> None:
         )
 
 
-def notes(ratings: Ratings) -> list[str]:
-    """One line for each oddity of ``ratings`` that is handled without an error; counts only, no data."""
+def notes(users: Ratings | UsersExamples) -> list[str]:
+    """One line for each oddity of data that is handled without an error; counts only, no data."""
+    if isinstance(users, UsersExamples):
+        empty = int((users.offsets[1:] == users.offsets[:-1]).sum())
+        about = f"{empty:,} of {users.n_users:,} users without examples: they take part with empty contributions"
+        return [about] if empty else []
+    return _notes_of_ratings(users)
+
+
+def _notes_of_ratings(ratings: Ratings) -> list[str]:
     counts = ratings.counts()
     found = []
     for number, what in (

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import importlib.metadata
 import json
 import math
@@ -16,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
 from odp.algorithms.experiment import Diagnostics, Metrics
+from odp.datasets.examples import ExamplesSplit
 from odp.datasets.ratings import Split
 from odp.errors import DataError
 from odp.evaluation.ranking import Ranking
@@ -30,7 +34,7 @@ from odp.transport.state_folder import write_atomically
 FORMAT = "odp-run-1"
 _NAME = "run.json"
 #: Metrics on the test part in every record: null where its algorithm has no such metric.
-TEST_METRICS = ("test_rmse", "test_ranking")
+TEST_METRICS = ("test_rmse", "test_ranking", "test_examples")
 _REQUIRED = (
     "format",
     "kind",
@@ -39,7 +43,8 @@ _REQUIRED = (
     "rounds",
     "spending",
     "delta",
-    *TEST_METRICS,
+    "test_rmse",
+    "test_ranking",
     "versions",
 )
 
@@ -48,7 +53,7 @@ def run_record(
     *,
     kind: str,
     task: Task,
-    split: Split,
+    split: Split | ExamplesSplit,
     rounds: Sequence[Mapping[str, Any]],
     charges: Sequence[Sequence[Event]],
     metrics: Metrics,
@@ -82,14 +87,7 @@ def run_record(
         }
         | {"name": task.name},
         "resolved": _resolved(task),
-        "data": {
-            "name": split.train.name,
-            "users": split.train.n_users,
-            "items": split.train.n_items,
-            "train": split.train.n_ratings,
-            "validation": split.validation.n_ratings,
-            "test": split.test.n_ratings,
-        },
+        "data": _sizes(split),
         "seed": seed,
         "rounds": [dict(entry) for entry in rounds],
         "charges": [event.to_json() | {"round": number} for number, events in enumerate(charges) for event in events],
@@ -105,7 +103,21 @@ def run_record(
     }
 
 
-def _plain_metric(value: float | Ranking | None) -> Any:
+def _sizes(split: Split | ExamplesSplit) -> dict[str, Any]:
+    if isinstance(split, ExamplesSplit):
+        sizes = {"name": split.name, "train": len(split.train.rows), "test": len(split.test.rows)}
+        return {**sizes, "users": split.train.n_users, "items": None, "validation": 0}
+    return {
+        "name": split.train.name,
+        "users": split.train.n_users,
+        "items": split.train.n_items,
+        "train": split.train.n_ratings,
+        "validation": split.validation.n_ratings,
+        "test": split.test.n_ratings,
+    }
+
+
+def _plain_metric(value: float | Ranking | Mapping[str, float] | None) -> Any:
     return value.to_json() if isinstance(value, Ranking) else value
 
 
@@ -180,6 +192,10 @@ def _fields(part: Any) -> dict[str, Any]:
             value = value.hex()
         elif isinstance(value, np.ndarray):
             value = f"{value.dtype} {list(value.shape)}"
+        elif isinstance(value, enum.Enum):
+            value = value.value
+        elif isinstance(value, Mapping):
+            value = {key: _fields(one) for key, one in value.items()}
         values[field.name] = value
     return values
 
@@ -189,4 +205,10 @@ def _resolved(task: Task) -> dict[str, Any]:
     definition = task.definition()
     kind = definition.WhichOneof("training") or ""
     message = getattr(definition, kind)
-    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    return {field.name: _plain_field(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _plain_field(value: Any) -> Any:
+    if isinstance(value, Message):
+        return MessageToDict(value, preserving_proto_field_name=True)
+    return value if isinstance(value, (str, bytes, int, float)) else [_plain_field(one) for one in value]

@@ -78,11 +78,11 @@ def _summary(record: Mapping[str, Any], quality: Quality) -> str:
         spent = "noise was off: nothing is protected"
     else:
         spent = f"ε = {epsilon:.4g} at δ = {record['delta']:g} per user, all data or none, all releases included"
+    items = "" if data["items"] is None else f"{data['items']:,} items, "
     what = "simulated on one machine" if record["kind"] == "simulation" else "trained by devices and enclaves"
     return (
         f"<p><b>Test {_headline(record, quality)}</b>; {spent}.<br>"
-        f"{data['users']:,} users, {data['items']:,} items, {data['train']:,} training "
-        f"{quality.entries}; {what}; "
+        f"{data['users']:,} users, {items}{data['train']:,} training {quality.entries}; {what}; "
         f"seed {record.get('seed')}.</p>"
     )
 
@@ -95,9 +95,9 @@ def _headline(record: Mapping[str, Any], quality: Quality) -> str:
 
 
 def _metric(key: str) -> str:
-    """ "recall@20" as people write it."""
-    name, _, cutoff = key.partition("@")
-    return f"{'NDCG' if name == 'ndcg' else name.capitalize()}@{cutoff}"
+    """ "recall@20" as people write it; a name without a number stays."""
+    name, at, cutoff = key.partition("@")
+    return f"{'NDCG' if name == 'ndcg' else name.capitalize()}@{cutoff}" if at else name
 
 
 def _rounds(record: Mapping[str, Any], quality: Quality) -> str:

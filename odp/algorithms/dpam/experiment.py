@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from odp.algorithms.experiment import FinishedRun, Metrics, Quality
-from odp.datasets.ratings import Ratings
+from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError
 from odp.task import Task
@@ -39,12 +38,12 @@ class TaskExperiment:
 
     columns: ClassVar[tuple[str, ...]] = ("validation RMSE", "test RMSE")
 
-    def __init__(self, task: Task, data: str, ratings: Ratings, *, seed: int, held_out: int | None) -> None:
+    def __init__(self, task: Task, data: NamedData, *, seed: int, held_out: int | None) -> None:
         if held_out is not None:
             raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
         self._task, self._seed = task, seed
-        self.population = ratings
-        self.split = self.tested = random_split(ratings, seed=seed)
+        self.population = data.ratings
+        self.split = self.tested = random_split(data.ratings, seed=seed)
 
     def notes(self, *, noise: bool) -> list[str]:
         """Whether noise will drown the signal."""

@@ -1,17 +1,27 @@
-"""How `odp report` names the figures of a federated training."""
+"""What `odp simulate` trains a federated training on, and how it and `odp report` show the figures."""
 
 from __future__ import annotations
 
-from odp.algorithms.experiment import Quality
-from odp.datasets.ratings import Ratings
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from odp.algorithms.experiment import Diagnostics, FinishedRun, Metrics, NamedData, Quality
+from odp.algorithms.federated.terms import Terms
+from odp.datasets.example_files import load_examples
 from odp.errors import ConfigurationError
 from odp.task import Task
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_FINAL = "test_examples"
 
 QUALITY = Quality(
     title="Accuracy",
     entries="examples",
-    final="test_accuracy",
-    label="accuracy",
+    final=_FINAL,
+    label="",
     rounds=(("test_accuracy", "test accuracy"), ("test_loss", "test loss")),
     buckets=(),
     baselines={},
@@ -19,11 +29,54 @@ QUALITY = Quality(
 
 
 class TaskExperiment:
-    """Refuses ratings: they have no features.
+    """``odp.algorithms.experiment.Experiment`` of one task on labelled examples.
 
     Raises:
-      ConfigurationError: always.
+      ConfigurationError: ``held_out`` is given, or an argument of ``synthetic`` is out of range.
+      DataError: ``data`` holds no labelled examples of the task's shape.
     """
 
-    def __init__(self, task: Task, data: str, ratings: Ratings, *, seed: int, held_out: int | None) -> None:
-        raise ConfigurationError(f"Expected labelled examples for task {task.name!r}; the data set {data!r} is ratings")
+    columns: ClassVar[tuple[str, ...]] = ("test accuracy", "test loss")
+
+    def __init__(self, task: Task, data: NamedData, *, seed: int, held_out: int | None) -> None:
+        if held_out is not None:
+            raise ConfigurationError("--held-out is for implicit feedback: examples have their own tests")
+        terms = Terms.of(task.definition())
+        range_ = terms.model.classes_range
+        classes = None if range_ is None else int(range_[1]) + 1
+        self.split = self.tested = load_examples(data.name, terms.examples, classes=classes, seed=seed)
+        self.population = self.split.train
+
+    def notes(self, *, noise: bool) -> list[str]:
+        """None."""
+        return []
+
+    def cells(self, metrics: Mapping[str, float]) -> list[str]:
+        """Accuracy, where labels are classes, and loss."""
+        return [_figure(metrics["test_accuracy"]), _figure(metrics["test_loss"])]
+
+    def headline(self, metrics: Mapping[str, float]) -> str:
+        """The accuracy, or the loss where labels are numbers."""
+        accuracy = metrics["test_accuracy"]
+        if math.isnan(accuracy):
+            return f"test loss {metrics['test_loss']:.4f}"
+        return f"test accuracy {accuracy:.4f}"
+
+    def final_metrics(self, run: FinishedRun) -> Metrics:
+        """Those of the last round, and together under ``test_examples``."""
+        figures = {name: run.metrics[f"test_{name}"] for name in ("accuracy", "loss")}
+        return {**run.metrics, _FINAL: {name: value for name, value in figures.items() if not math.isnan(value)}}
+
+    def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
+        """Prints the final figures; there are no baselines."""
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics[_FINAL].items())
+        out.print(f"test {figures} on {len(self.split.test.rows):,} examples")
+        return {}
+
+    def diagnose(self, run: FinishedRun) -> Diagnostics | None:
+        """None."""
+        return None
+
+
+def _figure(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4f}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from odp.algorithms.experiment import FinishedRun, Metrics, Quality
+from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.algorithms.implicit.evaluation import ranking_baselines, strong_generalisation, training_split
 from odp.datasets import load_split
-from odp.datasets.ratings import Ratings, Split
+from odp.datasets.ratings import Split
 from odp.evaluation.ranking import Ranking, strong_split
 from odp.task import Task
 
@@ -41,11 +41,11 @@ class TaskExperiment:
 
     columns: ClassVar[tuple[str, ...]] = ("validation Recall@20", "NDCG@20")
 
-    def __init__(self, task: Task, data: str, ratings: Ratings, *, seed: int, held_out: int | None) -> None:
+    def __init__(self, task: Task, data: NamedData, *, seed: int, held_out: int | None) -> None:
         self._task, self._seed, self._held_out = task, seed, held_out
-        self._strong = None if held_out is None else strong_split(ratings, held_out=held_out, seed=seed)
+        self._strong = None if held_out is None else strong_split(data.ratings, held_out=held_out, seed=seed)
         if self._strong is None:
-            self.split = self.tested = load_split(data, seed=seed)
+            self.split = self.tested = load_split(data.name, seed=seed)
         else:
             self.split = training_split(self._strong)
             self.tested = Split(self.split.train, self.split.validation, self._strong.targets)

@@ -1,0 +1,102 @@
+"""Labelled examples by name or path, in the shape that a task declares.
+
+=====================================  =======================================================================
+``"synthetic"``                        invented examples, no download
+``"synthetic:n_users=50,seed=3"``      the same with arguments of ``synthetic_examples``
+``"file.npz"``                         arrays of equal length n: one per feature [n, *shape], the label [n],
+                                       ``user`` [n] whole numbers from 0; ``test`` bool [n] if there are test
+                                       examples: else a tenth, drawn at random, is for tests
+=====================================  =======================================================================
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.datasets._arguments import parse_arguments
+from odp.datasets.examples import DeclaredExamples, ExamplesSplit, UsersExamples
+from odp.datasets.synthetic_examples import synthetic_examples
+from odp.errors import DataError
+
+_SYNTHETIC = "synthetic"
+_USER, _TEST = "user", "test"
+_LARGEST_USER = 10**8
+_TESTS = 10  # of examples without tests, one in so many is for tests
+
+
+def load_examples(name_or_path: str, terms: DeclaredExamples, *, classes: int | None, seed: int = 1) -> ExamplesSplit:
+    """The examples of a name or a file, as the module lists them.
+
+    Args:
+      name_or_path: a name or a path.
+      terms: shapes and ranges that the task declares.
+      classes: how many, for labels that are classes; None for numbers.
+      seed: of the draw of test examples, where the file names none; of ``"synthetic"`` without ``seed=``.
+
+    Raises:
+      DataError: there is no such file, or its arrays are missing, malformed or of other shapes.
+      ConfigurationError: an argument of ``synthetic`` is unknown or out of range.
+    """
+    name, _, arguments = name_or_path.partition(":")
+    if name == _SYNTHETIC:
+        given = parse_arguments(arguments, synthetic_examples, where=name_or_path)
+        return synthetic_examples(terms, classes=classes, **given)
+    path = Path(name_or_path).expanduser()
+    if path.suffix != ".npz" or not path.is_file():
+        raise DataError(
+            f"{name_or_path!r} holds no labelled examples: give an .npz file with the arrays "
+            f"{', '.join((*terms.features, terms.label, _USER))}, or 'synthetic'"
+        )
+    return _split(_arrays(path, terms), terms, path=path, seed=seed)
+
+
+def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
+    wanted = (*terms.features, terms.label, _USER)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in (*wanted, _TEST) if name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        raise DataError(f"{path}: not a readable npz file") from None
+    for name in wanted:
+        if name not in found:
+            raise DataError(f"{path}: the array {name!r} is missing; a file has {', '.join(wanted)}")
+        if found[name].dtype.kind not in "biuf":
+            raise DataError(f"{path}: expected {name!r} to be numbers (got {found[name].dtype})")
+    users = found[_USER]
+    count = users.size
+    shapes: Mapping[str, tuple[int, ...]] = {name: tuple(tensor.shape) for name, tensor in terms.features.items()}
+    for name, array in found.items():
+        if array.shape != (count, *shapes.get(name, ())):
+            raise DataError(
+                f"{path}: expected {name!r} to be of shape {[count, *shapes.get(name, ())]} (got {list(array.shape)})"
+            )
+    if not count or users.dtype.kind not in "iu" or users.min() < 0 or users.max() > _LARGEST_USER:
+        raise DataError(f"{path}: expected {_USER!r} to be whole numbers from 0 to {_LARGEST_USER}, one per example")
+    if _TEST in found and found[_TEST].dtype != np.bool_:
+        raise DataError(f"{path}: expected {_TEST!r} to be bool (got {found[_TEST].dtype})")
+    return found
+
+
+def _split(found: dict[str, npt.NDArray[Any]], terms: DeclaredExamples, *, path: Path, seed: int) -> ExamplesSplit:
+    users = found[_USER].astype(np.int64)
+    columns = [found[name].reshape(len(users), -1) for name in terms.features]
+    kept = np.uint8 if len(columns) == 1 and columns[0].dtype == np.uint8 else np.float32
+    features = np.concatenate(columns, axis=1).astype(kept, copy=False)
+    labels = found[terms.label].astype(np.float32)
+    tests = found.get(_TEST)
+    if tests is None:
+        tests = np.random.default_rng(seed).random(len(users)) < 1.0 / _TESTS
+    if tests.all() or not tests.any():
+        raise DataError(f"{path}: expected some examples for training and some for tests")
+    nobody = np.zeros(int(tests.sum()), dtype=np.int64)
+    return ExamplesSplit(
+        UsersExamples.of_users(features[~tests], labels[~tests], users[~tests]),
+        UsersExamples.of_users(features[tests], labels[tests], nobody),
+        name=path.stem,
+    )
