@@ -6,7 +6,7 @@ import functools
 import math
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -15,6 +15,8 @@ from odp.cli.console import console, print_json, print_text
 from odp.cli.outputs import output_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from odp.client import Connection
     from odp.v1 import server_pb2
 
@@ -141,8 +143,22 @@ def show(file: File, json: Json = False) -> None:
         lines.append(f"# broadcast: {method_of(definition)}; `odp task plan {file}` compares the methods")
     lines += mode.lines(definition.cohort, alone)
     resolved = algorithm.resolved
-    lines += [f"# {field.name} = {getattr(resolved, field.name)}" for field in resolved.DESCRIPTOR.fields]
+    lines += [f"# {field.name} = {_one_line(getattr(resolved, field.name))}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
+
+
+def _one_line(value: object) -> str:
+    """A number of a definition, a message or a list of them."""
+    import json
+
+    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.message import Message
+
+    if isinstance(value, Message):
+        return json.dumps(MessageToDict(value, preserving_proto_field_name=True))
+    if isinstance(value, (str, bytes, bool, int, float)):
+        return str(value)
+    return "[" + ", ".join(map(_one_line, cast("Iterable[object]", value))) + "]"
 
 
 app.command("plan")(show_plan)

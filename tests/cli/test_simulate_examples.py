@@ -58,3 +58,10 @@ def test_labels_that_are_numbers_have_a_loss_alone(odp, tmp_path):
 def test_what_does_not_fit_examples_is_refused(odp, tmp_path, options, message):
     with pytest.raises(OdpError, match=message):
         odp("simulate", written(tmp_path), *options)
+
+
+def test_a_task_is_shown_with_a_line_for_each_number(odp, tmp_path):
+    shown = odp("task", "show", written(tmp_path)).out
+    assert all(line.startswith("#") for line in shown.splitlines()[-6:])
+    assert '# local = {"rate": 0.5' in shown
+    assert "# round 3: update: sensitivity 1" in shown
