@@ -21,7 +21,9 @@ from e2e.world import World
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
+from odp.datasets.example_files import load_examples
 from odp.errors import ConfigurationError
+from odp.models.examples import ExamplesTerms
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget
 from odp.simulation.engine import check_population
@@ -115,6 +117,25 @@ def test_the_music_player_shows_its_mix_to_its_listener_and_knows_a_mood_with_no
 def test_the_listening_task_file_is_the_task_of_its_script() -> None:
     script = runpy.run_path(str(EXAMPLES / "listening_hours.py"))
     assert script["question"]() == odp.load_task(EXAMPLES / "listening.toml")
+
+
+def test_notifications_learns_privately_and_its_task_file_is_the_same_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture, data = tmp_path / "picture.png", tmp_path / "notifications.npz"
+    monkeypatch.setattr(sys, "argv", ["notifications.py", str(picture), "--save", str(data)])
+    script = runpy.run_path(str(EXAMPLES / "notifications.py"))
+    assert script["task"] == odp.load_task(EXAMPLES / "notifications.toml")
+    printed = capsys.readouterr().out
+    private, free, guess = (
+        float(re.findall(rf"{words} ([\d.]+)", printed)[-1]) for words in ("accuracy", "without privacy", "same answer")
+    )
+    assert guess + 0.1 < private < free + 0.01
+    assert "ε = 2.0000" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    terms = ExamplesTerms.of(script["task"].definition().examples)
+    saved = load_examples(str(data), terms, classes=2)
+    assert saved.train.n_users <= script["task"].cohort.goal
 
 
 def test_submit_task_watches_the_rounds_and_saves_the_model(
