@@ -15,7 +15,8 @@ from device_runtime.person.sensors import MachineSensors, Sensors, SimulatedSens
 from device_runtime.round.gate import Gate
 from device_runtime.rows.lookup import FoundTable, Lookup
 from device_runtime.rows.table_cache import TableCache
-from device_runtime.store.app_data import AppData, Bounds, Event, Request
+from device_runtime.store.app_data import AppData, Event, Request
+from device_runtime.store.bounds import Bounds
 from device_runtime.store.keys import AtRest, HostKey, at_rest, host_key
 from device_runtime.store.recovery import repair
 from device_runtime.store.retention import Retention, prune

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy.typing as npt
+
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
 from device_runtime.inference.recommend import DownloadedModel, recommend
@@ -184,6 +186,23 @@ class Device:
         """
         with self._open() as store:
             store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
+
+    def add_examples(self, columns: Mapping[str, npt.ArrayLike], *, time: float | None = None) -> int:
+        """Keeps labelled examples of the service; ``odp.Examples(table="examples.SERVICE")`` of a task asks for them.
+
+        Args:
+          columns: numbers [n, ..] by name, features and labels: ``{"image": images, "digit": digits}``.
+          time: when they were made, seconds since the epoch; by default now.
+
+        Returns the number of examples, n.
+
+        Raises:
+          ConfigurationError: a column's name is no name.
+          DataError: columns are no numbers or differ in length, an example is too large, or the store has no room.
+        """
+        with self._open() as store:
+            examples = store.data(self.service).examples
+            return examples.add(columns, time=self._clock() if time is None else time)
 
     def tell(self, type: str, data: Mapping[str, Any]) -> None:
         """Passes an event to ``on_event``, which returns the rows to keep.

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from odp.datasets.examples import ExamplesSplit, UsersExamples
     from odp.isolated import IsolatedService
     from odp.models.events import Events
+    from odp.models.example_columns import ExampleColumns
     from odp.models.examples import Examples, Tensor
     from odp.models.glm import Glm
     from odp.models.matrix_factorization import MatrixFactorization
@@ -55,6 +56,7 @@ _HOME = {
     "DPAM": "odp.algorithms.dpam.config",
     "DPFedAvg": "odp.algorithms.fedavg.config",
     "DPSGD": "odp.algorithms.dpsgd.config",
+    "ExampleColumns": "odp.models.example_columns",
     "Examples": "odp.models.examples",
     "ExamplesSplit": "odp.datasets.examples",
     "UsersExamples": "odp.datasets.examples",
@@ -102,6 +104,7 @@ __all__ = [
     "Device",
     "DiskFull",
     "Events",
+    "ExampleColumns",
     "Examples",
     "ExamplesSplit",
     "Glm",

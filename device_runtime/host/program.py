@@ -37,6 +37,7 @@ from odp.crypto.roster import read_roster
 from odp.datasets.ratings import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
+from odp.models.example_columns import ExampleColumns
 from odp.transparency.client import LogMemory
 from odp.transparency.proofs import LogGuard
 from odp.transport.backpressure import Patience
@@ -177,6 +178,7 @@ def start(
     config: Config,
     *,
     ratings: Ratings | None = None,
+    examples: ExampleColumns | None = None,
     log: Log | None = None,
     clock: Callable[[], float] = time.time,
     sensors: Callable[[Path], Sensors] = machine_sensors,
@@ -186,8 +188,8 @@ def start(
 
     Args:
       config: see Config.
-      ratings: data to give the devices first, one user per device from ``config.first`` on; devices that hold them
-        already keep them.
+      ratings, examples: data to give the devices first, of one kind, one user per device from ``config.first`` on;
+        devices that hold them already keep them.
       log: where events go; standard error by default.
       clock: seconds since the epoch.
       sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
@@ -197,13 +199,16 @@ def start(
       ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
       StateError: the folder is in use or cannot be used.
     """
+    if ratings is not None and examples is not None:
+        raise ConfigurationError("Expected ratings or examples for the devices, not both")
+    data = ratings if ratings is not None else examples
     count = config.count
-    if ratings is not None:
-        count = ratings.n_users if count is None else count
-        if count > ratings.n_users:
-            raise ConfigurationError(f"Expected count={count} to be at most {ratings.n_users}, the users of the data")
-        if count < ratings.n_users:
-            ratings = ratings.select_users(range(count))
+    if data is not None:
+        count = data.n_users if count is None else count
+        if count > data.n_users:
+            raise ConfigurationError(f"Expected count={count} to be at most {data.n_users}, the users of the data")
+        if count < data.n_users:
+            data = data.first_users(count) if isinstance(data, ExampleColumns) else data.select_users(range(count))
     if count is None:
         raise ConfigurationError("Expected count, the number of devices to run, when no data are given")
     stopped = threading.Event()
@@ -225,8 +230,8 @@ def start(
             protected = at_rest(state.root)
             if protected is not None:
                 events.event("stores_protected", how=protected.text)
-            if ratings is not None:
-                filled = provision(state.root, ratings, first=config.first)
+            if data is not None:
+                filled = provision(state.root, data, first=config.first, clock=clock)
                 events.event("devices_filled", devices=count, new=filled)
             gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
             state.write_atomically(GATE_FILE, gate.to_json())

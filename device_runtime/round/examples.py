@@ -1,8 +1,8 @@
 """The examples for a task: the rows of the device's own tables that its signed definition asks for, nothing else.
 
 A task names a table. ``events.SERVICE`` is made of that service's events, as the definition's query of events says:
-which type, which columns, which conditions, how several events of one item become one row. Any other name is the
-device's table of (item, value).
+which type, which columns, which conditions, how several events of one item become one row. A table of labelled examples
+has the features and the label that the definition names. Any other name is the device's table of (item, value).
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float)
     for declared in algorithm_for(definition).local_data:
         if declared.events is not None:
             found[declared.name] = events(store, declared.events, now=now)
+            continue
+        if declared.label:
+            found[declared.name] = store.examples(declared.table).read(declared.features, label=declared.label)
             continue
         own = store.ratings() if own is None else own
         found[declared.name] = own

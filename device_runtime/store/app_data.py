@@ -4,6 +4,7 @@
 table           what it holds                                      how it changes
 ==============  =================================================  ==========================
 ``events``      what the app saw happen, in the order of entry     rows are added, never changed
+``examples``    tensors with labels (``labelled_examples.py``)     rows are added, never changed
 ``requests``    what an app asked, and the log rows of the answer  a request is answered once
 ``local``       the developer's own key-value data                 set and deleted by key
 ``downloads``   key-value data that were downloaded                replaced as a whole
@@ -23,39 +24,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from device_runtime.store.bounds import Bounds, require_space
 from device_runtime.store.database import Database
+from device_runtime.store.labelled_examples import LabelledExamples
 from odp import _validate
 from odp.errors import DataError
-
-#: Of a task's table name: the events of a service are the table ``events.SERVICE``.
-EVENTS = "events."
 
 #: Rows that one call reads at most.
 MOST_READ = 100_000
 
 _LONGEST_KEY = 512
 _MOST_COLUMNS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """Sizes, in bytes, and numbers of rows, per service but for ``file_bytes``, which is of the whole store.
-
-    Beyond ``file_bytes`` no row of these tables is added; the ledger and the person's decisions always are.
-    """
-
-    event_bytes: int = 16 * 2**10
-    events: int = 100_000
-    request_bytes: int = 64 * 2**10
-    requests: int = 10_000
-    value_bytes: int = 2**20
-    local_bytes: int = 8 * 2**20
-    keys: int = 10_000
-    downloads_bytes: int = 16 * 2**20
-    file_bytes: int = 64 * 2**20
-
-    def __post_init__(self) -> None:
-        _validate.integer(low=1, high=2**31, **vars(self))
 
 
 @dataclass(frozen=True)
@@ -145,6 +124,11 @@ class AppData:
                 "INSERT INTO events (service, type, time, data) VALUES (?, ?, ?, ?)",
                 [(self._service, type, time, content) for content in contents],
             )
+
+    @property
+    def examples(self) -> LabelledExamples:
+        """Its labelled examples: tasks name them as the table ``examples.SERVICE``."""
+        return LabelledExamples(self._database, self._service, self._bounds)
 
     def add_request(self, app: str, asked: Mapping[str, Any], *, time: float) -> int:
         """Stores an app's request; returns its id. Raises as ``add_event``."""
@@ -278,8 +262,8 @@ class AppData:
         return self._keys("downloads", prefix)
 
     def count(self, table: str) -> int:
-        """Rows of the service in ``events``, ``requests``, ``local_data`` or ``downloads``."""
-        _validate.one_of(("events", "requests", "local_data", "downloads"), table=table)
+        """Rows of the service in ``events``, ``examples``, ``requests``, ``local_data`` or ``downloads``."""
+        _validate.one_of(("events", "examples", "requests", "local_data", "downloads"), table=table)
         row = self._database.one(f"SELECT count(*) FROM {table} WHERE service = ?", (self._service,))
         return 0 if row is None else int(row[0])
 
@@ -305,12 +289,7 @@ class AppData:
         return 0 if row is None else int(row[0])
 
     def _room(self, size: int) -> None:
-        used, most = self._database.used_bytes(), self._bounds.file_bytes
-        if used + size > most:
-            raise DataError(
-                f"device store {self._database.path} has {used} bytes of at most file_bytes={most}: "
-                f"nothing of service {self._service!r} was added; delete some of its data, or wait until rows expire"
-            )
+        require_space(self._database, size, self._bounds, whose=f"service {self._service!r}")
 
     def _event(self, data: Mapping[str, Any] | bytes) -> bytes | str:
         """The stored form of an event. Raises ConfigurationError, DataError as ``add_event``."""
@@ -350,8 +329,8 @@ class AppData:
 
 def services(database: Database) -> list[str]:
     """The services with data in a store, ascending."""
-    tables = ("events", "requests", "local_data", "download_versions")
-    rows = database.all(" UNION ".join(f"SELECT service FROM {table}" for table in tables))
+    tables = ("events", "examples", "requests", "local_data", "download_versions")
+    rows = database.all(" UNION ".join(f"SELECT service FROM {table} WHERE service <> ''" for table in tables))
     return sorted(service for (service,) in rows)
 
 

@@ -1,14 +1,19 @@
-"""Encrypts an unencrypted store of an earlier version; at every moment the old file or the new one is complete."""
+"""Brings a store of an earlier version to this one; at every moment the old store or the new one is complete.
+
+One that is not encrypted is replaced by an encrypted copy; an encrypted one gets the tables that it lacks, in one
+transaction.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from device_runtime.store import database
 from device_runtime.store.keys import PLAIN_HEADER, StoreKey
 from device_runtime.store.locking import folder_lock
-from device_runtime.store.schema import ADDED, SCHEMA_VERSION
+from device_runtime.store.schema import ADDED, SCHEMA_VERSION, UPGRADES
 from odp.errors import StateError
 from odp.transport.durability import put_in_place, sync
 
@@ -62,6 +67,31 @@ def encrypt(path: Path, key: StoreKey) -> None:
             finally:
                 connection.close()
                 unfinished.unlink(missing_ok=True)
+
+
+def upgrade(path: Path, connection: Any) -> None:
+    """Brings an open encrypted store to this version, unless it is.
+
+    Raises:
+      StateError: it is of a version that cannot be taken over; it is as it was.
+    """
+    while (version := connection.execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
+        if version not in UPGRADES:
+            raise StateError(
+                f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the version of the program that "
+                "made it"
+            )
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Another process may have been faster.
+            if connection.execute("PRAGMA user_version").fetchone()[0] == version:
+                for statement in UPGRADES[version]:
+                    connection.execute(statement)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
 
 
 def _complete(path: Path, key: StoreKey) -> None:

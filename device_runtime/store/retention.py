@@ -37,6 +37,7 @@ class Retention:
 
     Attributes:
       events: what the device's apps saw happen.
+      examples: labelled examples, also those that the device was given.
       requests: what apps asked, with the rows logged of it.
       local: the developer's local data, after a value was last set.
       downloads: downloaded data, after they were downloaded.
@@ -47,6 +48,7 @@ class Retention:
     """
 
     events: float | None = 90.0
+    examples: float | None = 365.0
     requests: float | None = 30.0
     local: float | None = 365.0
     downloads: float | None = 90.0
@@ -89,6 +91,7 @@ class Retention:
 #: Table, its field of Retention, and the condition of a row that is older than ``?1``.
 _TABLES = (
     ("events", "events", "time < ?1"),
+    ("examples", "examples", "time < ?1"),
     ("requests", "requests", "time < ?1"),
     ("local_data", "local", "time < ?1"),
     ("downloads", "downloads", "service IN (SELECT service FROM download_versions WHERE time < ?1)"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from odp.errors import Refusal
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 SECRET_BYTES = 32
 ID_BYTES = 16
 #: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
@@ -35,7 +35,15 @@ _BASE = (
         offered INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE person (one INTEGER PRIMARY KEY CHECK (one = 1), data TEXT NOT NULL)",
 )
-#: What version 5 has more than version 2, and that it is version 5.
+_EXAMPLES = (
+    # Of a service, or of none: what the device was given. A layout has name, type and shape of each column, in the
+    # order of the bytes.
+    """CREATE TABLE examples (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, service TEXT NOT NULL, time REAL NOT NULL, layout TEXT NOT NULL,
+        data BLOB NOT NULL)""",
+    "CREATE INDEX examples_by_time ON examples (service, time)",
+)
+#: What this version has more than version 2, and that it is this version.
 ADDED = (
     # What the device's apps saw happen; never changed, only forgotten.
     """CREATE TABLE events (
@@ -69,15 +77,18 @@ ADDED = (
     "ALTER TABLE participations ADD COLUMN token BLOB",
     # When rows were last looked at for their age.
     "CREATE TABLE pruning (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
+    *_EXAMPLES,
     f"PRAGMA application_id={_APPLICATION_ID}",
     f"PRAGMA user_version={SCHEMA_VERSION}",
 )
 CREATE = (*_BASE, *ADDED)
+#: What an encrypted store of an earlier version lacks, by that version.
+UPGRADES = {5: (*_EXAMPLES, f"PRAGMA user_version={SCHEMA_VERSION}")}
 #: Without these no limit can be kept: a store that lost a row of them is not rebuilt.
 LEDGER_TABLES = ("identity", "person", "tasks", "participations", "answers", "secagg_attempts")
 DATA_TABLES = (
-    "ratings", "local_parameters", "events", "requests", "local_data", "downloads", "download_versions", "assignments",
-    "pruning",
+    "ratings", "examples", "local_parameters", "events", "requests", "local_data", "downloads", "download_versions",
+    "assignments", "pruning",
 )  # fmt: skip
 
 

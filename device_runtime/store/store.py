@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +26,12 @@ from device_runtime.person.conditions import Standing
 from device_runtime.person.decisions import Person
 from device_runtime.person.ledger import Charged, TaskTerms, terms_from_store
 from device_runtime.person.limits import Limits
-from device_runtime.store.app_data import AppData, Bounds
+from device_runtime.store.app_data import AppData
+from device_runtime.store.bounds import Bounds
 from device_runtime.store.database import DURABLE, NOT_DURABLE, Database, IntegrityError, connected, errors
 from device_runtime.store.keys import HostKey, StoreKey, folder_of, host_key
-from device_runtime.store.migration import encrypt
+from device_runtime.store.labelled_examples import LabelledExamples, examples_of
+from device_runtime.store.migration import encrypt, upgrade
 from device_runtime.store.recovery import PlainStore, opened_version, refuse_set_aside
 from device_runtime.store.schema import (
     COLUMNS,
@@ -36,7 +39,6 @@ from device_runtime.store.schema import (
     EMPTY,
     ERASED,
     ID_BYTES,
-    SCHEMA_VERSION,
     SECRET_BYTES,
     Assignment,
     Identity,
@@ -46,6 +48,7 @@ from device_runtime.store.schema import (
 )
 from odp.algorithms.seam import LocalRows
 from odp.errors import OdpError, Refusal, StateError
+from odp.models.examples import TABLE
 from odp.transport.private_files import make_folders, make_private
 from odp.v1 import common_pb2
 
@@ -127,12 +130,8 @@ class Store(Database):
                 if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     connection.close()
                     return None
-                if version != SCHEMA_VERSION:
-                    raise StateError(
-                        f"device store {path} has version {version}, not {SCHEMA_VERSION}; use the "
-                        "version of the program that made it"
-                    )
                 connection.execute(DURABLE if durable else NOT_DURABLE)
+                upgrade(path, connection)
             except BaseException:
                 connection.close()
                 raise
@@ -184,15 +183,38 @@ class Store(Database):
           StateError: the store holds other data.
         """
         with self.transaction():
-            (known,) = self._connection.execute("SELECT filled_from FROM identity").fetchone()
-            if known in (filled_from, ERASED):
+            if not self._to_fill(filled_from, "ratings"):
                 return False
-            if known is not None or self._connection.execute("SELECT 1 FROM ratings LIMIT 1").fetchone():
-                raise StateError(f"device store {self.path} already holds other data; give another --state folder")
             rows = zip(np.asarray(items).tolist(), np.asarray(values).tolist(), strict=True)
             self._connection.executemany("INSERT INTO ratings (item, value) VALUES (?, ?)", rows)
             self._connection.execute("UPDATE identity SET filled_from = ?", (filled_from,))
         return True
+
+    def fill_examples(self, columns: Mapping[str, npt.NDArray[Any]], *, filled_from: bytes, time: float) -> bool:
+        """As ``fill``, with labelled examples of no service; ``time`` is when they were made, for their retention.
+
+        Raises:
+          StateError: the store holds other data.
+          ConfigurationError, DataError: as ``LabelledExamples.add``.
+        """
+        with self.transaction():
+            if not self._to_fill(filled_from, "examples WHERE service = ''"):
+                return False
+            self.examples(TABLE).add(columns, time=time)
+            self._connection.execute("UPDATE identity SET filled_from = ?", (filled_from,))
+        return True
+
+    def _to_fill(self, filled_from: bytes, rows: str) -> bool:
+        (known,) = self._connection.execute("SELECT filled_from FROM identity").fetchone()
+        if known in (filled_from, ERASED):
+            return False
+        if known is not None or self._connection.execute(f"SELECT 1 FROM {rows} LIMIT 1").fetchone():
+            raise StateError(f"device store {self.path} already holds other data; give another --state folder")
+        return True
+
+    def examples(self, table: str) -> LabelledExamples:
+        """The labelled examples of a table, as tasks name it: ``examples``, or ``examples.SERVICE``."""
+        return examples_of(self, table)
 
     def rate(self, item: int, value: float) -> None:
         """Sets the device's rating of one item."""
@@ -327,8 +349,10 @@ class Store(Database):
         return Standing(last=None if row is None else row[0])
 
     def count_examples(self) -> int:
-        """The number of rows that tasks may read: ratings and events."""
-        row = self.one("SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events)")
+        """The number of rows that tasks may read: ratings, events and labelled examples."""
+        row = self.one(
+            "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events) + (SELECT count(*) FROM examples)"
+        )
         return 0 if row is None else int(row[0])
 
     def empty_contributions(self) -> int:
@@ -346,7 +370,7 @@ class Store(Database):
         with errors(self.path):
             self._connection.execute("PRAGMA secure_delete=ON")
         with self.transaction():
-            for table in ("ratings", "events", "requests", "local_data", "downloads", "download_versions"):
+            for table in ("ratings", "examples", "events", "requests", "local_data", "downloads", "download_versions"):
                 self._connection.execute(f"DELETE FROM {table}")
             self._connection.execute("UPDATE identity SET filled_from = ?", (ERASED,))
             self._forget("1", ())

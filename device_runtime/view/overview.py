@@ -24,6 +24,7 @@ from device_runtime.store.retention import Retention
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from odp.errors import NotNow, PrivacyError
+from odp.models.examples import TABLE
 from odp.privacy.adjacency import Adjacency
 
 FORMAT = 1
@@ -81,6 +82,7 @@ def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         "device_id": store.identity().device_id.hex(),
         "exported": now,
         "privacy": overview(store, gate, now=now),
+        "examples": list(store.examples(TABLE).everything()),
         "ratings": [
             {"item": item, "value": value}
             for item, value in zip(data.items.tolist(), data.values.tolist(), strict=True)
@@ -112,6 +114,7 @@ def _counts(data: AppData) -> dict[str, int]:
     """Rows per table of one service."""
     return {
         "events": data.count("events"),
+        "examples": data.count("examples"),
         "requests": data.count("requests"),
         "local": data.count("local_data"),
         "downloads": data.count("downloads"),
@@ -135,6 +138,7 @@ def _everything(data: AppData) -> dict[str, Any]:
             }
             for one in events
         ],
+        "examples": list(data.examples.everything()),
         "requests": [dataclasses.asdict(one) for one in data.requests(most=MOST_READ)],
         "local": {key: text(data.get(key)) for key in data.local_keys()},
         "downloads": {key: text(data.downloaded(key)) for key in data.downloaded_keys()},

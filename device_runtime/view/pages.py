@@ -205,7 +205,7 @@ def _read(found: Mapping[str, Any]) -> str:
 
 def _kept(found: Mapping[str, Any]) -> str:
     """The place of the data, the data of apps, and the retention periods."""
-    kinds = ("events", "requests", "local", "downloads")
+    kinds = ("events", "examples", "requests", "local", "downloads")
     rows = [
         f"<td>{_text(name)}</td>" + "".join(f'<td class="number">{counts[kind]}</td>' for kind in kinds)
         for name, counts in found.get("services", {}).items()

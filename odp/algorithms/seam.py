@@ -80,9 +80,10 @@ class LocalTable:
     Attributes:
       name: under which the rows reach the client.
       table: of the store, as the definition names it: one of ``own``, or ``events.SERVICE`` with ``events``.
-      own: the tables of (item, value) that the algorithm can read.
-      events: how rows are made of a service's events; None for a table of (item, value).
-      features: the shape of each further column that a row has; none for rows of (item, value).
+      own: the tables that the algorithm can read beside those of events.
+      events: how rows are made of a service's events; None for another table.
+      features: of labelled examples, the shape of each feature; none for rows of (item, value).
+      label: of labelled examples, the column that is a row's value; "" for rows of (item, value).
     """
 
     name: str
@@ -90,6 +91,7 @@ class LocalTable:
     own: frozenset[str]
     events: EventsTerms | None
     features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    label: str = ""
 
 
 class ModelTable(NamedTuple):

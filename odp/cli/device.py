@@ -14,6 +14,7 @@ from odp.cli.outputs import output_file, writing_file
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
+    from odp.models.example_columns import ExampleColumns
 
 app = typer.Typer(help="Run devices, and decide what a device takes part in.", no_args_is_help=True)
 person.add_to(app)
@@ -42,10 +43,17 @@ def run(
     data: Annotated[
         str | None, typer.Option(help="Data set whose users become the devices; without it the stores must exist.")
     ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            help="npz file of labelled examples whose users become the devices: an array `user` [n], from 0, and an "
+            "array [n, ..] per feature and label."
+        ),
+    ] = None,
     split_seed: Annotated[
         int | None, typer.Option(help="Seed of an 80/10/10 split; devices get its training part.")
     ] = None,
-    devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: the users of --data].")] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: the users of the data].")] = None,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
     threads: Annotated[int, typer.Option(help="Number of devices that work at the same time.")] = 3,
     max_epsilon: Annotated[float, typer.Option(help="Largest ε of one task.")] = 10.0,
@@ -119,7 +127,7 @@ def run(
         keep_running=keep_running,
         allow_private_addresses=allow_private_addresses,
     )
-    running = start(config, ratings=_ratings(data, devices, split_seed))
+    running = start(config, ratings=_ratings(data, devices, split_seed), examples=_examples(examples))
     # Waiting in slices lets the signal handler run.
     while not running.join(timeout=0.5):
         if stop.is_set():
@@ -237,6 +245,12 @@ def _ratings(data: str | None, devices: int | None, split_seed: int | None) -> R
     if devices is not None:
         ratings = take_users(ratings, devices)
     return ratings if split_seed is None else random_split(ratings, seed=split_seed).train
+
+
+def _examples(file: Path | None) -> ExampleColumns | None:
+    from odp.models.example_columns import ExampleColumns
+
+    return None if file is None else ExampleColumns.load(file)
 
 
 def take_users(ratings: Ratings, devices: int) -> Ratings:

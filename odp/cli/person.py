@@ -159,8 +159,8 @@ def export(
     with writing_file(file):
         write_atomically(file, json_format.dumps(content, indent=1).encode() + b"\n")
     console().print(
-        f"device {device} is in {file}: {len(content['ratings'])} ratings, {len(content['services'])} services' "
-        "data, the ledger, local parameters"
+        f"device {device} is in {file}: {len(content['ratings'])} ratings, {len(content['examples'])} labelled "
+        f"examples, {len(content['services'])} services' data, the ledger, local parameters"
     )
 
 
@@ -178,14 +178,14 @@ def erase(
     )
     with _store(state, device) as store:
         examples = store.count_examples()
-        question = f"Wipe {examples} ratings and events, and all parameters of device {device}? {kept}"
+        rows = f"{examples} ratings, events and labelled examples"
+        question = f"Wipe {rows}, and all parameters of device {device}? {kept}"
         if not yes and not typer.confirm(question, err=True):
             console().print("nothing was changed")
             raise typer.Exit(1)
         store.erase(ledger_too=ledger_too)
     console().print(
-        f"device {device}: {examples} ratings and events, local and downloaded data, parameters and queued uploads are "
-        f"wiped; {kept}"
+        f"device {device}: {rows}, local and downloaded data, parameters and queued uploads are wiped; {kept}"
     )
 
 

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from odp.v1 import common_pb2, federated_pb2
 
 MOST_TENSORS, MOST_AXES, MOST_NUMBERS = 64, 8, 2**20
+#: The table of examples that a device was given; those of a service are ``examples.SERVICE``.
+TABLE = "examples"
+TABLE_PREFIX = f"{TABLE}."
 _LARGEST = 1e9
-_TABLE = "examples"
 
 
 @_validate.strict_keywords
@@ -81,7 +83,8 @@ class Examples:
       label: column of what the model predicts.
       label_low, label_high: range of a real label or a count, which is clamped to it; None for a label that is a
         class, whose range the model says.
-      table: name of the local table.
+      table: "examples", which a device was given when it was set up, or "examples.SERVICE", those that the app of a
+        service added (a person may keep tasks from them by that name).
 
     Raises:
       ConfigurationError: a name or a number is out of range.
@@ -91,10 +94,11 @@ class Examples:
     label: str = "label"
     label_low: float | None = None
     label_high: float | None = None
-    table: str = _TABLE
+    table: str = TABLE
 
     def __post_init__(self) -> None:
         _validate.identifier(table=self.table, label=self.label)
+        service_of(self.table)
         if not isinstance(self.features, Mapping):
             raise ConfigurationError("Expected features to be tensors by name")
         for name, tensor in self.features.items():
@@ -150,6 +154,7 @@ class ExamplesTerms:
     def of(cls, data: federated_pb2.ExamplesData) -> ExamplesTerms:
         """Raises ConfigurationError where a field is missing or out of range."""
         _validate.identifier(table=data.table, label=data.label)
+        service_of(data.table)
         features = {one.name: Tensor(tuple(one.shape), one.low, one.high, one.scale) for one in data.features}
         if len(features) != len(data.features) or data.label in features:
             raise ConfigurationError("Expected distinct names of features and label")
@@ -206,6 +211,21 @@ class ExamplesTerms:
         """Labels as the model reads them, float32 [n]; numbers are clamped to their range, ``classes`` stay."""
         found = values.astype(np.float32)
         return found if classes else np.clip(found, np.float32(self.label_range[0]), np.float32(self.label_range[1]))
+
+
+def service_of(table: str) -> str:
+    """The service whose examples a table has; "" for those that a device was given.
+
+    Raises:
+      ConfigurationError: it is no table of examples.
+    """
+    if table == TABLE:
+        return ""
+    service = table.removeprefix(TABLE_PREFIX)
+    if service in (table, ""):
+        raise ConfigurationError(f"Expected table={table!r} to be {TABLE!r} or '{TABLE_PREFIX}SERVICE'")
+    _validate.identifier(service=service)
+    return service
 
 
 def check_range(**bounds: float) -> None:

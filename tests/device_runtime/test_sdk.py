@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 import odp
@@ -225,3 +226,16 @@ def test_what_is_past_its_period_goes_when_the_device_is_opened_and_the_page_say
         page = _get(device.show())[1]
     assert "events 7 days" in page
     assert "local for ever" in page
+
+
+def test_an_app_without_a_service_keeps_labelled_examples(tmp_path: Path) -> None:
+    environment = Environment(name="camera", keyring=False, clock=lambda: NOW)
+    with odp.Device(tmp_path / "state", environment=environment) as device:
+        assert device.add_examples({"image": np.zeros((2, 28, 28), np.uint8), "digit": [3, 7]}) == 2
+        assert device.add_examples({"image": np.ones((1, 28, 28)), "digit": [1]}, time=NOW - 9.0) == 1
+        with pytest.raises(odp.DataError, match="the same length"):
+            device.add_examples({"image": np.ones((1, 28, 28)), "digit": []})
+    with Store.open(store_path(tmp_path / "state", 0)) as store:
+        rows = store.examples("examples.camera").read({"image": (28, 28)}, label="digit")
+        assert rows.values.tolist() == [1.0, 3.0, 7.0]
+        assert rows.features["image"][:, 0, 0].tolist() == [1.0, 0.0, 0.0]

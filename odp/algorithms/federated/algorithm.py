@@ -24,7 +24,7 @@ class FederatedAlgorithm(Algorithm):
         examples = self.terms().examples
         shapes = {name: tuple(tensor.shape) for name, tensor in examples.features.items()}
         own = frozenset({examples.table})
-        return (LocalTable(ROWS, examples.table, own, None, features=shapes),)
+        return (LocalTable(ROWS, examples.table, own, None, features=shapes, label=examples.label),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import decrypted
 
-from device_runtime.store.app_data import Bounds, services
+from device_runtime.store.app_data import services
+from device_runtime.store.bounds import Bounds
 from device_runtime.store.store import Store, store_path
 from odp.errors import ConfigurationError, DataError, DiskFull
 

@@ -1,0 +1,171 @@
+"""Labelled examples in a store: rows of tensors by name, in a namespace per service.
+
+A row is one example, its numbers as bytes with their own type: an image of 28 x 28 bytes takes 784 bytes. Beside them
+lies the *layout*: name, type and shape of each column, in the order of the bytes. Rows of different layouts may share a
+namespace; a task reads those that have its label and all of its features.
+
+Examples of no service are what a device was given when it was set up.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from device_runtime.store.bounds import Bounds, require_space
+from device_runtime.store.database import Database
+from odp import _validate
+from odp.algorithms.seam import LocalRows
+from odp.errors import DataError
+from odp.models.example_columns import checked_columns
+from odp.models.examples import service_of
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of a layout: where its bytes are in a row."""
+
+    start: int
+    type: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        return self.start + self.type.itemsize * math.prod(self.shape)
+
+    def of(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """The column [n, *shape] of rows of bytes uint8 [n, size]."""
+        return np.ascontiguousarray(rows[:, self.start : self.end]).view(self.type).reshape(len(rows), *self.shape)
+
+
+class LabelledExamples:
+    """The examples of one service, or with "" of none, in an open store."""
+
+    def __init__(self, database: Database, service: str, bounds: Bounds) -> None:
+        self._database = database
+        self._service = service
+        self._bounds = bounds
+
+    def add(self, columns: Mapping[str, npt.ArrayLike], *, time: float) -> int:
+        """Adds examples in one transaction; returns their number.
+
+        Args:
+          columns: numbers [n, ..] by name: features, and what tasks may have as their label.
+          time: when they were made, seconds since the epoch.
+
+        Raises:
+          ConfigurationError: a column's name is no name.
+          DataError: columns are no numbers or differ in length; or an example, the namespace or the file would be too
+            large; nothing was added.
+          StateError: the store cannot be written.
+        """
+        _validate.finite(time=time)
+        numbers = checked_columns(columns)
+        count = len(next(iter(numbers.values())))
+        if not count:
+            return 0
+        layout = json.dumps([[name, one.dtype.str, one.shape[1:]] for name, one in numbers.items()])
+        sizes = [one.dtype.itemsize * math.prod(one.shape[1:]) for one in numbers.values()]
+        size, most = sum(sizes), self._bounds.example_bytes
+        if not 1 <= size <= most:
+            raise DataError(
+                f"Expected an example of {self._whose} to have 1 to example_bytes={most} bytes (got {size})"
+            )
+        rows = np.empty((count, size), dtype=np.uint8)
+        for one, end, width in zip(numbers.values(), np.cumsum(sizes).tolist(), sizes, strict=True):
+            rows[:, end - width : end] = one.reshape(count, -1).view(np.uint8).reshape(count, width)
+        with self._database.transaction():
+            require_space(self._database, count * (size + len(layout)), self._bounds, whose=self._whose)
+            if self.count() + count > self._bounds.examples:
+                raise DataError(
+                    f"Expected at most examples={self._bounds.examples} of {self._whose}; nothing was added; a shorter "
+                    "retention deletes examples earlier"
+                )
+            self._database.execute_many(
+                "INSERT INTO examples (service, time, layout, data) VALUES (?, ?, ?, ?)",
+                [(self._service, time, layout, row.tobytes()) for row in rows],
+            )
+        return count
+
+    def count(self) -> int:
+        """The number of examples."""
+        row = self._database.one("SELECT count(*) FROM examples WHERE service = ?", (self._service,))
+        return 0 if row is None else int(row[0])
+
+    def read(self, features: Mapping[str, tuple[int, ...]], *, label: str) -> LocalRows:
+        """The examples that have all of ``features`` in these shapes, and ``label`` as one number: oldest first.
+
+        Columns have the types in which they were stored; numbers of any size, also such that are none.
+
+        Raises:
+          StateError: the store cannot be read.
+        """
+        stored = self._database.all(
+            "SELECT layout, data FROM examples WHERE service = ? ORDER BY time, id", (self._service,)
+        )
+        wanted = {**features, label: ()}
+        places: dict[str, list[int]] = {}
+        for place, (layout, _) in enumerate(stored):
+            places.setdefault(layout, []).append(place)
+        parts: list[tuple[list[int], dict[str, npt.NDArray[Any]]]] = []
+        for layout, own in places.items():
+            columns, size = _columns(layout)
+            if all(name in columns and columns[name].shape == shape for name, shape in wanted.items()):
+                rows = np.frombuffer(b"".join(stored[place][1] for place in own), dtype=np.uint8).reshape(-1, size)
+                parts.append((own, {name: columns[name].of(rows) for name in wanted}))
+        order = np.argsort(np.array([place for own, _ in parts for place in own], dtype=np.int64))
+        found = {name: _joined([part[name] for _, part in parts], shape)[order] for name, shape in wanted.items()}
+        values = found.pop(label).astype(np.float64)
+        return LocalRows(np.arange(len(values), dtype=np.int64), values, found)
+
+    def everything(self) -> Iterator[dict[str, Any]]:
+        """Every example, JSON-able, oldest first: single numbers as numbers, or None; others as base64."""
+        stored = self._database.all(
+            "SELECT time, layout, data FROM examples WHERE service = ? ORDER BY time, id", (self._service,)
+        )
+        for time, layout, data in stored:
+            columns, size = _columns(layout)
+            rows = np.frombuffer(data, dtype=np.uint8).reshape(1, size)
+            yield {"time": time, "columns": {name: _exported(column, rows) for name, column in columns.items()}}
+
+    @property
+    def _whose(self) -> str:
+        return f"service {self._service!r}" if self._service else "the device"
+
+
+def examples_of(database: Database, table: str, bounds: Bounds | None = None) -> LabelledExamples:
+    """The examples of a table, as tasks name it: ``examples``, or ``examples.SERVICE``.
+
+    Raises:
+      ConfigurationError: it is no table of examples.
+    """
+    return LabelledExamples(database, service_of(table), Bounds() if bounds is None else bounds)
+
+
+def _columns(layout: str) -> tuple[dict[str, _Column], int]:
+    """The columns of a layout, and the bytes of a row."""
+    columns: dict[str, _Column] = {}
+    end = 0
+    for name, type, shape in json.loads(layout):
+        columns[name] = _Column(end, np.dtype(type), tuple(shape))
+        end = columns[name].end
+    return columns, end
+
+
+def _joined(parts: list[npt.NDArray[Any]], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros((0, *shape), dtype=np.float32)
+
+
+def _exported(column: _Column, rows: npt.NDArray[np.uint8]) -> Any:
+    numbers = column.of(rows)[0]
+    if column.shape:
+        data = base64.b64encode(numbers.tobytes()).decode()
+        return {"type": column.type.str, "shape": list(column.shape), "base64": data}
+    return numbers.item() if np.isfinite(numbers) else None

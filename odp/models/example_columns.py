@@ -1,0 +1,176 @@
+"""Labelled examples of many users as named columns: what is written into the stores of devices.
+
+A simulation takes ``UsersExamples``, all tensors of an example side by side; a device stores columns by name, so that
+tasks with other features can read the same examples.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.errors import DataError
+from odp.models.examples import MOST_AXES, Examples
+from odp.numerics.arrays import Int64Array
+
+if TYPE_CHECKING:
+    from odp.datasets.examples import UsersExamples
+
+MOST_COLUMNS = 128
+#: Of a file, the array that says whose each example is.
+USER = "user"
+
+_KINDS = "biuf"
+
+
+def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
+    """Columns of examples [n, ..] as arrays of truth values, whole numbers or floats, in the order of their names.
+
+    Floats of 64 bits become float32, as which models read them; beyond its range they become infinite.
+
+    Raises:
+      ConfigurationError: a column's name is no name.
+      DataError: there is no column, or there are too many; one holds no numbers; or they differ in length.
+    """
+    if not isinstance(columns, Mapping):
+        raise DataError(f"Expected the columns of examples by name, got a {type(columns).__name__}")
+    if not 1 <= len(columns) <= MOST_COLUMNS:
+        raise DataError(f"Expected examples to have 1 to {MOST_COLUMNS} columns (got {len(columns)})")
+    checked: dict[str, npt.NDArray[Any]] = {}
+    for name in columns:
+        _validate.identifier(column=name)
+    for name in sorted(columns):
+        try:
+            numbers = np.asarray(columns[name])
+        except ValueError:  # rows of different lengths
+            numbers = np.empty(0, dtype=object)
+        if numbers.dtype.kind not in _KINDS or not 1 <= numbers.ndim <= MOST_AXES + 1 or 0 in numbers.shape[1:]:
+            raise DataError(
+                f"Expected column {name!r} of the examples to be an array of numbers, with one entry per example and "
+                f"at most {MOST_AXES} further axes, none of them empty"
+            )
+        if numbers.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                numbers = numbers.astype(np.float32)
+        checked[name] = np.ascontiguousarray(numbers, dtype=numbers.dtype.newbyteorder("<"))
+    lengths = {name: len(numbers) for name, numbers in checked.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError(f"Expected all columns of the examples to have the same length (got {lengths})")
+    return checked
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleColumns:
+    """Labelled examples of many users; treat the arrays as read-only.
+
+    Attributes:
+      columns: numbers [n, ..] by name: features and labels.
+      rows: int64 [k], the examples of all users, one user after the other.
+      offsets: int64 [users + 1], from 0 to k, never decreasing; user u has ``rows[offsets[u]:offsets[u + 1]]``.
+
+    Raises:
+      ConfigurationError, DataError: as ``checked_columns``; or rows or offsets are of another shape or out of range.
+    """
+
+    columns: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+    rows: Int64Array = field(repr=False)
+    offsets: Int64Array = field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", checked_columns(self.columns))
+        ends = self.offsets
+        if ends.ndim != 1 or not len(ends) or ends[0] != 0 or ends[-1] != len(self.rows) or (np.diff(ends) < 0).any():
+            raise DataError(f"Expected offsets to go from 0 to {len(self.rows)} without decreasing")
+        length = len(next(iter(self.columns.values())))
+        if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < length:
+            raise DataError(f"Expected rows from 0 to {length - 1}")
+
+    @classmethod
+    def of_users(cls, columns: Mapping[str, npt.ArrayLike], users: npt.ArrayLike) -> Self:
+        """Examples of which each belongs to one user: ``users`` int [n], from 0. Rows keep their order within a user.
+
+        Raises:
+          ConfigurationError, DataError: as the class, or a user is no whole number from 0.
+        """
+        numbers, owners = checked_columns(columns), np.asarray(users)
+        length = len(next(iter(numbers.values())))
+        if owners.dtype.kind not in "iu" or owners.shape != (length,) or (length and owners.min() < 0):
+            raise DataError(f"Expected users from 0, one for each of the {length} examples")
+        if length and owners.max() >= 2**31:
+            raise DataError(f"Expected users below {2**31} (got {owners.max()})")
+        owners = owners.astype(np.int64)
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners), dtype=np.int64)))
+        return cls(numbers, np.argsort(owners, kind="stable"), offsets)
+
+    @classmethod
+    def of(cls, users: UsersExamples, data: Examples) -> Self:
+        """The examples of a simulation, cut into the features that a task declares and its label.
+
+        Bytes stay bytes where ``users.scale`` is 1.
+
+        Raises:
+          DataError: an example has another number of features than ``data``.
+        """
+        width = sum(tensor.size for tensor in data.features.values())
+        if users.features.shape[1] != width:
+            raise DataError(f"Expected examples of {width} numbers, as the task declares (got {users.features.shape})")
+        numbers: npt.NDArray[Any] = users.features
+        if users.scale != 1.0:
+            numbers = numbers.astype(np.float32) * np.float32(users.scale)
+        columns, start = {data.label: users.targets}, 0
+        for name, tensor in data.features.items():
+            columns[name] = numbers[:, start : start + tensor.size].reshape(-1, *tensor.shape)
+            start += tensor.size
+        return cls(columns, users.rows, users.offsets)
+
+    @property
+    def n_users(self) -> int:
+        """How many there are."""
+        return len(self.offsets) - 1
+
+    def user(self, index: int) -> dict[str, npt.NDArray[Any]]:
+        """The columns of one user's examples, copies."""
+        rows = self.rows[self.offsets[index] : self.offsets[index + 1]]
+        return {name: numbers[rows] for name, numbers in self.columns.items()}
+
+    def first_users(self, count: int) -> ExampleColumns:
+        """The examples of the users 0 .. ``count`` - 1; the columns are shared."""
+        return ExampleColumns(self.columns, self.rows[: self.offsets[count]], self.offsets[: count + 1])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that ``load`` reads. Raises DataError: a column is called ``user``."""
+        if USER in self.columns:
+            raise DataError(f"Expected no column {USER!r}: the file says by that name whose each example is")
+        arrays: dict[str, Any] = {name: numbers[self.rows] for name, numbers in self.columns.items()}
+        arrays[USER] = np.repeat(np.arange(self.n_users, dtype=np.int64), np.diff(self.offsets))
+        np.savez_compressed(Path(path), **arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads an npz file: an array ``user`` int [n], from 0, and an array [n, ..] per column.
+
+        Raises:
+          ConfigurationError, DataError: the file is missing or damaged, or as ``of_users``.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                columns = {name: file[name] for name in file.files}
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+        except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
+            raise DataError(f"{path}: not a readable npz file of arrays of numbers") from None
+        users = columns.pop(USER, None)
+        if users is None:
+            raise DataError(f"{path}: Expected an array {USER!r} that says whose each example is")
+        try:
+            return cls.of_users(columns, users)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
