@@ -24,7 +24,8 @@ from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.numerics.arrays import Int64Array
 from odp.wire.model import Slices
 
-_NO_KEYS: Int64Array = np.zeros(0, dtype=np.int64)
+#: Of a device that asks for no rows.
+NO_KEYS: Int64Array = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,18 @@ def own_data(store: Store, model: Model, *, round: int, seed: int, now: float) -
     try:
         with np.errstate(all="ignore"):
             rows = examples(store, model.definition, now=now)
-            keys = model.client.keys(rows, round=round, seed=seed) if model.keyed else _NO_KEYS
+            keys = model.client.keys(rows, round=round, seed=seed) if model.keyed else NO_KEYS
     except StateError:
         raise
     except Exception:  # whatever it is, it follows from the data
-        nothing = LocalRows(_NO_KEYS, np.zeros(0, dtype=np.float64))
-        return OwnData(algorithm_for(model.definition).data_of(nothing), _NO_KEYS, usable=False)
+        nothing = LocalRows(NO_KEYS, np.zeros(0, dtype=np.float64))
+        return OwnData(algorithm_for(model.definition).data_of(nothing), NO_KEYS, usable=False)
     return OwnData(rows, keys, usable=True)
 
 
 def without_rows(work: Work) -> Slices:
     """What a device has of a model that it needs no rows of."""
-    return Slices(work.model.manifest.version, _NO_KEYS, np.zeros((0, 0), dtype=np.float32), {})
+    return Slices(work.model.manifest.version, NO_KEYS, np.zeros((0, 0), dtype=np.float32), {})
 
 
 def require_trainable(work: Work, slices: Slices) -> None:

@@ -38,6 +38,7 @@ from device_runtime.network.enclaves import Checked, Enclaves
 from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import NO_TOKEN, Admission
 from device_runtime.round.contribution import (
+    NO_KEYS,
     Contribution,
     OwnData,
     contribution,
@@ -186,6 +187,17 @@ class Participant:
     def own_data(self, store: Store, work: Work, *, seed: int) -> OwnData:
         """What the device holds for the round. Raises StateError where the store cannot be read."""
         return own_data(store, work.model, round=work.round, seed=seed, now=self.clock())
+
+    def dense_model(self, work: Work, traffic: Traffic) -> Slices:
+        """The model of a task that has no rows: equal for all devices, and nothing where they do not read it.
+
+        Raises ServiceError, ServiceUnavailable as ``take_part``.
+        """
+        if not work.model.reads_model:
+            return without_rows(work)
+        slices = self._retrievals.whole.fetch(work, NO_KEYS, traffic)
+        require_trainable(work, slices)
+        return slices
 
     def contribution(self, work: Work, slices: Slices, own: OwnData, *, seed: int) -> Contribution:
         """What the device contributes to the round: in time, and accepted by its enclave."""

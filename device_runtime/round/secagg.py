@@ -9,6 +9,7 @@ Steps of one device, in this order:
 1. the person's decisions and limits, the conditions       nothing was asked of anybody
 2. the transparency log, evidence of the aggregator        nothing private was sent
    the token of the round, where its issuer gives them     the same in all attempts
+   the model, where the task reads it                      the same for all devices
 3. the conditions again; time for the device's own code    the same time whatever it does
 4. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
 5. the data are read; clip, quantise, noise, mask          in memory; what cannot be computed is the empty contribution
@@ -34,7 +35,6 @@ import numpy as np
 
 from device_runtime.network.services import Traffic
 from device_runtime.round.attempts import begin_attempt, end_attempts, require_new_attempt
-from device_runtime.round.contribution import without_rows
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
@@ -55,6 +55,7 @@ from odp.errors import (
 from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.noise_source import NoiseSource
 from odp.v1 import secagg_service_pb2 as wire
+from odp.wire.model import Slices
 
 _TOKEN_BYTES = 32
 
@@ -139,6 +140,7 @@ class Seat:
         self._stepping = threading.Lock()
         self._name = wire.SecAggClient()
         self._policy_sha256, self._image_digest, self._record = b"", "", b""
+        self._slices: Slices | None = None
         #: Whether a masked vector may have left.
         self.sent = False
 
@@ -160,6 +162,7 @@ class Seat:
             if session.roster is not None and identity.public not in session.roster:
                 raise PrivacyError("this device is not on the roster of those that may take part")
             admission = self._participant.tokens.session_token(work, identity.public, secret, traffic)
+            self._slices = self._participant.dense_model(work, traffic)
             # Before the session begins: it would wait for the device.
             self._participant.before_data(store, work)
         self._policy_sha256, self._image_digest = checked.enclave.policy.sha256, checked.enclave.image_digest
@@ -267,9 +270,11 @@ class Seat:
 
     def _vector(self, store: Store, seed: int) -> tuple[Int64Array, bytes | None]:
         """The device's integers with its share of the noise, and its new local parameters."""
-        work = self._session.work
+        work, slices = self._session.work, self._slices
+        if slices is None:
+            raise StateError("the device has no seat in the session")
         own = self._participant.own_data(store, work, seed=seed)
-        found = self._participant.contribution(work, without_rows(work), own, seed=seed)
+        found = self._participant.contribution(work, slices, own, seed=seed)
         vector = np.frombuffer(found.payload, dtype="<i4").astype(np.int64)
         share = draw_share(work.model.definition, self._session.query, self._noise)
         return vector + share, found.local_parameters

@@ -175,7 +175,12 @@ class World:
         return device_runtime.Services(self.server.address, self.ca, pinned=pinned)
 
     def devices(
-        self, ratings: Ratings | None, *, count: int | None = None, **changes: object
+        self,
+        ratings: Ratings | None = None,
+        *,
+        examples: odp.ExampleColumns | None = None,
+        count: int | None = None,
+        **changes: object,
     ) -> device_runtime.Running:
         """A device host in this process that works until the task is finished."""
         settings: dict[str, object] = {
@@ -188,8 +193,9 @@ class World:
             "limits": device_runtime.Limits(min_cohort=20),
         }
         return device_runtime.start(
-            device_runtime.Config(**{**settings, **changes}), ratings=ratings, log=self.log("devices")
-        )
+            device_runtime.Config(**{**settings, **changes}), ratings=ratings, examples=examples,
+            log=self.log("devices"),
+        )  # fmt: skip
 
     def finish(self, handle: TaskHandle, devices: device_runtime.Running) -> server_pb2.TaskStatus:
         """Waits for the end of the task and stops the devices."""

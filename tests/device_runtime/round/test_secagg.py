@@ -79,6 +79,7 @@ class Table:
             roster_for=lambda terms: None, tokens=real.tokens,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
             before_data=lambda store, work: None, own_data=real.own_data, contribution=real.contribution,
+            dense_model=real.dense_model,
         )  # fmt: skip
         self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
         for path in self.paths:
@@ -452,3 +453,15 @@ def test_however_a_seat_is_left_its_secrets_are_erased(table: Table, way: str) -
     assert kept_secrets(client, [bytes(range(32))]) == []
     with pytest.raises(StateError):
         seat.next(answers[0])
+
+
+def test_a_device_that_does_not_get_the_model_joins_no_session(table: Table) -> None:
+    def away(*_: Any) -> Any:
+        raise ServiceUnavailable("the distributor is away")
+
+    table.participant.dense_model = away
+    (seat, *_) = table.seats()
+    with pytest.raises(ServiceUnavailable):
+        seat.sit_down(Traffic())
+    assert seat.leave() is None, "the host never heard of it"
+    assert ledger(table, 0) == []

@@ -1,0 +1,112 @@
+"""Federated training over the whole platform: the model of the simulation, from devices over TLS, in every mode."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from e2e.world import World, device_seeds
+
+import odp
+from device_runtime import Store, store_path
+from device_runtime.round import secagg
+from device_runtime.sdk import Environment
+from odp.algorithms.federated.terms import PARAMETERS, RELEASE
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import NoisyTensors
+from odp.enclave.reference_values import ReferenceValues
+from odp.evaluation.noise import NoNoise
+from odp.signed.task import open_task
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogFolder
+from odp.v1 import common_pb2
+
+DEVICES = 24
+FEATURES = {"image": odp.Tensor((4, 4), 0, 200, scale=1 / 255), "age": odp.Tensor((), 0, 100, 0.01)}
+DATA = odp.Examples(FEATURES, label="kind")
+MODEL = odp.Glm("multinomial", features=17, classes=3)
+
+
+def people() -> odp.UsersExamples:
+    """Users with none, one and many examples; among them numbers out of range, not a number, and unknown classes."""
+    generator = np.random.default_rng(4)
+    features = generator.integers(0, 256, (300, 17)).astype(np.float32)
+    kinds = (features[:, :16] @ generator.normal(size=(16, 3))).argmax(axis=1).astype(np.float32)
+    features[0, 3], features[1, 16], features[2, 0], kinds[3], kinds[4] = np.nan, np.inf, -np.inf, 5.0, np.nan
+    counts = generator.integers(2, 20, DEVICES)
+    counts[:3] = 0, 1, 5
+    rows = generator.integers(5, 300, counts.sum())
+    rows[1:6] = np.arange(5)
+    return odp.UsersExamples(features, kinds, rows, np.concatenate(([0], np.cumsum(counts))))
+
+
+def task(mode: str, training: odp.DPFedAvg | odp.DPSGD) -> odp.Task:
+    return odp.Task(
+        name="kinds", population="films", model=MODEL, data=DATA, training=training,
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-5),
+        cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode),
+    )  # fmt: skip
+
+
+TRAININGS = {
+    "enclave": odp.DPFedAvg(
+        rounds=3, epochs=2, batch=4, clip=0.5, clip_quantile=0.5, noise_schedule=[(1, 2.0), (2, 1.0)], server="adam",
+        server_rate=0.01,
+    ),
+    "masked": odp.DPFedAvg(rounds=2, batch=4, rate=0.5, clip_quantile=0.5, server_momentum=0.5),
+    "secagg+": odp.DPSGD(rounds=2, most_examples=8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", TRAININGS)
+def test_devices_train_the_model_of_the_simulation_in_every_mode(
+    tmp_path: Path, stack: contextlib.ExitStack, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With noise off, means differ by no more than float32 rounding can make of a kernel and of numpy: 1e-6."""
+    monkeypatch.setattr(secagg, "draw_share", lambda definition, query, source: np.zeros(query.grid.size, np.int64))
+    users = people()
+    world = World(tmp_path, **({} if mode == "secagg+" else {"noise": NoNoise()})).start(stack)
+    handle = world.connection.submit(task(mode, TRAININGS[mode]))
+    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, DATA)))
+    assert [entry.contributions for entry in status.rounds] == [DEVICES] * TRAININGS[mode].rounds
+
+    algorithm = algorithm_for(open_task(status.task))
+    server, population, seeds = algorithm.server(), algorithm.population(), device_seeds(world, DEVICES)
+    state = server.start()
+    for entry in status.rounds:
+        (tensor,) = common_pb2.Release.FromString(entry.release.release).tensors
+        networked = np.frombuffer(tensor.integers, "<i8")
+        simulated = population.contribute(server.broadcast(state), users, round=entry.round, seeds=seeds)[RELEASE]
+        assert np.count_nonzero(simulated) > MODEL.features
+        assert np.abs((networked - simulated) * tensor.step / DEVICES).max() <= 1e-6
+        tensors = {RELEASE: networked * tensor.step}
+        state = server.step(state, NoisyTensors(entry.round, tensors, DEVICES))
+    published = handle.model().dense[PARAMETERS]
+    np.testing.assert_array_equal(published, server.broadcast(state).dense[PARAMETERS])
+    assert np.abs(published).max() > 1e-3
+
+    report = audit(LogFolder(world.root / "server" / "log"), ReferenceValues.load(world.reference_values))
+    assert [found.contributions for found in report.tasks] == [(DEVICES,) * len(status.rounds)]
+    for device in range(DEVICES):
+        with Store.open(store_path(world.root / "devices", device)) as store:
+            assert store.empty_contributions() == 0
+            assert len(store.ledger()) == len(status.rounds)
+
+
+def test_a_training_with_noise_costs_its_budget_and_shows_what_was_read(
+    tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    world = World(tmp_path).start(stack)
+    asked = task("enclave", odp.DPFedAvg(rounds=2))
+    status = world.finish(
+        world.connection.submit(asked), world.devices(examples=odp.ExampleColumns.of(people(), DATA))
+    )  # fmt: skip
+    release = common_pb2.Release.FromString(status.rounds[-1].release.release)
+    assert 8.0 - 1e-4 < release.epsilon_spent <= 8.0
+    report = audit(LogFolder(world.root / "server" / "log"), ReferenceValues.load(world.reference_values))
+    assert report.tasks[0].epsilon == pytest.approx(release.epsilon_spent, rel=1e-9)
+    with odp.Device(world.root / "devices", environment=Environment(create=False, keyring=False)) as device:
+        (read,) = device.privacy()["read"]
+    assert (read["table"], read["rounds"]) == ("examples", 2)
