@@ -6,7 +6,7 @@ in L2, exactly: the test is in integers, and the sum is a sum of those integers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -65,35 +65,42 @@ class DenseQuery:
 
     def new_sum(self, *, oblivious: bool = False) -> DenseSum:
         """An empty exact sum. Dense payloads are added place by place, so it is oblivious either way."""
-        return DenseSum(self.releases[0].name, self.grid)
+        return DenseSum(self.releases[0].name, self.grid.size, largest=self.grid.units, read=self._read)
+
+    def _read(self, payloads: Sequence[bytes]) -> npt.NDArray[np.int32]:
+        return np.frombuffer(b"".join(payloads), dtype=NUMBER).reshape(len(payloads), self.grid.size)
 
 
 class DenseSum:
     """A running sum, exact: 32-bit additions into one buffer, which is emptied into 64 bits before it could wrap.
 
     ``add`` trusts that its input was checked.
+
+    Args:
+      name: of the release.
+      size: numbers of a vector.
+      largest: absolute value that a number of a checked payload has at most, below 2^31.
+      read: the numbers of checked payloads, int32 [payloads, size].
     """
 
-    def __init__(self, name: str, grid: Grid) -> None:
+    def __init__(
+        self, name: str, size: int, *, largest: int, read: Callable[[Sequence[bytes]], npt.NDArray[np.int32]]
+    ) -> None:
         self.count = 0
         self._name = name
-        self._size = grid.size
-        self._narrow = np.zeros(grid.size, dtype=np.int32)
+        self._size = size
+        self._read = read
+        self._narrow = np.zeros(size, dtype=np.int32)
         self._held = 0
-        # Each contribution moves a number by at most ``units``.
-        self._most_held = (2**31 - 1) // grid.units
+        self._most_held = (2**31 - 1) // largest
         self._wide: Int64Array | None = None
 
     def add(self, payloads: Sequence[bytes]) -> None:
         """Adds checked payloads."""
-        if self._size < _SHORT and len(payloads) > 1:
-            for start in range(0, len(payloads), self._most_held):
-                block = payloads[start : start + self._most_held]
-                matrix = np.frombuffer(b"".join(block), dtype=NUMBER).reshape(len(block), self._size)
-                self._add(matrix.sum(axis=0, dtype=np.int32), len(block))
-        else:
-            for payload in payloads:
-                self._add(np.frombuffer(payload, dtype=NUMBER), 1)
+        at_once = self._most_held if self._size < _SHORT else 1
+        for start in range(0, len(payloads), at_once):
+            rows = self._read(payloads[start : start + at_once])
+            self._add(rows[0] if len(rows) == 1 else rows.sum(axis=0, dtype=np.int32), len(rows))
         self.count += len(payloads)
 
     def totals(self) -> dict[str, Int64Array]:

@@ -4,10 +4,10 @@ A dense vector of norm at most ``clip`` is rotated, divided by ``step`` and roun
 random, without bias. After a rotation no number is much larger than ``clip / sqrt(size)``, so the range of ``width``
 bits is a few of those, and the step is small.
 
-Guarantee: whatever a device sends, a payload that ``check`` accepts has whole numbers within ``largest`` whose squares
-sum to at most ``limit``: it moves the sum, in data units, by at most ``sensitivity = step sqrt(limit)`` in L2, exactly,
-and so it moves the sum that is rotated back, since a rotation keeps norms. Noise is added to the rotated sum, on its
-grid (rule P18); rotated back, it has the same standard deviation on every number.
+Guarantee: whatever a device sends, a payload that ``RotatedQuery.check`` accepts has whole numbers within ``largest``
+whose squares sum to at most ``limit``: it moves the sum, in data units, by at most ``sensitivity = step sqrt(limit)``
+in L2, exactly, and so it moves the sum that is rotated back, since a rotation keeps norms. Noise is added to the
+rotated sum, on its grid (rule P18); rotated back, it has the same standard deviation on every number.
 
 ======================  ============================================================================================
 number                  chosen so that
@@ -33,9 +33,10 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.algorithms.dense.rotation import MOST_SIZE, Rotation, largest_power
-from odp.crypto.keyed_hash import round_hashes
-from odp.errors import ConfigurationError, ContributionRefused, DataError, Refusal
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.crypto.keyed_hash import fraction_of, round_hashes
+from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.numerics.packed_bits import pack, packed_bytes
 
 LEAST_WIDTH = 8
 LARGEST_WIDTH = 16
@@ -44,8 +45,9 @@ _OUT_OF_RANGE = 1e-3
 _TOO_LONG = 1e-6
 _STEPS_PER_DEVIATION = 64.0
 _NOISE_DEVIATIONS = 14.0
-_RANGE = 2**31
-_CHUNK = 2**16  # numbers per pass, a multiple of 8: a chunk of numbers fills whole bytes at any width
+# Sums of whole numbers below it are exact in doubles, too.
+_RANGE = 2**53
+_CHUNK = 2**16  # numbers per pass: their hashes stay in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +62,8 @@ class RotatedGrid:
       maximum: largest number of contributions.
 
     Raises:
-      ConfigurationError: a number is out of range, the noise is below 64 steps (rule P16: take a larger width), or
-        sums could leave 32 bits.
+      ConfigurationError: a number is out of range, the noise is below 64 steps (rule P16: take more bits), or sums
+        would not be exact.
     """
 
     size: int
@@ -73,17 +75,17 @@ class RotatedGrid:
     def __post_init__(self) -> None:
         _validate.integer(size=self.size, low=1, high=MOST_SIZE)
         _validate.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
-        _validate.integer(width=self.width, low=LEAST_WIDTH, high=LARGEST_WIDTH)
+        _validate.integer(upload_bits=self.width, low=LEAST_WIDTH, high=LARGEST_WIDTH)
         _validate.integer(maximum=self.maximum, low=1, high=2**28)
         if not self.noise_ratio >= _STEPS_PER_DEVIATION:
             raise ConfigurationError(
                 f"Expected the noise to be at least {_STEPS_PER_DEVIATION:.0f} steps of the grid (got "
-                f"{self.noise_ratio:.3g} at width={self.width}): take a larger width"
+                f"{self.noise_ratio:.3g} at upload_bits={self.width}): take more bits"
             )
         if not self.maximum * self.largest + _NOISE_DEVIATIONS * self.noise_ratio < _RANGE:
             raise ConfigurationError(
-                f"Expected sums of maximum={self.maximum} vectors of width={self.width} bits to fit 32 bits: lower "
-                "maximum, width or noise_multiplier"
+                f"Expected sums of maximum={self.maximum} vectors at upload_bits={self.width} to be below 2^53, noise "
+                "included: lower maximum, or take fewer bits"
             )
 
     @property
@@ -126,7 +128,7 @@ class RotatedGrid:
     @property
     def payload_bytes(self) -> int:
         """Length of a payload."""
-        return -(-self.size * self.width // 8)
+        return packed_bytes(self.size, self.width)
 
     def rotation(self, *seed: int) -> Rotation:
         """The rotation of a round, from public numbers."""
@@ -134,90 +136,68 @@ class RotatedGrid:
 
 
 def quantise(
-    grid: RotatedGrid, vectors: Float64Array, *, rotation: Rotation, round: int, seeds: npt.NDArray[np.uint64]
-) -> Int64Array:
-    """Rotated and rounded rows of ``vectors`` float64 [users, size], int64 [users, size], each within the bounds.
+    grid: RotatedGrid,
+    rows: Float32Array | Float64Array,
+    *,
+    rotation: Rotation,
+    round: int,
+    seeds: npt.NDArray[np.uint64],
+) -> Float64Array:
+    """Rotated and rounded ``rows`` [users, size] as whole numbers float64 [users, size], each row within the bounds.
 
     User ``i`` rounds by ``seeds[i]``: by a hash of (seed, round, place), in the same way whoever computes it. A vector
     that is longer than ``clip`` is scaled down to it before; one that rounding made too long is shortened after.
 
     Raises:
-      DataError: a value is not finite; nothing of it is shown.
+      DataError: a value is not finite, or a vector is longer than the largest double; nothing of it is shown.
     """
-    wrong = int(np.count_nonzero(~np.isfinite(vectors)))
-    if wrong:
-        raise DataError(f"{wrong} numbers of a contribution are not finite; correct the device's data")
+    values = rows.astype(np.float64)
     with np.errstate(over="ignore"):
-        length = np.sqrt(np.square(vectors).sum(axis=1))
-    if not np.isfinite(length).all():  # squares beyond the largest double: divide by the largest number first
-        tallest = np.abs(vectors).max(axis=1)
-        length = tallest * np.sqrt(np.square(vectors / np.where(tallest > 0.0, tallest, 1.0)[:, None]).sum(axis=1))
-    shrink = grid.clip / np.maximum(length, grid.clip)
-    rotated = rotation.apply(vectors * shrink[:, None])
-    places = np.arange(grid.size, dtype=np.int64)
-    numbers = np.empty(rotated.shape, dtype=np.int64)
-    for user, seed in enumerate(seeds):
-        for start in range(0, grid.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            uniform = (round_hashes(np.asarray(seed), round, places[part]) >> np.uint64(11)) * 2.0**-53
-            steps = np.floor(rotated[user, part] / grid.step + uniform)
-            numbers[user, part] = np.clip(steps, -grid.largest, grid.largest)
-    for user in np.flatnonzero([_squares(row) > grid.limit for row in numbers]).tolist():
-        row = numbers[user]
-        numbers[user] = np.trunc(row * (math.sqrt(grid.limit / _squares(row)) * (1.0 - 2.0**-50)))
-    return numbers
+        lengths = np.sqrt(np.einsum("up,up->u", values, values))
+    if not np.isfinite(lengths).all():
+        raise DataError("numbers of a contribution are not finite or too large; correct the device's data")
+    values *= (np.minimum(1.0, grid.clip / np.maximum(lengths, grid.clip)) / grid.step)[:, None]
+    values = rotation.apply(values)
+    per_pass = max(1, _CHUNK // max(1, len(seeds)))
+    for start in range(0, grid.size, per_pass):
+        part = values[:, start : start + per_pass]
+        places = np.arange(start, start + part.shape[1], dtype=np.int64)
+        part += fraction_of(round_hashes(seeds[:, None], round, places[None]))
+        np.floor(part, out=part)
+    np.clip(values, -grid.largest, grid.largest, out=values)
+    squares = squared_norms(values)
+    beyond = squares > grid.limit
+    if beyond.any():
+        factor = np.sqrt(grid.limit / squares[beyond]) * (1.0 - 2.0**-50)
+        values[beyond] = np.trunc(values[beyond] * factor[:, None])
+    return values
 
 
-def encode(grid: RotatedGrid, numbers: Int64Array) -> bytes:
-    """The payload of one user's numbers int64 [size]: ``width`` bits each, most significant bit first, offset by half.
+def encode(grid: RotatedGrid, numbers: Float64Array | Int64Array) -> bytes:
+    """The payload of one user's whole numbers [size]: ``width`` bits each, most significant first, offset by half.
 
     Raises:
       DataError: a number is beyond ``largest``, or there are others than ``size``.
     """
-    if numbers.shape != (grid.size,) or int(np.abs(numbers).max()) > grid.largest:
+    if numbers.shape != (grid.size,) or not np.abs(numbers).max() <= grid.largest:
         raise DataError(f"Expected {grid.size} numbers within {grid.largest}")
-    parts = []
-    for start in range(0, grid.size, _CHUNK):
-        offset = (numbers[start : start + _CHUNK] + (grid.largest + 1)).astype(">u2")
-        bits = np.unpackbits(offset.view(np.uint8).reshape(-1, 2), axis=1)[:, 16 - grid.width :]
-        parts.append(np.packbits(bits.ravel()).tobytes())
-    return b"".join(parts)
+    offset = (numbers + (grid.largest + 1)).astype(np.uint16)
+    return pack(offset[None], grid.width).tobytes()
 
 
-def decode(grid: RotatedGrid, payload: bytes) -> Int64Array:
-    """The numbers of a payload, int64 [size], within the bound: what an enclave sums.
-
-    Raises:
-      ContributionRefused: MALFORMED for a wrong length or bits after the last number, OUT_OF_BOUNDS where a number or
-        the norm is too large.
-    """
-    if len(payload) != grid.payload_bytes:
-        raise ContributionRefused(Refusal.MALFORMED)
-    data, numbers = np.frombuffer(payload, dtype=np.uint8), np.empty(grid.size, dtype=np.int64)
-    weights = (1 << np.arange(grid.width - 1, -1, -1)).astype(np.uint16)
-    for start in range(0, grid.size, _CHUNK):
-        count = min(_CHUNK, grid.size - start)
-        first, last = start * grid.width // 8, -(-(start + count) * grid.width // 8)
-        bits = np.unpackbits(data[first:last])
-        if bits[count * grid.width :].any():
-            raise ContributionRefused(Refusal.MALFORMED)
-        values = bits[: count * grid.width].reshape(count, grid.width) @ weights
-        numbers[start : start + count] = values.astype(np.int64) - (grid.largest + 1)
-    if int(numbers.min()) < -grid.largest or _squares(numbers) > grid.limit:
-        raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
-    return numbers
-
-
-def to_values(grid: RotatedGrid, total: npt.NDArray[np.number], *, rotation: Rotation) -> Float64Array:
-    """A sum of numbers, noise included, rotated back, float64 [size] in data units: post-processing."""
-    values: Float64Array = rotation.undo((total.astype(np.float64) * grid.step)[None, :])[0]
+def to_values(grid: RotatedGrid, released: Float64Array, *, rotation: Rotation) -> Float64Array:
+    """A released sum float64 [size], in data units, rotated back: post-processing."""
+    values: Float64Array = rotation.undo(released[None])[0]
     return values
 
 
-def _squares(numbers: Int64Array) -> int:
-    """The exact sum of squares of numbers within 2^15: each chunk's stays below 2^53, where doubles are exact."""
-    total = 0
-    for start in range(0, len(numbers), _CHUNK):
-        wide = numbers[start : start + _CHUNK].astype(np.float64)
-        total += int(wide @ wide)
+def squared_norms(numbers: npt.NDArray[np.number]) -> Int64Array:
+    """The exact sum of squares of each row of whole numbers within 2^15, int64 [rows].
+
+    Each chunk's sum stays below 2^53, where doubles add and multiply whole numbers without rounding, in any order.
+    """
+    total = np.zeros(len(numbers), dtype=np.int64)
+    for start in range(0, numbers.shape[1], _CHUNK):
+        wide = numbers[:, start : start + _CHUNK].astype(np.float64)
+        total += np.einsum("up,up->u", wide, wide).astype(np.int64)
     return total

@@ -79,29 +79,33 @@ class Rotation:
         self.size = size
         self.power = largest_power(size)
         key = key_of("rotation", *seed)
-        passes = 1 if self.power == size else 2
-        self._signs = [_signs(key, number, self.power) for number in range(passes)]
+        self._starts = [0] if self.power == size else [0, size - self.power]
+        self._signs = [_signs(key, number, self.power) for number in range(len(self._starts))]
 
     def apply(self, vectors: _Floats) -> _Floats:
         """Rotated rows of ``vectors`` float32 or float64 [rows, size], of the same type."""
         self._require(vectors)
-        scale = vectors.dtype.type(self.power**-0.5)
         result = vectors.copy()
-        for start, signs in zip((0, self.size - self.power), self._signs, strict=False):
+        for start, signs in zip(self._starts, self._signs, strict=True):
             part = result[:, start : start + self.power]
-            part[...] = transform(part * (signs * scale))
+            part *= signs
+            part[...] = self._mixed(part)
         return result
 
     def undo(self, vectors: _Floats) -> _Floats:
         """The rows that ``apply`` rotated, up to float rounding."""
         self._require(vectors)
-        scale = vectors.dtype.type(self.power**-0.5)
         result = vectors.copy()
-        steps = list(zip((0, self.size - self.power), self._signs, strict=False))
-        for start, signs in reversed(steps):
+        for start, signs in zip(reversed(self._starts), reversed(self._signs), strict=True):
             part = result[:, start : start + self.power]
-            part[...] = transform(part.copy()) * (signs * scale)
+            part[...] = self._mixed(part)
+            part *= signs
         return result
+
+    def _mixed(self, part: _Floats) -> _Floats:
+        mixed = transform(part)
+        mixed *= mixed.dtype.type(self.power**-0.5)
+        return mixed
 
     def _require(self, vectors: npt.NDArray[np.generic]) -> None:
         if vectors.ndim != 2 or vectors.shape[1] != self.size:
