@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from odp.v1 import statistics_pb2 as odp_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16odp/v1/federated.proto\x12\x06odp.v1\x1a\x17odp/v1/statistics.proto\"\xdc\x01\n\x11\x46\x65\x64\x65ratedTraining\x12)\n\x05local\x18\x01 \x01(\x0b\x32\x1a.odp.v1.LocalTrainingTerms\x12,\n\x06server\x18\x02 \x01(\x0b\x32\x1c.odp.v1.ServerOptimizerTerms\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\x12\x0e\n\x06\x63ohort\x18\x04 \x01(\x01\x12#\n\x06\x62locks\x18\x05 \x03(\x0b\x32\x13.odp.v1.DenseRounds\x12+\n\radaptive_clip\x18\x06 \x01(\x0b\x32\x14.odp.v1.AdaptiveClip\">\n\x0c\x41\x64\x61ptiveClip\x12\x10\n\x08quantile\x18\x01 \x01(\x01\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"@\n\x0b\x44\x65nseRounds\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12!\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"\xcc\x01\n\x08GlmModel\x12\'\n\x06\x66\x61mily\x18\x01 \x01(\x0e\x32\x17.odp.v1.GlmModel.Family\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x03 \x01(\r\"t\n\x06\x46\x61mily\x12\x16\n\x12\x46\x41MILY_UNSPECIFIED\x10\x00\x12\x11\n\rFAMILY_LINEAR\x10\x01\x12\x13\n\x0f\x46\x41MILY_LOGISTIC\x10\x02\x12\x16\n\x12\x46\x41MILY_MULTINOMIAL\x10\x03\x12\x12\n\x0e\x46\x41MILY_POISSON\x10\x04\"|\n\x0c\x45xamplesData\x12\r\n\x05table\x18\x01 \x01(\t\x12\'\n\x08\x66\x65\x61tures\x18\x02 \x03(\x0b\x32\x15.odp.v1.TensorFeature\x12\r\n\x05label\x18\x03 \x01(\t\x12\x11\n\tlabel_low\x18\x04 \x01(\x01\x12\x12\n\nlabel_high\x18\x05 \x01(\x01\"V\n\rTensorFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\r\n\x05scale\x18\x05 \x01(\x01\"j\n\x12LocalTrainingTerms\x12\x0c\n\x04rate\x18\x01 \x01(\x01\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\r\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\r\x12\x15\n\rmost_examples\x18\x04 \x01(\r\x12\x10\n\x08proximal\x18\x05 \x01(\x01\"\xdc\x01\n\x14ServerOptimizerTerms\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.odp.v1.ServerOptimizerTerms.Kind\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x10\n\x08momentum\x18\x03 \x01(\x01\x12\x15\n\rsecond_moment\x18\x04 \x01(\x01\x12\x12\n\nadaptivity\x18\x05 \x01(\x01\"H\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0c\n\x08KIND_SGD\x10\x01\x12\r\n\tKIND_ADAM\x10\x02\x12\r\n\tKIND_YOGI\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16odp/v1/federated.proto\x12\x06odp.v1\x1a\x17odp/v1/statistics.proto\"\xdc\x01\n\x11\x46\x65\x64\x65ratedTraining\x12)\n\x05local\x18\x01 \x01(\x0b\x32\x1a.odp.v1.LocalTrainingTerms\x12,\n\x06server\x18\x02 \x01(\x0b\x32\x1c.odp.v1.ServerOptimizerTerms\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\x12\x0e\n\x06\x63ohort\x18\x04 \x01(\x01\x12#\n\x06\x62locks\x18\x05 \x03(\x0b\x32\x13.odp.v1.DenseRounds\x12+\n\radaptive_clip\x18\x06 \x01(\x0b\x32\x14.odp.v1.AdaptiveClip\">\n\x0c\x41\x64\x61ptiveClip\x12\x10\n\x08quantile\x18\x01 \x01(\x01\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"g\n\x0b\x44\x65nseRounds\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12!\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x12.odp.v1.DenseTerms\x12%\n\x07rotated\x18\x03 \x01(\x0b\x32\x14.odp.v1.RotatedTerms\"\\\n\x0cRotatedTerms\x12\x0c\n\x04\x63lip\x18\x01 \x01(\x01\x12\x13\n\x0bupload_bits\x18\x02 \x01(\r\x12\x18\n\x10noise_multiplier\x18\x03 \x01(\x01\x12\x0f\n\x07maximum\x18\x04 \x01(\r\"\xcc\x01\n\x08GlmModel\x12\'\n\x06\x66\x61mily\x18\x01 \x01(\x0e\x32\x17.odp.v1.GlmModel.Family\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x03 \x01(\r\"t\n\x06\x46\x61mily\x12\x16\n\x12\x46\x41MILY_UNSPECIFIED\x10\x00\x12\x11\n\rFAMILY_LINEAR\x10\x01\x12\x13\n\x0f\x46\x41MILY_LOGISTIC\x10\x02\x12\x16\n\x12\x46\x41MILY_MULTINOMIAL\x10\x03\x12\x12\n\x0e\x46\x41MILY_POISSON\x10\x04\"|\n\x0c\x45xamplesData\x12\r\n\x05table\x18\x01 \x01(\t\x12\'\n\x08\x66\x65\x61tures\x18\x02 \x03(\x0b\x32\x15.odp.v1.TensorFeature\x12\r\n\x05label\x18\x03 \x01(\t\x12\x11\n\tlabel_low\x18\x04 \x01(\x01\x12\x12\n\nlabel_high\x18\x05 \x01(\x01\"V\n\rTensorFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\r\n\x05scale\x18\x05 \x01(\x01\"j\n\x12LocalTrainingTerms\x12\x0c\n\x04rate\x18\x01 \x01(\x01\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\r\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\r\x12\x15\n\rmost_examples\x18\x04 \x01(\r\x12\x10\n\x08proximal\x18\x05 \x01(\x01\"\xdc\x01\n\x14ServerOptimizerTerms\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.odp.v1.ServerOptimizerTerms.Kind\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x10\n\x08momentum\x18\x03 \x01(\x01\x12\x15\n\rsecond_moment\x18\x04 \x01(\x01\x12\x12\n\nadaptivity\x18\x05 \x01(\x01\"H\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0c\n\x08KIND_SGD\x10\x01\x12\r\n\tKIND_ADAM\x10\x02\x12\r\n\tKIND_YOGI\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,19 +37,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADAPTIVECLIP']._serialized_start=282
   _globals['_ADAPTIVECLIP']._serialized_end=344
   _globals['_DENSEROUNDS']._serialized_start=346
-  _globals['_DENSEROUNDS']._serialized_end=410
-  _globals['_GLMMODEL']._serialized_start=413
-  _globals['_GLMMODEL']._serialized_end=617
-  _globals['_GLMMODEL_FAMILY']._serialized_start=501
-  _globals['_GLMMODEL_FAMILY']._serialized_end=617
-  _globals['_EXAMPLESDATA']._serialized_start=619
-  _globals['_EXAMPLESDATA']._serialized_end=743
-  _globals['_TENSORFEATURE']._serialized_start=745
-  _globals['_TENSORFEATURE']._serialized_end=831
-  _globals['_LOCALTRAININGTERMS']._serialized_start=833
-  _globals['_LOCALTRAININGTERMS']._serialized_end=939
-  _globals['_SERVEROPTIMIZERTERMS']._serialized_start=942
-  _globals['_SERVEROPTIMIZERTERMS']._serialized_end=1162
-  _globals['_SERVEROPTIMIZERTERMS_KIND']._serialized_start=1090
-  _globals['_SERVEROPTIMIZERTERMS_KIND']._serialized_end=1162
+  _globals['_DENSEROUNDS']._serialized_end=449
+  _globals['_ROTATEDTERMS']._serialized_start=451
+  _globals['_ROTATEDTERMS']._serialized_end=543
+  _globals['_GLMMODEL']._serialized_start=546
+  _globals['_GLMMODEL']._serialized_end=750
+  _globals['_GLMMODEL_FAMILY']._serialized_start=634
+  _globals['_GLMMODEL_FAMILY']._serialized_end=750
+  _globals['_EXAMPLESDATA']._serialized_start=752
+  _globals['_EXAMPLESDATA']._serialized_end=876
+  _globals['_TENSORFEATURE']._serialized_start=878
+  _globals['_TENSORFEATURE']._serialized_end=964
+  _globals['_LOCALTRAININGTERMS']._serialized_start=966
+  _globals['_LOCALTRAININGTERMS']._serialized_end=1072
+  _globals['_SERVEROPTIMIZERTERMS']._serialized_start=1075
+  _globals['_SERVEROPTIMIZERTERMS']._serialized_end=1295
+  _globals['_SERVEROPTIMIZERTERMS_KIND']._serialized_start=1223
+  _globals['_SERVEROPTIMIZERTERMS_KIND']._serialized_end=1295
 # @@protoc_insertion_point(module_scope)

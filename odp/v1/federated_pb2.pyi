@@ -35,12 +35,26 @@ class AdaptiveClip(_message.Message):
     def __init__(self, quantile: _Optional[float] = ..., rate: _Optional[float] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class DenseRounds(_message.Message):
-    __slots__ = ("rounds", "dense")
+    __slots__ = ("rounds", "dense", "rotated")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
+    ROTATED_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     dense: _statistics_pb2.DenseTerms
-    def __init__(self, rounds: _Optional[int] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
+    rotated: RotatedTerms
+    def __init__(self, rounds: _Optional[int] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ..., rotated: _Optional[_Union[RotatedTerms, _Mapping]] = ...) -> None: ...
+
+class RotatedTerms(_message.Message):
+    __slots__ = ("clip", "upload_bits", "noise_multiplier", "maximum")
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_BITS_FIELD_NUMBER: _ClassVar[int]
+    NOISE_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    clip: float
+    upload_bits: int
+    noise_multiplier: float
+    maximum: int
+    def __init__(self, clip: _Optional[float] = ..., upload_bits: _Optional[int] = ..., noise_multiplier: _Optional[float] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class GlmModel(_message.Message):
     __slots__ = ("family", "features", "classes")

@@ -71,6 +71,14 @@ class DenseQuery:
         return np.frombuffer(b"".join(payloads), dtype=NUMBER).reshape(len(payloads), self.grid.size)
 
 
+class SampledDenseQuery(DenseQuery):
+    """``odp.algorithms.seam.SampledQuery`` of one release."""
+
+    def __init__(self, name: str, grid: Grid) -> None:
+        super().__init__(name, grid)
+        self.empty_payload = bytes(grid.payload_bytes)
+
+
 class DenseSum:
     """A running sum, exact: 32-bit additions into one buffer, which is emptied into 64 bits before it could wrap.
 

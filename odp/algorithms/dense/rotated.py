@@ -27,16 +27,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.aggregation.table import mode_of
 from odp.algorithms.dense.rotation import MOST_SIZE, Rotation, largest_power
 from odp.crypto.keyed_hash import fraction_of, round_hashes
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.numerics.packed_bits import pack, packed_bytes
+
+if TYPE_CHECKING:
+    from odp.v1 import common_pb2, federated_pb2
 
 LEAST_WIDTH = 8
 LARGEST_WIDTH = 16
@@ -88,6 +93,27 @@ class RotatedGrid:
                 "included: lower maximum, or take fewer bits"
             )
 
+    @classmethod
+    def of(cls, terms: federated_pb2.RotatedTerms, cohort: common_pb2.CohortTerms, *, size: int) -> RotatedGrid:
+        """The grid of a task definition.
+
+        Raises:
+          ConfigurationError: as the class and ``require_unmasked``.
+        """
+        require_unmasked(cohort, upload_bits=terms.upload_bits)
+        return cls(
+            size=size, clip=terms.clip, width=terms.upload_bits, noise_multiplier=terms.noise_multiplier,
+            maximum=terms.maximum,
+        )  # fmt: skip
+
+    def to_proto(self) -> federated_pb2.RotatedTerms:
+        """Its numbers in a task definition."""
+        from odp.v1 import federated_pb2
+
+        return federated_pb2.RotatedTerms(
+            clip=self.clip, upload_bits=self.width, noise_multiplier=self.noise_multiplier, maximum=self.maximum
+        )
+
     @property
     def largest(self) -> int:
         """The largest absolute value of a number."""
@@ -133,6 +159,20 @@ class RotatedGrid:
     def rotation(self, *seed: int) -> Rotation:
         """The rotation of a round, from public numbers."""
         return Rotation(self.size, *seed)
+
+
+def require_unmasked(cohort: common_pb2.CohortTerms, *, upload_bits: int) -> None:
+    """Returns if contributions of a cohort may have fewer than 32 bits per number.
+
+    Raises:
+      ConfigurationError: its aggregation hides each number under a mask of 32 bits.
+    """
+    mode = mode_of(cohort)
+    if mode.dense_only:
+        raise ConfigurationError(
+            f"Expected upload_bits={upload_bits} to be left out with aggregation={mode.name!r}: a masked number has 32 "
+            "bits; or take aggregation='enclave'"
+        )
 
 
 def quantise(

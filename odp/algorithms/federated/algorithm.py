@@ -48,16 +48,18 @@ class FederatedAlgorithm(Algorithm):
         return FederatedClient(self.terms())
 
     def query(self, round: int) -> Query:
-        from odp.algorithms.federated.query import UpdateQuery
+        from odp.algorithms.federated.query import update_query
 
-        return UpdateQuery(self.terms().grid(round))
+        return update_query(self.terms().upload(round))
 
     def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
-        from odp.algorithms.federated.query import UpdateQuery
+        from odp.algorithms.dense.uploads import upload_of
+        from odp.algorithms.federated.query import update_query
 
         planned: list[tuple[DeclaredRelease, ...]] = []
         for block in self.terms().blocks:
-            planned += [UpdateQuery(block.grid).releases] * block.rounds
+            releases = update_query(upload_of(block.grid, len(planned))).releases
+            planned += [releases] * block.rounds
         return planned
 
     def population(self) -> Population[Any]:

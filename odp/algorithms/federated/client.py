@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from odp.algorithms.dense.grid import NUMBER, quantise_rows
 from odp.algorithms.federated.terms import PARAMETERS, ROWS, Terms
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
@@ -27,7 +26,8 @@ class FederatedClient:
 
     def empty(self, round: int) -> bytes:
         """Zeros."""
-        return bytes(self._terms.grid(round).payload_bytes)
+        upload = self._terms.upload(round)
+        return upload.payload(np.zeros(upload.size))
 
     def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
         """None: int64 [0]."""
@@ -40,7 +40,7 @@ class FederatedClient:
           ConfigurationError: as ``check_model``.
         """
         terms, rows = self._terms, data[ROWS]
-        grid, start = terms.grid(round), self._start(slices.dense)
+        upload, start = terms.upload(round), self._start(slices.dense)
         features = terms.examples.matrix(rows.features, examples=len(rows.values))
         targets = terms.examples.labels(rows.values, classes=terms.model.classes_range is not None)
         usable = terms.model.usable(features, targets)
@@ -48,8 +48,7 @@ class FederatedClient:
             start, features[usable], targets[usable], terms.local, seed=seed, round=round
         )  # fmt: skip
         values = terms.contributions(moved[None], terms.clip_of(slices.dense))
-        steps = quantise_rows(grid, values, round=round, seeds=np.array([seed], dtype=np.uint64))
-        return steps[0].astype(NUMBER).tobytes(), b""
+        return upload.payload(upload.numbers(values, seeds=np.array([seed], dtype=np.uint64))[0]), b""
 
     def _start(self, dense: Mapping[str, Float32Array]) -> Float32Array:
         if PARAMETERS not in dense:

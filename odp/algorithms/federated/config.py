@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from odp import _validate
 from odp.algorithms.choices import TrainingData
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
+from odp.algorithms.dense.rotated import LARGEST_WIDTH, LEAST_WIDTH, RotatedGrid, require_unmasked
 from odp.algorithms.federated.terms import MOST_BLOCKS, MOST_ROUNDS, OPTIMIZERS, joint_clip
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
@@ -44,6 +45,8 @@ class FederatedTraining(abc.ABC):
       noise_schedule: blocks (rounds, noise relative to the other blocks) in place of equal noise; their rounds sum to
         ``rounds``. Much noise early and little late helps where late updates are small.
       divisor: of a sum; None is the expected number of contributions that count. Public and fixed.
+      upload_bits: per number of a contribution, 8 to 16: it is rotated and rounded at random, and the noise is a little
+        more. None for 32 bits.
 
     Raises:
       ConfigurationError: a number is out of range.
@@ -65,6 +68,7 @@ class FederatedTraining(abc.ABC):
     adaptivity: float = 1e-3
     noise_schedule: Sequence[Sequence[float]] | None = None
     divisor: float | None = None
+    upload_bits: int | None = None
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=MOST_ROUNDS, rounds=self.rounds)
@@ -76,6 +80,8 @@ class FederatedTraining(abc.ABC):
         self.optimizer()
         if self.divisor is not None:
             _validate.within(low=1.0, high=1e9, divisor=self.divisor)
+        if self.upload_bits is not None:
+            _validate.integer(low=LEAST_WIDTH, high=LARGEST_WIDTH, upload_bits=self.upload_bits)
         if self.noise_schedule is not None:
             object.__setattr__(self, "noise_schedule", tuple(map(tuple, self.noise_schedule)))
         self._blocks()
@@ -163,6 +169,8 @@ class FederatedTraining(abc.ABC):
             raise ConfigurationError(
                 "Expected epsilon to be finite; odp.simulate(.., noise=False) shows a training without noise"
             )
+        if self.upload_bits is not None:
+            require_unmasked(cohort, upload_bits=self.upload_bits)
         adaptive = self.clip_quantile is not None
         size, sharers = model_of(definition).size + adaptive, noise_sharers(cohort)
         sampling = sampling_of(definition)
@@ -190,19 +198,22 @@ class FederatedTraining(abc.ABC):
                 federated_pb2.AdaptiveClip(quantile=self.clip_quantile, rate=self.clip_rate, weight=weight)
             )
             bound = joint_clip(weight)
-        return [
-            federated_pb2.DenseRounds(
-                rounds=rounds,
-                dense=Grid.chosen(
-                    size=size,
-                    clip=bound,
-                    noise_std=bound * multiplier,
-                    maximum=min(most, MAX_CONTRIBUTIONS),
-                    sharers=sharers,
-                ).to_proto(),
-            )
-            for (rounds, _), multiplier in zip(blocks, multipliers, strict=True)
-        ]
+        most = min(most, MAX_CONTRIBUTIONS)
+        resolved = []
+        for (rounds, _), multiplier in zip(blocks, multipliers, strict=True):
+            made = federated_pb2.DenseRounds(rounds=rounds)
+            if self.upload_bits is None:
+                grid = Grid.chosen(
+                    size=size, clip=bound, noise_std=bound * multiplier, maximum=most, sharers=sharers
+                )  # fmt: skip
+                made.dense.CopyFrom(grid.to_proto())
+            else:
+                few = RotatedGrid(
+                    size=size, clip=bound, width=self.upload_bits, noise_multiplier=multiplier, maximum=most
+                )  # fmt: skip
+                made.rotated.CopyFrom(few.to_proto())
+            resolved.append(made)
+        return resolved
 
 
 def _write_classes(definition: common_pb2.TaskDefinition) -> None:

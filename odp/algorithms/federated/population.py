@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dense.grid import quantise_rows
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
 from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
@@ -47,10 +46,10 @@ class FederatedPopulation:
         terms = self._terms
         if len(seeds) != users.n_users:
             raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
-        grid, start = terms.grid(round), terms.parameters(broadcast.dense[PARAMETERS])
+        upload, start = terms.upload(round), terms.parameters(broadcast.dense[PARAMETERS])
         usable = self._prepared(users)
-        total = np.zeros(grid.size)
-        block = max(1, _NUMBERS // grid.size)
+        total = np.zeros(upload.size)
+        block = max(1, _NUMBERS // upload.size)
         moved = np.empty((block, terms.model.size), dtype=np.float32)
         clip = terms.clip_of(broadcast.dense)
         for first in range(0, users.n_users, block):
@@ -62,7 +61,7 @@ class FederatedPopulation:
             )  # fmt: skip
             values = terms.contributions(found, clip)
             # Exact: whole numbers, whose sums stay below 2^53.
-            total += quantise_rows(grid, values, round=round, seeds=own).sum(axis=0)
+            total += upload.numbers(values, seeds=own).sum(axis=0)
             if progress is not None:
                 progress(chosen.stop)
         return {RELEASE: total.astype(np.int64)}

@@ -12,20 +12,20 @@ A user's contribution keeps this bound in L2, in integers on the grid, whatever 
 contribution is zero. So a sum moves by at most the sensitivity, exactly, and the clip norm is no number of the query.
 Difference and bit are one vector with one bound: their joint sensitivity is charged (rule P8).
 
+With ``upload_bits``, contributions are rotated and rounded to few bits, and so is the release. The sensitivity is then
+that of ``odp.algorithms.dense.rotated``, above the bound by what rounding adds, and the noise grows with it.
+
 Source: McMahan et al. 2018, "Learning differentially private recurrent language models", algorithm 1, with fixed
 denominators.
 """
 
 from __future__ import annotations
 
-from odp.algorithms.dense.grid import Grid
-from odp.algorithms.dense.query import DenseQuery
+from odp.algorithms.dense.uploads import Upload
 from odp.algorithms.federated.terms import RELEASE
+from odp.algorithms.seam import SampledQuery
 
 
-class UpdateQuery(DenseQuery):
-    """``odp.algorithms.seam.SampledQuery`` of one round."""
-
-    def __init__(self, grid: Grid) -> None:
-        super().__init__(RELEASE, grid)
-        self.empty_payload = bytes(grid.payload_bytes)
+def update_query(upload: Upload) -> SampledQuery:
+    """The query of a round whose contributions travel as ``upload``."""
+    return upload.query(RELEASE)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
+from odp.aggregation.table import ENCLAVE
+from odp.algorithms.dense.rotated import LARGEST_WIDTH
 from odp.algorithms.federated.config import FederatedTraining
 from odp.models.examples import Examples, Tensor
 from odp.models.glm import Glm
@@ -16,17 +19,22 @@ _FEATURES = 3
 def aggregated_by(
     training: FederatedTraining, aggregations: Mapping[str, int]
 ) -> tuple[common_pb2.TaskDefinition, ...]:
-    """A task of ``training``, of one round, per way of aggregation; ``aggregations`` has the fewest contributions."""
+    """A task of ``training``, of one round, per way of aggregation and of upload; ``aggregations`` has the fewest
+    contributions of each.
+    """
+    few_bits = dataclasses.replace(training, upload_bits=LARGEST_WIDTH)
+    ways = [(training, *way) for way in aggregations.items()]
+    ways += [(few_bits, name, clients) for name, clients in aggregations.items() if name == ENCLAVE]
     return tuple(
         Task(
             name="rehearsal",
             model=Glm("linear", _FEATURES),
             data=Examples({"x": Tensor((_FEATURES,), -1.0, 1.0)}, label_low=-1.0, label_high=1.0),
             privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
-            training=training,
+            training=choices,
             cohort=Cohort(minimum=clients, goal=clients, aggregation=name),
         ).definition()
-        for name, clients in aggregations.items()
+        for choices, name, clients in ways
     )
 
 

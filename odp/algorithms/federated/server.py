@@ -59,7 +59,8 @@ class FederatedServer:
         round, vectors, clip = self._unpacked(state)
         if release.round != round or round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {round}, of {self.rounds} rounds")
-        terms, released = self._terms, release.tensors[RELEASE]
+        terms = self._terms
+        released = terms.upload(round).values(release.tensors[RELEASE])
         norm = terms.clip if clip is None else clip.clip
         mean = released[: terms.model.size] * (norm / terms.cohort)
         moments, move = terms.optimizer.step(vectors[1:], mean)

@@ -12,6 +12,8 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
+from odp.algorithms.dense.rotated import RotatedGrid
+from odp.algorithms.dense.uploads import Upload, upload_of
 from odp.errors import ConfigurationError
 from odp.models.examples import ExamplesTerms
 from odp.models.local_training import LocalTraining
@@ -59,7 +61,7 @@ class Block:
     """Equal rounds, and the grid of their contributions."""
 
     rounds: int
-    grid: Grid
+    grid: Grid | RotatedGrid
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,14 @@ class Terms:
         """Of all blocks."""
         return sum(block.rounds for block in self.blocks)
 
-    def grid(self, round: int) -> Grid:
-        """Of a round's contributions. Raises ConfigurationError where the task has no such round."""
+    def upload(self, round: int) -> Upload:
+        """How a round's contributions travel. Raises ConfigurationError where the task has no such round."""
         _validate.integer(low=0, high=self.rounds - 1, round=round)
+        first = 0
         for block in self.blocks:
-            if round < block.rounds:
-                return block.grid
-            round -= block.rounds
+            if round < first + block.rounds:
+                return upload_of(block.grid, round)
+            first += block.rounds
         raise ConfigurationError("unreachable: the blocks are shorter than their sum")
 
     def contributions(self, moved: Float32Array, clip: float) -> Float64Array:
@@ -214,7 +217,14 @@ def _blocks(
     blocks = []
     for one in given:
         _validate.integer(low=1, high=MOST_ROUNDS, rounds=one.rounds)
-        _validate.within(low=bound, high=bound, dense_clip=one.dense.clip)
-        blocks.append(Block(one.rounds, Grid.of(one.dense, cohort, size=numbers)))
+        if one.HasField("dense") is one.HasField("rotated"):
+            raise ConfigurationError("Expected every block of rounds to be either dense or rotated")
+        grid: Grid | RotatedGrid
+        if one.HasField("rotated"):
+            grid = RotatedGrid.of(one.rotated, cohort, size=numbers)
+        else:
+            grid = Grid.of(one.dense, cohort, size=numbers)
+        _validate.within(low=bound, high=bound, dense_clip=grid.clip)
+        blocks.append(Block(one.rounds, grid))
     _validate.integer(low=1, high=MOST_ROUNDS, rounds=sum(block.rounds for block in blocks))
     return tuple(blocks)
