@@ -37,6 +37,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "aggregator": ("benchmarks.aggregator", "contributions per second into a real aggregator, beside bare gRPC"),
     "dpam": ("benchmarks.dpam", "a full sweep of DPAM beside the machine's own matrix product, memory, other programs"),
     "dense": ("benchmarks.dense", "contributions of a million numbers: sum, and ingest beside a bare gRPC stream"),
+    "uploads": ("benchmarks.uploads", "federated training with 8 to 32 bits per number: accuracy, bytes, time"),
     "secagg": (
         "benchmarks.secagg",
         "secure aggregation beside its keystream, and whole rounds beside a plain protocol",

@@ -19,6 +19,7 @@ MOST_BITS = 16
 
 _GROUP = 8
 _GROUPS = 2**13  # per pass: its wider copies stay in the processor's cache
+_WHOLE_BYTES = {8: np.dtype("u1"), 16: np.dtype(">u2")}
 _WINDOW = 24  # bits of three bytes, in which a number of 16 bits lies wherever it begins
 
 
@@ -30,6 +31,8 @@ def packed_bytes(count: int, width: int) -> int:
 def pack(numbers: npt.NDArray[np.uint16], width: int) -> npt.NDArray[np.uint8]:
     """The rows of ``numbers`` [rows, count], each below 2^width, as uint8 [rows, bytes]."""
     rows, count = numbers.shape
+    if width in _WHOLE_BYTES:
+        return numbers.astype(_WHOLE_BYTES[width]).view(np.uint8).reshape(rows, packed_bytes(count, width))
     packed = np.zeros((rows, packed_bytes(count, width)), dtype=np.uint8)
     for first in range(0, count, _GROUP * _GROUPS):
         part = numbers[:, first : first + _GROUP * _GROUPS]
@@ -52,6 +55,9 @@ def pack(numbers: npt.NDArray[np.uint16], width: int) -> npt.NDArray[np.uint8]:
 def unpack(packed: npt.NDArray[np.uint8], count: int, width: int) -> npt.NDArray[np.uint16]:
     """The numbers of rows uint8 [rows, bytes], uint16 [rows, count]: the inverse of ``pack``."""
     rows = len(packed)
+    if width in _WHOLE_BYTES:
+        whole: npt.NDArray[np.uint16] = np.ascontiguousarray(packed).view(_WHOLE_BYTES[width]).astype(np.uint16)
+        return whole.reshape(rows, count)
     numbers = np.empty((rows, count), dtype=np.uint16)
     mask = np.uint32((1 << width) - 1)
     for first in range(0, count, _GROUP * _GROUPS):

@@ -24,7 +24,7 @@ def test_a_row_is_one_binary_number_from_the_left(width: int, count: int, rows: 
     assert not spare_bits(packed, count, width).any()
 
 
-@pytest.mark.parametrize("width", [8, 11, 16])
+@pytest.mark.parametrize("width", [3, 11, 15])
 def test_long_rows_are_packed_in_passes(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = np.random.default_rng(width).integers(0, 2**width, size=(2, 1003)).astype(np.uint16)
     packed = pack(numbers, width)
