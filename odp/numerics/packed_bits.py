@@ -12,6 +12,8 @@ the k-th number of all groups. The bits after a row's last number are zero.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,7 +21,7 @@ MOST_BITS = 16
 
 _GROUP = 8
 _GROUPS = 2**13  # per pass: its wider copies stay in the processor's cache
-_WHOLE_BYTES = {8: np.dtype("u1"), 16: np.dtype(">u2")}
+_WHOLE_BYTES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 16: np.dtype(">u2")}
 _WINDOW = 24  # bits of three bytes, in which a number of 16 bits lies wherever it begins
 
 
