@@ -37,6 +37,11 @@ class ServiceCode:
     name: str | None
     sources: dict[str, tuple[str, bool]] = field(repr=False)
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What may be loaded for it, beside the standard library."""
+        return LIBRARIES
+
     @classmethod
     def load(cls, path: Path, *, name: str | None = None) -> ServiceCode:
         """Reads a module file, or the Python files of a package folder; links are not followed.

@@ -32,7 +32,7 @@ class CallLimits:
         _validate.within(low=0.01, high=600.0, seconds=self.seconds)
         _validate.integer(low=1, high=600, processor_seconds=self.processor_seconds)
         _validate.integer(low=2**20, high=2**36, memory_bytes=self.memory_bytes)
-        _validate.integer(low=2**10, high=2**26, output_bytes=self.output_bytes)
+        _validate.integer(low=2**10, high=2**27, output_bytes=self.output_bytes)
         _validate.integer(low=0, high=2**20, reads=self.reads)
         _validate.integer(low=0, high=2**32, read_bytes=self.read_bytes)
         _validate.integer(low=1, high=1000, failures=self.failures)

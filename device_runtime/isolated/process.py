@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import odp.isolated.template as template_module
-from device_runtime.isolated.code import LIBRARIES, ServiceCode
+from device_runtime.isolated.code import ServiceCode
 from device_runtime.isolated.limits import CallLimits
 from odp.errors import ConfigurationError, StateError
 from odp.isolated.walls import RESTRICTIONS, broken_promises
@@ -84,7 +84,7 @@ class Template:
         try:
             wanted = ["odp.isolated", *code.imports()]
             request = {
-                "paths": _paths(wanted),
+                "paths": _paths(wanted, code.libraries),
                 "preload": wanted,
                 "sources": code.sources,
                 "module": code.module,
@@ -193,8 +193,8 @@ def _start(control: socket.socket) -> subprocess.Popen[bytes]:
         raise StateError(f"the service's processes could not be started: {error.strerror or error}") from error
 
 
-def _paths(wanted: Sequence[str]) -> list[str]:
-    """Folders of the libraries among ``wanted``."""
-    tops = sorted({name.partition(".")[0] for name in wanted} & set(LIBRARIES))
+def _paths(wanted: Sequence[str], libraries: Sequence[str]) -> list[str]:
+    """Folders of the ``libraries`` among ``wanted``."""
+    tops = sorted({name.partition(".")[0] for name in wanted} & set(libraries))
     found = [importlib.util.find_spec(name) for name in tops]
     return sorted({str(Path(spec.origin).parents[1]) for spec in found if spec is not None and spec.origin})

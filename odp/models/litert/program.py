@@ -59,6 +59,11 @@ class TensorSpec:
         _validate.one_of(DTYPES, dtype=self.dtype)
         _checked_shape(self.name, self.shape)
 
+    @property
+    def size(self) -> int:
+        """Numbers of one example."""
+        return math.prod(self.shape)
+
 
 @dataclass(frozen=True)
 class Parameter:

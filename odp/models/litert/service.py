@@ -5,6 +5,8 @@ whatever fails in it is, outside, a call that failed, and the device sends the e
 the batches and no seed. What comes back is the program's word: ``difference_of`` reads it, and the contribution is
 clipped as any other.
 
+Arrays travel as local data of the call, in pieces, so that no message is long; the difference comes back in one.
+
 Needs ai-edge-litert in the template that processes are copied from (``PRELOADED``).
 """
 
@@ -27,6 +29,11 @@ PRELOADED = (
     "base64", "binascii", "json", "numpy", "flatbuffers", "ai_edge_litert.interpreter", "odp.models.litert.runner",
     "odp.models.litert.warm", "odp.models.litert.service",
 )  # fmt: skip
+#: Libraries of it that other services' processes do not have.
+LIBRARIES = ("ai_edge_litert", "flatbuffers")
+
+_PIECE = 12 * 2**20
+_START, _PROGRAM, _TARGETS, _ROWS, _LENGTHS = "start", "program", "targets", "rows", "lengths"
 
 
 class LocalTrainer(IsolatedService):
@@ -37,38 +44,47 @@ class LocalTrainer(IsolatedService):
         from odp.models.litert.runner import Runner
 
         work: Mapping[str, Any] = execution.work
-        program = Program.from_json(work["program"], base64.b64decode(work["flatbuffer"]))
+        program = Program.from_json(work["program"], _joined(stores, _PROGRAM))
+        specs = {_feature(place): spec for place, spec in enumerate(program.features)}
         *features, targets = (
-            np.frombuffer(base64.b64decode(data), dtype=spec.dtype).reshape(-1, *spec.shape)
-            for spec, data in zip((*program.features, program.target), work["examples"], strict=True)
+            np.frombuffer(_joined(stores, name), dtype=spec.dtype).reshape(-1, *spec.shape)
+            for name, spec in (*specs.items(), (_TARGETS, program.target))
         )
-        batches = [np.array(rows, dtype=np.int64) for rows in work["batches"]]
-        start = np.frombuffer(base64.b64decode(work["start"]), dtype=np.float32)
+        rows, lengths = (np.frombuffer(_joined(stores, name), dtype=np.int64) for name in (_ROWS, _LENGTHS))
+        batches = np.split(rows, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        start = np.frombuffer(_joined(stores, _START), dtype=np.float32)
         moved = Runner(program).difference(
             start, features, targets, batches, rate=work["rate"], proximal=work["proximal"]
         )
-        return Executed({"difference": _text(moved)})
+        return Executed({"difference": base64.b64encode(moved.tobytes()).decode("ascii")})
 
 
-def work_of(
-    program: Program,
-    start: Float32Array,
-    features: Sequence[Array],
-    targets: Array,
-    batches: Sequence[Int64Array],
-    *,
-    rate: float,
-    proximal: float = 0.0,
-) -> Columns:
-    """What a call is given; arguments are those of ``Runner.difference``."""
+def work_of(program: Program, *, rate: float, proximal: float = 0.0) -> Columns:
+    """What a call is given besides arrays; arguments are those of ``Runner.difference``."""
+    return {"program": program.to_json(), "rate": rate, "proximal": proximal}
+
+
+def arrays_of(
+    program: Program, start: Float32Array, features: Sequence[Array], targets: Array, batches: Sequence[Int64Array]
+) -> dict[str, bytes]:
+    """The local data that a call reads; arguments are those of ``Runner.difference``. Examples in no batch stay out.
+
+    Arrays are little-endian.
+    """
+    lengths = np.array([len(rows) for rows in batches], dtype=np.int64)
+    used, places = np.unique(np.concatenate([*batches, np.zeros(0, dtype=np.int64)]), return_inverse=True)
+    arrays: dict[str, Array] = {
+        _START: start,
+        **{_feature(place): values[used] for place, values in enumerate(features)},
+        _TARGETS: targets[used],
+        _ROWS: places.astype(np.int64),
+        _LENGTHS: lengths,
+    }
+    whole = {_PROGRAM: program.flatbuffer, **{name: _bytes(values) for name, values in arrays.items()}}
     return {
-        "program": program.to_json(),
-        "flatbuffer": base64.b64encode(program.flatbuffer).decode("ascii"),
-        "examples": [_text(values) for values in (*features, targets)],
-        "batches": [rows.tolist() for rows in batches],
-        "start": _text(start),
-        "rate": rate,
-        "proximal": proximal,
+        f"{name}/{number}": data[begin : begin + _PIECE]
+        for name, data in whole.items()
+        for number, begin in enumerate(range(0, len(data), _PIECE))
     }
 
 
@@ -86,5 +102,16 @@ def difference_of(result: Columns, program: Program) -> Float32Array:
     return moved
 
 
-def _text(values: Array) -> str:
-    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
+def _feature(place: int) -> str:
+    return f"x{place}"
+
+
+def _joined(stores: Stores, name: str) -> bytes:
+    pieces: list[bytes] = []
+    while (piece := stores.local(f"{name}/{len(pieces)}")) is not None:
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _bytes(values: Array) -> bytes:
+    return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,64 +11,123 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
 
-from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, MemoryStore, ServiceCode, process
-from odp.errors import DataError
+from device_runtime.isolated import HandlerFailed, Reason, training
+from device_runtime.isolated.training import IsolatedTrainer
+from odp.errors import ConfigurationError, DataError
 from odp.models.litert import service
+from odp.models.litert.inspection import check
 from odp.models.litert.program import Program
 from odp.models.litert.runner import Runner
 
+from . import hostile
 from .compile_mlp import CLASSES, FEATURES, stored
 
 _BATCHES = [np.array([0, 1, 2, 3]), np.array([4, 5])]
 
 
-class _TrainerCode(ServiceCode):
-    """The trainer, which the template has loaded, as a service."""
-
-    def imports(self) -> list[str]:
-        return list(service.PRELOADED)
-
-
 @pytest.fixture(scope="module")
-def host() -> Iterator[IsolatedHost]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "LIBRARIES", ("numpy", "ai_edge_litert", "flatbuffers"))
-        code = _TrainerCode(service.__name__, "LocalTrainer", {})
-        with IsolatedHost(code, limits=CallLimits(seconds=60.0, processor_seconds=60, failures=1000)) as started:
-            yield started
+def trainer() -> Iterator[IsolatedTrainer]:
+    with IsolatedTrainer() as made:
+        yield made
 
 
 def _data(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     generator = np.random.default_rng(3)
-    x = generator.normal(size=(6, FEATURES)).astype(np.float32)
-    y = generator.integers(0, CLASSES, 6).astype(np.int32)
+    x = generator.normal(size=(8, FEATURES)).astype(np.float32)
+    y = generator.integers(0, CLASSES, 8).astype(np.int32)
     return (generator.normal(size=program.size) * 0.5).astype(np.float32), x, y
 
 
-def _trained(host: IsolatedHost, program: Program, changes: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
-    start, x, y = _data(program)
-    work = {**service.work_of(program, start, [x], y, _BATCHES, rate=0.1), **changes}
-    store = MemoryStore()
-    asked = host.request(store, "training", work, now=1.0)
-    return service.difference_of(host.execute(store, asked, now=1.0).result, program)  # type: ignore[arg-type]
+def _trained(trainer: IsolatedTrainer, program: Program) -> np.ndarray:
+    start, x, y = _data(stored())
+    return trainer.difference(program, start, [x], y, _BATCHES, rate=0.1)
 
 
-def test_training_behind_the_walls_gives_the_same_bits(host: IsolatedHost) -> None:
+def test_training_behind_the_walls_gives_the_same_bits(trainer: IsolatedTrainer) -> None:
     program = stored()
     start, x, y = _data(program)
-    expected = Runner(program).difference(start, [x], y, _BATCHES, rate=0.1)
+    expected = Runner(program).difference(start, [x], y, _BATCHES, rate=0.1, proximal=0.5)
     assert expected.any()
-    np.testing.assert_array_equal(_trained(host, program), expected)
+    found = trainer.difference(program, start, [x], y, _BATCHES, rate=0.1, proximal=0.5)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_long_arrays_travel_in_pieces(trainer: IsolatedTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_PIECE", 7)
+    program = stored()
+    start, x, y = _data(program)
+    few = dataclasses.replace(program, flatbuffer=program.flatbuffer[:70])
+    pieces = service.arrays_of(few, start, [x], y, _BATCHES)
+    assert max(map(len, pieces.values())) == 7
+    monkeypatch.setattr(service, "_PIECE", 1000)
+    np.testing.assert_array_equal(
+        _trained(trainer, program), Runner(program).difference(start, [x], y, _BATCHES, rate=0.1)
+    )
+
+
+def test_without_batches_no_process_is_needed(trainer: IsolatedTrainer) -> None:
+    program = stored()
+    start, x, y = _data(program)
+    assert not trainer.difference(program, start, [x], y, [], rate=0.1).any()
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"flatbuffer": "AAAA"}, {"start": ""}, {"batches": [[99]]}, {"rate": "fast"}, {"examples": []}, {"program": "{}"}],
-    ids=lambda changes: next(iter(changes)),
+    ("make", "reasons"),
+    [
+        (hostile.crashing, {Reason.ENDED}),
+        (hostile.refusing, {Reason.RAISED}),
+        (hostile.hungry, {Reason.ENDED, Reason.RAISED, Reason.LIMIT}),
+    ],
+    ids=["crashing", "refusing", "hungry"],
 )
-def test_what_fails_behind_the_walls_is_a_call_that_failed(host: IsolatedHost, changes: dict[str, Any]) -> None:
+def test_a_program_that_crashes_or_takes_memory_is_contained(
+    trainer: IsolatedTrainer, make: Any, reasons: set[Reason]
+) -> None:
+    program = make(stored())
+    check(program)
+    with pytest.raises(HandlerFailed) as failed:
+        _trained(trainer, program)
+    assert failed.value.reason in reasons
+    assert _trained(trainer, stored()).any()
+
+
+def test_a_program_that_computes_for_too_long_is_stopped() -> None:
+    program = hostile.endless(stored())
+    check(program)
+    with IsolatedTrainer(seconds=1.0) as trainer:
+        start, x, y = _data(program)
+        with pytest.raises(HandlerFailed) as failed:
+            trainer.difference(program, start, [x], y, _BATCHES * 500, rate=0.1)
+        assert failed.value.reason in (Reason.DEADLINE, Reason.LIMIT)
+
+
+def test_a_program_that_fails_again_and_again_rests_and_others_do_not() -> None:
+    lines: list[str] = []
+    with IsolatedTrainer(failures=2, say=lines.append) as trainer:
+        for _ in range(3):
+            with pytest.raises(HandlerFailed) as failed:
+                _trained(trainer, hostile.refusing(stored()))
+        assert failed.value.reason is Reason.RESTING
+        assert _trained(trainer, stored()).any()
+    assert len(lines) == 1
+
+
+def test_a_device_names_what_it_cannot_train(trainer: IsolatedTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer.require(stored(), most_examples=1000)
+    with pytest.raises(ConfigurationError, match=r"trains networks in 1073741824 bytes.*most_examples=100000000"):
+        trainer.require(stored(), most_examples=10**8)
+    monkeypatch.setattr(training.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'odp\[litert\]'"):
+        trainer.require(stored(), most_examples=1)
+
+
+def test_arrays_that_do_not_fit_are_a_call_that_failed(trainer: IsolatedTrainer) -> None:
+    program = stored()
+    start, x, y = _data(program)
     with pytest.raises(HandlerFailed):
-        _trained(host, stored(), changes)
+        trainer.difference(program, start[1:], [x], y, _BATCHES, rate=0.1)
+    with pytest.raises(HandlerFailed):
+        trainer.difference(program, start, [x], y.astype(np.int64), _BATCHES, rate=0.1)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +141,9 @@ def test_what_is_no_difference_is_refused(result: dict[str, Any]) -> None:
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:
+    import base64
+
     program = stored()
-    wild = service._text(np.full(program.size, np.nan, dtype=np.float32))
+    wild = base64.b64encode(np.full(program.size, np.nan, dtype=np.float32).tobytes()).decode()
     with pytest.raises(DataError, match="finite"):
         service.difference_of({"difference": wild}, program)

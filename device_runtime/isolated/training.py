@@ -1,0 +1,163 @@
+"""Trains a developer's network on this device: LiteRT in a process of its own, without network, files or other data.
+
+Guarantee: whatever a program does (crash, loop, take memory, answer nonsense), ``IsolatedTrainer.difference`` returns a
+finite vector of the declared length or raises, within its limits of time and memory. It runs nothing of the program in
+this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+
+import numpy as np
+
+from device_runtime.isolated.code import LIBRARIES, ServiceCode
+from device_runtime.isolated.host import Asked, IsolatedHost
+from device_runtime.isolated.limits import CallLimits
+from device_runtime.isolated.stores import MemoryStore
+from odp import _validate
+from odp.errors import ConfigurationError, StateError
+from odp.models.litert import service
+from odp.models.litert.program import Array, Program
+from odp.models.litert.trainer import MOST_MEMORY, memory_needed
+from odp.numerics.arrays import Float32Array, Int64Array
+
+#: Of one training, by the wall clock and of its processor.
+TRAINING_SECONDS = 120.0
+# Programs whose processes are kept ready.
+_MOST_HOSTS = 2
+_READ_BYTES = 2**32 - 1
+_OUTPUT_BYTES = 2**27
+_APP = "training"
+
+
+class _TrainerCode(ServiceCode):
+    """``odp.models.litert.service``, which the template loads as it is: it is no developer's."""
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return (*LIBRARIES, *service.LIBRARIES)
+
+    def imports(self) -> list[str]:
+        return list(service.PRELOADED)
+
+
+class IsolatedTrainer:
+    """``odp.models.litert.trainer.ProgramTrainer`` of a device. A context manager; ``close`` ends its processes.
+
+    Trainings run one after the other. A program that failed several times in a row rests for a minute, then for twice
+    as long, up to an hour; other programs do not.
+
+    Args:
+      seconds: of one training.
+      memory_bytes: of address space of one training.
+      failures: in a row, after which a program rests.
+      accept: promises (``odp.isolated.walls.PROMISES``) that the person does without where the machine does not keep
+        them.
+      say: a callback for lines to the person.
+
+    Raises:
+      ConfigurationError: a limit is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        seconds: float = TRAINING_SECONDS,
+        memory_bytes: int = MOST_MEMORY,
+        failures: int = 8,
+        accept: Collection[str] = (),
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        _validate.within(low=1.0, high=600.0, seconds=seconds)
+        self._limits = CallLimits(
+            seconds=seconds, processor_seconds=int(seconds), memory_bytes=memory_bytes, output_bytes=_OUTPUT_BYTES,
+            read_bytes=_READ_BYTES, failures=failures,
+        )  # fmt: skip
+        self._accept, self._say = accept, say
+        self._lock = threading.Lock()
+        self._hosts: OrderedDict[bytes, IsolatedHost] = OrderedDict()
+
+    def require(self, program: Program, *, most_examples: int) -> None:
+        """As ``ProgramTrainer.require``; starts processes, and so finds out whether this machine restricts them.
+
+        Raises:
+          ConfigurationError: ai-edge-litert is missing, the program may need more memory than the limit, or this
+            machine does not keep a promise that ``accept`` does not name.
+        """
+        missing = [name for name in service.LIBRARIES if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ConfigurationError(
+                f"this device cannot train networks, as {missing[0]} is not installed: pip install 'odp[litert]'"
+            )
+        needed = memory_needed(program, most_examples=most_examples)
+        if needed > self._limits.memory_bytes:
+            raise ConfigurationError(
+                f"this device trains networks in {self._limits.memory_bytes} bytes, and this one with "
+                f"most_examples={most_examples} may need {needed}"
+            )
+        try:
+            self._host(program).restrictions()
+        except StateError as error:
+            raise ConfigurationError(f"this device cannot train networks: {error}") from None
+
+    def difference(
+        self,
+        program: Program,
+        start: Float32Array,
+        features: Sequence[Array],
+        targets: Array,
+        batches: Sequence[Int64Array],
+        *,
+        rate: float,
+        proximal: float = 0.0,
+    ) -> Float32Array:
+        """As ``ProgramTrainer.difference``.
+
+        Raises:
+          HandlerFailed: the program failed, or rests.
+          DataError: what came back is no difference.
+          StateError: its process could not be started, or not restricted.
+        """
+        if not batches:
+            return np.zeros(program.size, dtype=np.float32)
+        store = MemoryStore()
+        store.change(service.arrays_of(program, start, features, targets, batches), time=0.0)
+        work = service.work_of(program, rate=rate, proximal=proximal)
+        asked = Asked(store.add_request(_APP, {}, time=0.0), _APP, work)
+        result = self._host(program).execute(store, asked, now=0.0)
+        return service.difference_of(result.result, program)
+
+    def close(self) -> None:
+        """Ends all processes. A later call starts them again."""
+        with self._lock:
+            hosts = list(self._hosts.values())
+            self._hosts.clear()
+        for host in hosts:
+            host.close()
+
+    def __enter__(self) -> IsolatedTrainer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _host(self, program: Program) -> IsolatedHost:
+        digest = hashlib.sha256(program.flatbuffer).digest()
+        with self._lock:
+            host = self._hosts.pop(digest, None)
+            if host is None:
+                code = _TrainerCode(service.__name__, service.LocalTrainer.__name__, {})
+                host = IsolatedHost(code, limits=self._limits, accept=self._accept, say=self._say)
+            self._hosts[digest] = host
+            oldest = self._hosts.popitem(last=False)[1] if len(self._hosts) > _MOST_HOSTS else None
+        if oldest is not None:
+            oldest.close()
+        return host

@@ -1,0 +1,47 @@
+"""Who runs a network's program on a device: the device's runtime behind walls, or a simulation in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from odp.models.litert.program import Array, Program
+from odp.numerics.arrays import Float32Array, Int64Array
+
+#: Address space of one training, in bytes: more than a program may need on any device.
+MOST_MEMORY = 2**30
+# LiteRT, Python and what a call holds besides; then copies of the parameters (start, variables, gradients, steps, the
+# result and its text) and of the examples (theirs, as text, of a batch).
+_FIXED_MEMORY, _COPIES_OF_PARAMETERS, _COPIES_OF_EXAMPLES = 128 * 2**20, 16, 4
+
+
+class ProgramTrainer(Protocol):
+    """Trains programs; thread-safe."""
+
+    def require(self, program: Program, *, most_examples: int) -> None:
+        """Returns if it can run the program on so many examples: a function of public facts alone.
+
+        Raises:
+          ConfigurationError: it cannot, whatever the examples are.
+        """
+        ...
+
+    def difference(
+        self,
+        program: Program,
+        start: Float32Array,
+        features: Sequence[Array],
+        targets: Array,
+        batches: Sequence[Int64Array],
+        *,
+        rate: float,
+        proximal: float = 0.0,
+    ) -> Float32Array:
+        """As ``odp.models.litert.runner.Runner.difference``. May raise anything: then nothing was trained."""
+        ...
+
+
+def memory_needed(program: Program, *, most_examples: int) -> int:
+    """Bytes that one training takes at most, about, where the program's tensors are as small as its examples'."""
+    of_example = 4 * sum(spec.size for spec in (*program.features, program.target))
+    return _FIXED_MEMORY + 4 * _COPIES_OF_PARAMETERS * program.size + _COPIES_OF_EXAMPLES * most_examples * of_example
