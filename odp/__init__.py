@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from odp.models.example_columns import ExampleColumns
     from odp.models.examples import Examples, Tensor
     from odp.models.glm import Glm
+    from odp.models.litert.keras_model import KerasModel
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
@@ -69,6 +70,7 @@ _HOME = {
     "ImplicitDPAM": "odp.algorithms.implicit.config",
     "ImplicitData": "odp.algorithms.implicit.data",
     "IsolatedService": "odp.isolated",
+    "KerasModel": "odp.models.litert.keras_model",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
     "Ratings": "odp.datasets",
@@ -112,6 +114,7 @@ __all__ = [
     "ImplicitDPAM",
     "ImplicitData",
     "IsolatedService",
+    "KerasModel",
     "MatrixFactorization",
     "Mean",
     "OdpError",

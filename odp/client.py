@@ -23,7 +23,6 @@ from odp.algorithms.registry import inquiry_for
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
-from odp.models.matrix_factorization import MatrixFactorization
 from odp.public_tables.table import OpenedTable, Table, open_version
 from odp.signed.ledger import LedgerPart, read_ledger
 from odp.signed.release import noisy_tensors, open_release
@@ -150,10 +149,8 @@ class Connection:
     def submit(self, task: Task | Question) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
-        features = b""
-        model = task.model if isinstance(task, Task) else None
-        if isinstance(model, MatrixFactorization) and model.features is not None:
-            features = model.features.tobytes()
+        matrix = task.model.public_matrix if isinstance(task, Task) else None
+        features = b"" if matrix is None else matrix.astype("<f4").tobytes()
         reply = channel.call(
             self._stub.SubmitTask,
             _submission(definition, features),

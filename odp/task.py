@@ -30,6 +30,7 @@ from odp.algorithms.registry import TABLE, algorithm_for, part_of
 from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.glm import Glm
+from odp.models.litert.keras_model import KerasModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.models.trained import trained_models
 from odp.privacy.composition import truncation_cap
@@ -200,7 +201,7 @@ class Task:
     """
 
     name: str
-    model: MatrixFactorization | Glm
+    model: MatrixFactorization | Glm | KerasModel
     data: TrainingData
     privacy: UserLevelDP
     training: Training = field(default_factory=default_training)

@@ -39,7 +39,7 @@ from odp.errors import (
     ServiceError,
     StateError,
 )
-from odp.models.item_features import item_features_from
+from odp.models.public_matrix import public_matrix_from
 from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
@@ -446,7 +446,7 @@ class Driver:
 
     def _server(self, task: TaskRecord) -> Server:
         definition = self._definition(task)
-        matrix = item_features_from(definition.model, self._storage.item_features(task.sha256))
+        matrix = public_matrix_from(definition, self._storage.item_features(task.sha256))
         return self._algorithm(definition).server(item_features=matrix)
 
     def _finish(self, task: TaskRecord) -> bool:

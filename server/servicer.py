@@ -15,7 +15,7 @@ from odp._validate import identifier
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
-from odp.models.item_features import item_features_from
+from odp.models.public_matrix import public_matrix_from
 from odp.signed.task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
 from odp.transport.channel import MAX_REPLY_BYTES
 from odp.transport.logs import Log, short
@@ -220,8 +220,8 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
     """The task of a request, signed and ready to be stored.
 
     Raises ConfigurationError, one line, for whatever would make an enclave or a device refuse it later: a field out of
-    its range, a field that this version does not know, releases that do not fit one message, or item features that are
-    not the matrix which the definition names.
+    its range, a field that this version does not know, releases that do not fit one message, or a matrix that
+    is not the one which the definition names.
     """
     if not request.HasField("definition"):
         raise ConfigurationError("Expected a task definition, got none")
@@ -235,7 +235,7 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
     _refuse_unknown_fields(given)
     signed = sign_task(given, key)
     definition = open_task(signed)
-    item_features_from(definition.model, request.item_features)
+    public_matrix_from(definition, request.item_features)
     algorithm = algorithm_for(definition)
     # Every release has a number per item: this refuses most of the too large ones before their arrays are made.
     _check_release_bytes(definition, _INTEGER_BYTES * definition.model.items)

@@ -140,7 +140,7 @@ class Fleet:
         self._check_ins = CheckIns(population, jobs=jobs, log=log, uniform=uniform)
         self._outage = Outage(uniform=uniform)
         self._ending = Ending(until_finished=options.until_finished, end_after=options.end_after, clock=timing.clock)
-        self._reader = AssignmentReader(population)
+        self._reader = AssignmentReader(population, trainer=participant.trainer)
         self._roster = Roster(options.devices, clock=timing.clock)
         self._last: Work | None = None
         self._idle_answers = 0

@@ -13,6 +13,7 @@ from device_runtime.host.fleet import Fleet, FleetOptions
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.provision import provision
 from device_runtime.host.scheduler import Scheduler
+from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services
@@ -122,13 +123,20 @@ class Running:
     """A device host that is running. It listens on nothing, so it has no address."""
 
     def __init__(
-        self, fleet: Fleet, stop: threading.Event, services: Services, state: StateFolder, jobs: Scheduler
+        self,
+        fleet: Fleet,
+        stop: threading.Event,
+        services: Services,
+        state: StateFolder,
+        jobs: Scheduler,
+        trainer: IsolatedTrainer,
     ) -> None:
         self._fleet = fleet
         self._stop = stop
         self._services = services
         self._state = state
         self._jobs = jobs
+        self._trainer = trainer
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
         self._thread.start()
@@ -169,6 +177,7 @@ class Running:
         except BaseException as error:  # reported to whoever waits
             self._error = error
         finally:
+            self._trainer.close()
             self._services.close()
             self._jobs.close()
             self._state.close()
@@ -248,6 +257,7 @@ def start(
                 keep_running=config.keep_running,
                 end_after=config.end_after,
             )
+            trainer = IsolatedTrainer(say=lambda line: events.warning("network_training", reason=line))
             fleet = Fleet(
                 options,
                 state=state,
@@ -264,6 +274,7 @@ def start(
                     admission=Admission(services, attesters, clock=clock),
                     roster=roster,
                     made_examples=made_examples,
+                    trainer=trainer,
                     clock=clock,
                 ),
                 jobs=jobs,
@@ -279,7 +290,7 @@ def start(
     except BaseException:
         services.close()
         raise
-    return Running(fleet, stopped, services, state, jobs)
+    return Running(fleet, stopped, services, state, jobs, trainer)
 
 
 def log_guard(

@@ -60,6 +60,7 @@ from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.crypto.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import AttestationError, PrivacyError, Refusal, ServiceError
+from odp.models.litert.trainer import ProgramTrainer
 from odp.numerics.arrays import Int64Array
 from odp.transparency.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import aggregator_pb2, secagg_terms_pb2
@@ -98,6 +99,7 @@ class Participant:
       roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
       made_examples: gives the device's own code time to make the examples that a task may read, before each
         contribution to one.
+      trainer: runs developers' networks; without one, their tasks are refused.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
       compute_seconds: deadline of the computation; what takes longer is the empty contribution.
@@ -114,6 +116,7 @@ class Participant:
     admission: Admission | None = None
     roster: frozenset[bytes] | None = None
     made_examples: MadeExamples | None = None
+    trainer: ProgramTrainer | None = None
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
     compute_seconds: float = COMPUTE_SECONDS

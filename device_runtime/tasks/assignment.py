@@ -7,6 +7,7 @@ shape that the task's algorithm trains on.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import threading
 from collections import OrderedDict
@@ -18,9 +19,10 @@ from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
 from odp.aggregation.table import mode_of
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Client, Query
+from odp.algorithms.seam import Client, ProgramClient, Query
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
+from odp.models.litert.trainer import ProgramTrainer
 from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transport.channel import parse_address
@@ -159,15 +161,20 @@ def _shapes(tables: Sequence[tuple[str, int, int]]) -> str:
     return ", ".join(f"{name!r} {rows} x {width}" for name, rows, width in tables) or "none"
 
 
-def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Work:
-    """Checks an assignment for devices of ``population``.
+def open_assignment(
+    assignment: server_pb2.Assignment, *, population: str, trainer: ProgramTrainer | None = None
+) -> Work:
+    """Checks an assignment for devices of ``population``, whose developers' programs ``trainer`` runs.
 
     Raises:
       SignatureError: a signature is not the developer's.
-      ConfigurationError: a field is out of range, or its parts do not belong together.
+      ConfigurationError: a field is out of range, its parts do not belong together, or it has a program that cannot be
+        run here.
       PrivacyError: the developer does not own the population.
     """
     model = open_model(assignment.task, assignment.model)
+    if isinstance(model.client, ProgramClient):
+        model = dataclasses.replace(model, client=model.client.run_by(trainer))
     if model.definition.population != population:
         raise ConfigurationError(
             f"the server gave a task of population {model.definition.population!r} to devices of {population!r}"
@@ -196,8 +203,9 @@ def open_assignment(assignment: server_pb2.Assignment, *, population: str) -> Wo
 class AssignmentReader:
     """``open_assignment`` with a cache for equal bytes; thread-safe."""
 
-    def __init__(self, population: str) -> None:
+    def __init__(self, population: str, *, trainer: ProgramTrainer | None = None) -> None:
         self._population = population
+        self._trainer = trainer
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, Work] = OrderedDict()
 
@@ -206,7 +214,7 @@ class AssignmentReader:
         with self._lock:
             work = self._known.get(digest)
         if work is None:
-            work = open_assignment(assignment, population=self._population)
+            work = open_assignment(assignment, population=self._population, trainer=self._trainer)
             with self._lock:
                 self._known[digest] = work
                 while len(self._known) > _MOST_REMEMBERED:

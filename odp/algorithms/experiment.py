@@ -48,8 +48,10 @@ class NamedData:
 class Evaluation(Protocol):
     """How good a model is. The class ``TaskEvaluation`` is made of a definition."""
 
-    #: Names of the metrics after a round.
-    round_metrics: ClassVar[tuple[str, ...]]
+    @property
+    def round_metrics(self) -> tuple[str, ...]:
+        """Names of what ``after_round`` gives."""
+        ...
 
     def after_round(self, model: ModelVersion, split: Any, history: Any) -> dict[str, float]:
         """The metrics of ``round_metrics``; ``history`` is all but the tests.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from odp.datasets.ratings import Ratings
+    from odp.models.litert.trainer import ProgramTrainer
     from odp.privacy.events import StreamRelease
 
 
@@ -264,6 +265,19 @@ class Client(Protocol):
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload of the declared length, new local parameters); the latter never leave the device."""
+        ...
+
+
+@runtime_checkable
+class ProgramClient(Client, Protocol):
+    """A client whose model may be a program of the developer, which a device's runtime runs."""
+
+    def run_by(self, trainer: ProgramTrainer | None) -> Client:
+        """The client whose program, if it has one, is run by ``trainer``.
+
+        Raises:
+          ConfigurationError: it has a program that cannot be run so, whatever the device holds.
+        """
         ...
 
 

@@ -54,6 +54,11 @@ class MatrixFactorization:
         """``item_features`` as checked: read-only float32 [items, p], or None."""
         return cast("Float32Array | None", self.item_features)
 
+    @property
+    def public_matrix(self) -> Float32Array | None:
+        """``features``, which the definition names by their hash."""
+        return self.features
+
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes itself into a definition."""
         definition.model.CopyFrom(self.to_proto())

@@ -42,8 +42,41 @@ class TrainedModel(Protocol):
         """Raises ConfigurationError where the model does not read examples of this shape."""
         ...
 
-    def start(self) -> Float32Array:
-        """The parameters before the first round, float32 [size]: a function of the task definition alone."""
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what ``measures`` gives besides the loss."""
+        ...
+
+    def check_training(self, training: LocalTraining) -> None:
+        """Raises ConfigurationError where devices cannot train the model so."""
+        ...
+
+    def on_device(self, trainer: Any, training: LocalTraining) -> TrainedModel:
+        """The model as a device trains it.
+
+        ``trainer`` runs programs (``odp.models.litert.trainer.ProgramTrainer``); None where the device runs none.
+
+        Raises:
+          ConfigurationError: the device cannot train it, whatever it holds.
+        """
+        ...
+
+    def public_matrix_from(self, data: bytes) -> Float32Array | None:
+        """The public matrix float32 [rows, columns] that the definition names by its hash, from its bytes, or None.
+
+        Raises:
+          ConfigurationError: ``data`` is not the matrix, or there is none.
+        """
+        ...
+
+    def start(self, matrix: Float32Array | None = None) -> Float32Array:
+        """The parameters before the first round, float32 [size]: a function of the task definition alone.
+
+        ``matrix`` is the public matrix that the definition names by its hash, where it names one.
+
+        Raises:
+          ConfigurationError: it is missing, or not expected.
+        """
         ...
 
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
@@ -84,6 +117,10 @@ class TrainedModel(Protocol):
         """The loss of each example, float64 [n]."""
         ...
 
+    def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
+        """``loss`` and each of ``metrics`` of each example, float64 [n]."""
+        ...
+
     def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The likeliest class of each example, float32 [n]; of a model of classes alone."""
         ...
@@ -99,7 +136,12 @@ class _Kind:
 
 #: By the model's field of a task definition.
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
-    {"glm": _Kind(("odp.models.glm.shape", "Glm"), ("odp.models.glm.trained", "TrainedGlm"))}
+    {
+        "glm": _Kind(("odp.models.glm.shape", "Glm"), ("odp.models.glm.trained", "TrainedGlm")),
+        "network": _Kind(
+            ("odp.models.litert.keras_model", "KerasModel"), ("odp.models.litert.trained", "TrainedNetwork")
+        ),
+    }
 )
 
 

@@ -234,7 +234,7 @@ def simulate(
     source = _Source(noise, seed)
     seeds = user_seeds(split.train, seed)
 
-    features = task.model.features if isinstance(task.model, MatrixFactorization) else None
+    features = task.model.public_matrix
     server, population_side = algorithm.server(item_features=features), algorithm.population()
     evaluation = evaluation_of(definition)
     state = server.start()

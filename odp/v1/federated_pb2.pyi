@@ -78,6 +78,18 @@ class GlmModel(_message.Message):
     classes: int
     def __init__(self, family: _Optional[_Union[GlmModel.Family, str]] = ..., features: _Optional[int] = ..., classes: _Optional[int] = ...) -> None: ...
 
+class NetworkModel(_message.Message):
+    __slots__ = ("description", "program", "program_sha256", "start_sha256")
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_SHA256_FIELD_NUMBER: _ClassVar[int]
+    START_SHA256_FIELD_NUMBER: _ClassVar[int]
+    description: str
+    program: bytes
+    program_sha256: bytes
+    start_sha256: bytes
+    def __init__(self, description: _Optional[str] = ..., program: _Optional[bytes] = ..., program_sha256: _Optional[bytes] = ..., start_sha256: _Optional[bytes] = ...) -> None: ...
+
 class ExamplesData(_message.Message):
     __slots__ = ("table", "features", "label", "label_low", "label_high")
     TABLE_FIELD_NUMBER: _ClassVar[int]

@@ -6,7 +6,6 @@ from typing import Any
 
 from odp.algorithms.federated.terms import CLIP, PARAMETERS, ROWS, Terms
 from odp.algorithms.seam import Algorithm, Client, DeclaredRelease, LocalTable, ModelTable, Population, Query, Server
-from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
 
 
@@ -38,9 +37,7 @@ class FederatedAlgorithm(Algorithm):
     def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.federated.server import FederatedServer
 
-        if item_features is not None:
-            raise ConfigurationError("Expected no item_features: the model has no items")
-        return FederatedServer(self.terms())
+        return FederatedServer(self.terms(), item_features)
 
     def client(self) -> Client:
         from odp.algorithms.federated.client import FederatedClient

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +14,24 @@ from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.wire.model import Slices
 
+if TYPE_CHECKING:
+    from odp.models.litert.trainer import ProgramTrainer
+
 
 class FederatedClient:
-    """``odp.algorithms.seam.Client`` of one task; it keeps no local parameters."""
+    """``odp.algorithms.seam.ProgramClient`` of one task; it keeps no local parameters."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
+
+    def run_by(self, trainer: ProgramTrainer | None) -> FederatedClient:
+        """This client, whose model has its program run by ``trainer``.
+
+        Raises:
+          ConfigurationError: the model has a program that cannot be run here.
+        """
+        terms = self._terms
+        return FederatedClient(dataclasses.replace(terms, model=terms.model.on_device(trainer, terms.local)))
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
         """Raises ConfigurationError where parameters or clip norm are missing, of another shape, or out of range."""

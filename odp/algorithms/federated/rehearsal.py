@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import numpy as np
+
 from odp.aggregation.table import ENCLAVE
 from odp.algorithms.dense.rotated import LARGEST_WIDTH
 from odp.algorithms.federated.config import FederatedTraining
 from odp.models.examples import Examples, Tensor
 from odp.models.glm import Glm
+from odp.models.litert.program import Parameter, Program, TensorSpec
+from odp.models.litert.trained import network_message
 from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import common_pb2, federated_pb2, statistics_pb2
 
@@ -25,7 +29,7 @@ def aggregated_by(
     few_bits = dataclasses.replace(training, upload_bits=LARGEST_WIDTH)
     ways = [(training, *way) for way in aggregations.items()]
     ways += [(few_bits, name, clients) for name, clients in aggregations.items() if name == ENCLAVE]
-    return tuple(
+    tasks = tuple(
         Task(
             name="rehearsal",
             model=Glm("linear", _FEATURES),
@@ -36,6 +40,7 @@ def aggregated_by(
         ).definition()
         for choices, name, clients in ways
     )
+    return (*tasks, *map(_of_a_network, tasks[:1]))
 
 
 def published_by(field: str) -> tuple[common_pb2.TaskDefinition, ...]:
@@ -58,4 +63,18 @@ def published_by(field: str) -> tuple[common_pb2.TaskDefinition, ...]:
             blocks=[federated_pb2.DenseRounds(rounds=1, dense=dense)],
         )
     )
-    return (definition,)
+    return definition, _of_a_network(definition)
+
+
+def _of_a_network(definition: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
+    """The task with a network of as many parameters: no enclave runs its program."""
+    x, y = TensorSpec("x0", (_FEATURES,)), TensorSpec("y", (1,))
+    parameters = (Parameter("kernel", (_FEATURES, 1), 0), Parameter("bias", (1,), _FEATURES))
+    program = Program(
+        flatbuffer=bytes(8), features=(x,), target=y, prediction=TensorSpec("prediction", (1,)), parameters=parameters,
+        metrics=(), batch=10,
+    )  # fmt: skip
+    changed = common_pb2.TaskDefinition()
+    changed.CopyFrom(definition)
+    changed.network.CopyFrom(network_message(program, np.zeros(program.size, dtype=np.float32)))
+    return changed

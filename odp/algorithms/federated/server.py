@@ -13,7 +13,7 @@ import numpy as np
 from odp.algorithms.federated.terms import CLIP, PARAMETERS, RELEASE, Terms
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
-from odp.numerics.arrays import Float64Array
+from odp.numerics.arrays import Float32Array, Float64Array
 from odp.privacy.adaptive_clip import ClipState
 from odp.wire.model import ModelVersion, TableValues
 
@@ -23,17 +23,24 @@ _LARGEST = 1e30  # of a parameter: it stays finite in float32
 
 
 class FederatedServer:
-    """``odp.algorithms.seam.Server`` of one task."""
+    """``odp.algorithms.seam.Server`` of one task, with the public matrix that its definition names, if it names one."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, matrix: Float32Array | None = None) -> None:
         self._terms = terms
+        self._matrix = matrix
         self.rounds = terms.rounds
 
     def start(self) -> bytes:
-        """The model's own first parameters."""
+        """The model's own first parameters.
+
+        Raises:
+          ConfigurationError: they need a public matrix, or another one.
+        """
         terms, model = self._terms, self._terms.model
         clip = None if terms.adaptive is None else ClipState.initial(terms.clip_terms())
-        vectors = np.concatenate((model.start()[None].astype(np.float64), terms.optimizer.start(model.size)))
+        vectors = np.concatenate(
+            (model.start(self._matrix)[None].astype(np.float64), terms.optimizer.start(model.size))
+        )
         return _packed(0, vectors, clip)
 
     def broadcast(self, state: bytes) -> ModelVersion:

@@ -102,6 +102,7 @@ class Terms:
         _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)
         _validate.within(low=1.0, high=1e9, cohort=given.cohort)
         local, adaptive = _local(given.local), _adaptive(given)
+        model.check_training(local)
         if training == "dpsgd" and (local.rate, local.epochs, local.proximal) != (1.0, 1, 0.0):
             raise ConfigurationError("Expected the work of a device in DP-SGD to be one step of rate=1 in epochs=1")
         if training == "dpsgd" and local.batch < local.most_examples:

@@ -91,6 +91,11 @@ class Glm:
         )
 
     @property
+    def public_matrix(self) -> None:
+        """None: devices begin with zeros."""
+        return None
+
+    @property
     def classes_range(self) -> tuple[float, float] | None:
         """(first, last) of targets that are classes; None where they are numbers."""
         if self.family in (Family.LOGISTIC, Family.MULTINOMIAL):

@@ -14,6 +14,7 @@ from odp.numerics.arrays import Float32Array, Float64Array
 if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
     from odp.models.examples import ExamplesTerms
+    from odp.models.litert.trainer import ProgramTrainer
     from odp.models.local_training import LocalTraining
     from odp.v1 import federated_pb2
 
@@ -46,8 +47,27 @@ class TrainedGlm:
                 f"Expected features={self.shape.features} of the model to be the {examples.width} numbers of an example"
             )
 
-    def start(self) -> Float32Array:
-        """Zeros: the loss is convex."""
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def check_training(self, training: LocalTraining) -> None:
+        """Accepts all."""
+
+    def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedGlm:
+        """This model: it has no program."""
+        return self
+
+    def public_matrix_from(self, data: bytes) -> None:
+        """None. Raises ConfigurationError for ``data``."""
+        if data:
+            raise ConfigurationError("Expected no public matrix with a generalised linear model")
+
+    def start(self, matrix: Float32Array | None = None) -> Float32Array:
+        """Zeros: the loss is convex. Raises ConfigurationError for a ``matrix``."""
+        if matrix is not None:
+            raise ConfigurationError("Expected no public matrix with a generalised linear model")
         return np.zeros(self.size, dtype=np.float32)
 
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
@@ -88,6 +108,10 @@ class TrainedGlm:
     def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
         """The loss of each example, float64 [n]."""
         return self.shape.losses(vector, features, targets)
+
+    def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
+        """``loss`` of each example, float64 [n]."""
+        return {"loss": self.losses(vector, features, targets)}
 
     def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The likeliest class of each example, float32 [n]."""

@@ -86,6 +86,8 @@ def compile_model(
         parameters=tuple(parameters),
         metrics=tuple(measured),
         batch=batch,
+        classes=lost.classes(prediction),
+        threshold=0.0 if lost.from_logits else 0.5,
         proximal=proximal,
     )
     network = _Network(model, [variable for variable, _ in order], lost, measured, proximal=proximal)
@@ -109,6 +111,12 @@ class _Loss:
         self.name = str(getattr(found, "name", None) or found.__name__)
         self.of: PerExample = getattr(found, "call", found)
         self.from_logits = bool(getattr(found, "from_logits", False))
+
+    def classes(self, prediction: TensorSpec) -> int:
+        """Of the target; 0 where it is a number, or a number per class."""
+        if "sparse" in self.name:
+            return prediction.shape[-1]
+        return 2 if "binary" in self.name and prediction.size == 1 else 0
 
 
 class _Network(tf.Module):

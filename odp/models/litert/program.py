@@ -38,6 +38,7 @@ Tensors = dict[str, tuple[tuple[int, ...], str]]
 
 MOST_PARAMETERS = 2**26
 MOST_BATCH = 2**12
+MOST_CLASSES = 2**16
 MOST_TENSORS, MOST_DIMENSIONS, MOST_NUMBERS = 4096, 8, 2**26
 DTYPES = ("float32", "int32")
 SIGNATURES = ("evaluate", "infer", "load", "save", "train")
@@ -99,6 +100,8 @@ class Program:
       parameters: in the order of the vector, without gaps; those that are local come last.
       metrics: names of what ``evaluate`` gives besides the loss.
       batch: examples per step.
+      classes: of the target, which is then 0 .. classes - 1; 0 where it is a number.
+      threshold: of two classes and one prediction, the second is predicted above it.
       proximal: whether ``train`` takes the factor of a proximal term.
 
     Raises:
@@ -112,10 +115,14 @@ class Program:
     parameters: tuple[Parameter, ...]
     metrics: tuple[str, ...]
     batch: int
+    classes: int = 0
+    threshold: float = 0.0
     proximal: bool = False
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=MOST_BATCH, batch=self.batch)
+        _validate.integer(low=0, high=MOST_CLASSES, classes=self.classes)
+        _validate.finite(threshold=self.threshold)
         for name, count in (("features", len(self.features)), ("parameters", len(self.parameters))):
             if not 1 <= count <= MOST_TENSORS:
                 raise ConfigurationError(f"Expected 1 to {MOST_TENSORS} {name} (got {count})")

@@ -1,0 +1,105 @@
+"""A Keras network as the model of a federated training: compiled once, and trained by devices without TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from odp import _validate
+from odp.errors import ConfigurationError
+from odp.models.litert.program import MOST_BATCH, Program
+from odp.numerics.arrays import Float32Array
+
+if TYPE_CHECKING:
+    from odp.v1 import common_pb2, federated_pb2
+    from odp.wire.model import ModelVersion
+
+_PARAMETERS = "parameters"
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True, eq=False)
+class KerasModel:
+    """A Keras model and its loss. Needs TensorFlow, here alone: ``pip install 'odp[keras]'``.
+
+    It is compiled when it is made, which takes seconds: into one LiteRT program that computes loss, gradient and step
+    by builtin operations. The weights that it has then are those that training begins with; they travel with the task.
+
+    Attributes:
+      model: a ``keras.Model`` of one output and inputs of known shapes. Layers that are not trainable stay as they are.
+      loss: a Keras loss or its name. Classes go with a sparse crossentropy, or with a binary one for two.
+      metrics: functions of targets and predictions [batch, ..] by name, each a number per example; ``odp.simulate``
+        shows their means. The accuracy of classes is shown in any case.
+      batch: most examples per step, at least the ``batch`` of the training; devices compute this many in every step.
+      proximal: whether devices may train with a proximal term, which takes another copy of the weights.
+      program: what the model was compiled into.
+
+    Raises:
+      ConfigurationError: TensorFlow is missing, a number is out of range, an operation cannot be compiled (the message
+        names it), or the program is too large for a task.
+    """
+
+    model: Any
+    loss: Any
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 10
+    proximal: bool = False
+    program: Program = field(init=False, repr=False)
+    _start: Float32Array = field(init=False, repr=False)
+    _message: federated_pb2.NetworkModel = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=MOST_BATCH, batch=self.batch)
+        if not isinstance(self.metrics, Mapping):
+            raise ConfigurationError(f"Expected metrics={self.metrics!r} to be functions by name")
+        for name in self.metrics:
+            _validate.identifier(metric=name)
+            if name in ("loss", "accuracy"):
+                raise ConfigurationError(f"Expected no metric {name!r}: it is always shown")
+        missing = [name for name in ("tensorflow", "ai_edge_litert") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ConfigurationError(f"Expected {missing[0]} to compile a Keras model: pip install 'odp[keras]'")
+        from odp.models.litert.compiler import compile_model, initial_vector
+        from odp.models.litert.trained import TrainedNetwork, network_message
+
+        program = compile_model(
+            self.model, loss=self.loss, metrics=self.metrics, batch=self.batch, proximal=self.proximal
+        )  # fmt: skip
+        start = initial_vector(self.model, program)
+        if not np.isfinite(start).all():
+            raise ConfigurationError("Expected the weights of the model to be finite")
+        message = network_message(program, start)
+        TrainedNetwork.of(message)
+        for name, value in (("program", program), ("_start", start), ("_message", message)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def size(self) -> int:
+        """Number of weights that are trained."""
+        return self.program.size
+
+    @property
+    def public_matrix(self) -> Float32Array:
+        """The weights that training begins with, float32 [size, 1]; the definition names them by their hash."""
+        return self._start[:, None]
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """Writes itself into a definition."""
+        definition.network.CopyFrom(self._message)
+
+    def load(self, version: ModelVersion) -> None:
+        """Gives the Keras model the weights of a trained version, as ``odp.simulate(..).model`` is one.
+
+        Raises:
+          ConfigurationError: the version is of another model.
+        """
+        table = version.dense.get(_PARAMETERS)
+        if table is None or table.shape != (self.size, 1):
+            raise ConfigurationError(f"Expected a version with {self.size} parameters")
+        parts = self.program.split(table[:, 0].astype(np.float32))
+        for variable in self.model.trainable_variables:
+            variable.assign(parts[variable.path])

@@ -1,0 +1,77 @@
+"""A program of one's own, run by LiteRT in this process: simulations and their evaluation. Needs ai-edge-litert.
+
+LiteRT trains one user after the other, as devices do: a step of a small network takes it less time than TensorFlow
+needs to start one, and users need no padding. Memory is that of one user, whatever the population.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.errors import ConfigurationError, DataError
+from odp.models.litert.program import Program
+from odp.models.litert.rows import inputs_of, targets_of
+from odp.models.local_training import LocalTraining
+from odp.numerics.arrays import Float32Array, Float64Array
+
+if TYPE_CHECKING:
+    from odp.datasets.examples import UsersExamples
+
+
+class OwnProgram:
+    """Trains and measures a network; one thread at a time.
+
+    Raises:
+      ConfigurationError: ai-edge-litert is missing, or the program is not one that devices accept.
+      ProgramFailed: LiteRT does not load the program.
+    """
+
+    def __init__(self, program: Program) -> None:
+        if importlib.util.find_spec("ai_edge_litert") is None:
+            raise ConfigurationError("Expected ai-edge-litert to run networks: pip install 'odp[litert]'")
+        from odp.models.litert.runner import Runner
+
+        self._program = program
+        self._runner = Runner(program)
+
+    def differences(
+        self,
+        start: Float32Array,
+        examples: UsersExamples,
+        training: LocalTraining,
+        *,
+        seeds: npt.NDArray[np.uint64],
+        round: int,
+        users: slice,
+        out: Float32Array,
+    ) -> Float32Array:
+        """As ``TrainedModel.differences``.
+
+        Raises:
+          DataError: there is not one seed per user.
+          ProgramFailed: LiteRT failed.
+        """
+        first = users.start
+        if len(seeds) != users.stop - first or out.shape != (len(seeds), self._program.size):
+            raise DataError(f"Expected a seed and a row for each of the users {first} to {users.stop}")
+        for place, seed in enumerate(seeds.tolist()):
+            features, targets = examples.of(first + place)
+            batches = training.batches(len(targets), seed=seed, round=round)
+            out[place] = self._runner.difference(
+                start, inputs_of(self._program, features), targets_of(self._program, targets), batches,
+                rate=training.rate, proximal=training.proximal,
+            )  # fmt: skip
+        return out
+
+    def predictions(self, vector: Float32Array, features: Float32Array) -> Float32Array:
+        """What the model says of each example, float32 [n, ..]. Raises ProgramFailed."""
+        return self._runner.predictions(vector, inputs_of(self._program, features))
+
+    def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
+        """Loss and metrics of each example by name, float64 [n]. Raises ProgramFailed."""
+        found = self._runner.measures(vector, inputs_of(self._program, features), targets_of(self._program, targets))
+        return {name: values.astype(np.float64) for name, values in found.items()}

@@ -1,0 +1,258 @@
+"""A compiled network as federated training sees it.
+
+The program is the developer's. So this module runs nothing of it where it might be a stranger's: ``difference`` needs a
+trainer, which a device's runtime gives (``on_device``), and what a developer computes of a program of their own, in a
+simulation, is in ``odp.models.litert.population``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import zlib
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.errors import ConfigurationError, StateError
+from odp.models.litert.program import Program
+from odp.models.litert.rows import inputs_of, targets_of
+from odp.models.litert.trainer import MOST_MEMORY, ProgramTrainer, memory_needed
+from odp.models.local_training import MOST_EXAMPLES, LocalTraining
+from odp.numerics.arrays import Float32Array, Float64Array
+from odp.v1 import federated_pb2
+
+if TYPE_CHECKING:
+    from odp.datasets.examples import UsersExamples
+    from odp.models.examples import ExamplesTerms
+    from odp.models.litert.population import OwnProgram
+
+#: Of a program in a task definition, which is small itself: compressed, and as a flatbuffer.
+MOST_COMPRESSED, MOST_FLATBUFFER = 48 * 2**10, 4 * 2**20
+
+
+def network_message(program: Program, start: Float32Array) -> federated_pb2.NetworkModel:
+    """The message of a task definition; ``start`` float32 [size] are the first parameters.
+
+    Raises:
+      ConfigurationError: the program is too large for a definition, as one with large constants is.
+    """
+    compressed = zlib.compress(program.flatbuffer, 9)
+    if len(compressed) > MOST_COMPRESSED or len(program.flatbuffer) > MOST_FLATBUFFER:
+        raise ConfigurationError(
+            f"Expected a network whose program has at most {MOST_COMPRESSED} bytes compressed and {MOST_FLATBUFFER} as "
+            f"it is (got {len(compressed)} and {len(program.flatbuffer)}): layers that are not "
+            "trained are its constants, and unrolled layers repeat"
+        )
+    return federated_pb2.NetworkModel(
+        description=program.to_json(),
+        program=compressed,
+        program_sha256=hashlib.sha256(program.flatbuffer).digest(),
+        start_sha256=hashlib.sha256(start.astype("<f4").tobytes()).digest(),
+    )
+
+
+class TrainedNetwork:
+    """``odp.models.trained.TrainedModel`` of one program.
+
+    Args:
+      program: what devices run.
+      start_sha256: of the first parameters.
+      trainer: runs the program where this is a device.
+    """
+
+    def __init__(self, program: Program, start_sha256: bytes, *, trainer: ProgramTrainer | None = None) -> None:
+        self.program = program
+        self._start_sha256 = start_sha256
+        self._trainer = trainer
+
+    @classmethod
+    def of(cls, given: federated_pb2.NetworkModel) -> Self:
+        """The model of a definition.
+
+        Raises:
+          ConfigurationError: it is malformed or too large, or a hash is not that of the program.
+        """
+        if len(given.start_sha256) != hashlib.sha256().digest_size:
+            raise ConfigurationError("Expected start_sha256 of the network to be a SHA-256")
+        return cls(_program(given.description, given.program, given.program_sha256), given.start_sha256)
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.program.size
+
+    @property
+    def classes_range(self) -> tuple[float, float] | None:
+        """(first, last) of targets that are classes; None where they are numbers."""
+        return (0.0, self.program.classes - 1.0) if self.program.classes else None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the developer's own metrics."""
+        return tuple(name for name in self.program.metrics if name != "accuracy")
+
+    def check_examples(self, examples: ExamplesTerms) -> None:
+        """Raises ConfigurationError unless examples have a tensor per input, or one input has all their numbers."""
+        wanted = [spec.shape for spec in self.program.features]
+        given = [tuple(tensor.shape) for tensor in examples.features.values()]
+        if wanted != given and wanted != [(examples.width,)]:
+            raise ConfigurationError(
+                f"Expected tensors of the shapes {', '.join(map(str, wanted))}, as the network has inputs "
+                f"(got {', '.join(map(str, given))})"
+            )
+
+    def check_training(self, training: LocalTraining) -> None:
+        """Raises ConfigurationError where the program has smaller batches or no proximal term, or devices no memory."""
+        if training.batch > self.program.batch:
+            raise ConfigurationError(
+                f"Expected batch={training.batch} to be at most batch={self.program.batch} of the odp.KerasModel"
+            )
+        if training.proximal and not self.program.proximal:
+            raise ConfigurationError(
+                f"Expected proximal={training.proximal} to be 0, or an odp.KerasModel with proximal=True"
+            )
+        needed = memory_needed(self.program, most_examples=_most_examples(training))
+        if needed > MOST_MEMORY:
+            raise ConfigurationError(
+                f"Expected a network that devices train in {MOST_MEMORY} bytes (this one may need {needed}): it has "
+                f"{self.size} parameters, and epochs={training.epochs} of most_examples={training.most_examples} have "
+                f"{_most_examples(training)} examples"
+            )
+
+    def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedNetwork:
+        """This model where ``difference`` is computed by ``trainer``.
+
+        Raises:
+          ConfigurationError: there is no trainer, or it cannot run the program.
+        """
+        if trainer is None:
+            raise ConfigurationError("this device trains no networks: it was started without a trainer")
+        trainer.require(self.program, most_examples=_most_examples(training))
+        return TrainedNetwork(self.program, self._start_sha256, trainer=trainer)
+
+    def start(self, matrix: Float32Array | None = None) -> Float32Array:
+        """``matrix`` [size, 1], the public matrix of the definition, as a vector.
+
+        Raises:
+          ConfigurationError: it is missing, or of another shape.
+        """
+        if matrix is None or matrix.shape != (self.size, 1):
+            raise ConfigurationError(f"Expected the {self.size} first parameters of the network")
+        return matrix[:, 0].astype(np.float32)
+
+    def public_matrix_from(self, data: bytes) -> Float32Array:
+        """The first parameters from their bytes, read-only float32 [size, 1].
+
+        Raises:
+          ConfigurationError: it is not the one that the definition names, or a number is not finite.
+        """
+        if len(data) != 4 * self.size:
+            raise ConfigurationError(f"Expected first parameters of {4 * self.size} bytes (got {len(data)})")
+        if hashlib.sha256(data).digest() != self._start_sha256:
+            raise ConfigurationError("Expected first parameters of the SHA-256 that the task definition names")
+        matrix = np.frombuffer(data, dtype="<f4").astype(np.float32)[:, None]
+        if not np.isfinite(matrix).all():
+            raise ConfigurationError("Expected first parameters that are finite")
+        matrix.flags.writeable = False
+        return matrix
+
+    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of examples, those of finite features and a target that is a class or a finite number, bool [n]."""
+        known = np.isfinite(targets)
+        if self.program.classes:
+            known &= (targets >= 0) & (targets < self.program.classes) & (targets == np.floor(targets))
+        return known & np.isfinite(features).all(axis=1) if features.dtype.kind == "f" else known
+
+    def difference(
+        self,
+        start: Float32Array,
+        features: Float32Array,
+        targets: Float32Array,
+        training: LocalTraining,
+        *,
+        seed: int,
+        round: int,
+    ) -> Float32Array:
+        """What one device's training moves the parameters by, float32 [size]; zeros where it is not finite.
+
+        Raises:
+          StateError: this is no device.
+        """
+        if self._trainer is None:
+            raise StateError("Expected a trainer of programs, as a device's runtime has")
+        batches = list(training.batches(len(targets), seed=seed, round=round))
+        return self._trainer.difference(
+            self.program, start, inputs_of(self.program, features), targets_of(self.program, targets), batches,
+            rate=training.rate, proximal=training.proximal,
+        )  # fmt: skip
+
+    def differences(
+        self,
+        start: Float32Array,
+        examples: UsersExamples,
+        training: LocalTraining,
+        *,
+        seeds: npt.NDArray[np.uint64],
+        round: int,
+        users: slice,
+        out: Float32Array,
+    ) -> Float32Array:
+        """``difference`` of consecutive users, computed in this process: for a program of one's own."""
+        return self._own().differences(start, examples, training, seeds=seeds, round=round, users=users, out=out)
+
+    def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
+        """The loss of each example, float64 [n], computed in this process: for a program of one's own."""
+        return self.measures(vector, features, targets)["loss"]
+
+    def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
+        """Loss and metrics of each example by name, float64 [n], computed in this process."""
+        return self._own().measures(vector, features, targets)
+
+    def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
+        """The likeliest class of each example, float32 [n], computed in this process: for a program of one's own."""
+        predictions = self._own().predictions(vector, features)
+        if predictions[0:1].size <= 1:
+            return np.asarray(predictions.reshape(-1) > self.program.threshold, dtype=np.float32)
+        return np.asarray(predictions.argmax(axis=-1), dtype=np.float32)
+
+    def _own(self) -> OwnProgram:
+        """The program in this process. Raises StateError on a device, where it is a stranger's."""
+        if self._trainer is not None:
+            raise StateError("Expected no program to run in the process of a device's runtime")
+        return self._own_program
+
+    @functools.cached_property
+    def _own_program(self) -> OwnProgram:
+        from odp.models.litert.population import OwnProgram
+
+        return OwnProgram(self.program)
+
+
+def _most_examples(training: LocalTraining) -> int:
+    return min(training.epochs * training.most_examples, MOST_EXAMPLES)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(description: str, compressed: bytes, sha256: bytes) -> Program:
+    """The program of a definition, which parties read many times."""
+    if len(compressed) > MOST_COMPRESSED:
+        raise ConfigurationError(f"Expected a program of at most {MOST_COMPRESSED} bytes (got {len(compressed)})")
+    reader = zlib.decompressobj()
+    try:
+        flatbuffer = reader.decompress(compressed, MOST_FLATBUFFER)
+    except zlib.error:
+        raise ConfigurationError("Expected the program of the network to be compressed by zlib") from None
+    if not reader.eof or reader.unused_data:
+        raise ConfigurationError(f"Expected the program of the network to have at most {MOST_FLATBUFFER} bytes")
+    if hashlib.sha256(flatbuffer).digest() != sha256:
+        raise ConfigurationError("Expected the program of the network to have the SHA-256 that stands beside it")
+    program = Program.from_json(description, flatbuffer)
+    if program.target.size != 1:
+        raise ConfigurationError(
+            f"Expected a network whose target is one number or class (got {program.target.size} numbers)"
+        )
+    if program.shared_size != program.size:
+        raise ConfigurationError("Expected a network without local parameters")
+    return program
