@@ -115,6 +115,7 @@ class Refusal(enum.Enum):
     ROUND_CLOSED = 7
     TASK_ABANDONED = 8
     NO_TOKEN = 9
+    NOT_DUE = 10
 
 
 class ContributionRefused(OdpError):

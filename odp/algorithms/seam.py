@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
     from odp.models.litert.trainer import ProgramTrainer
     from odp.privacy.events import StreamRelease
+    from odp.privacy.matrix.encoding import Encoder
+    from odp.privacy.matrix.participation import Participation
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,29 @@ class SampledQuery(Query, Protocol):
     """
 
     empty_payload: bytes
+
+
+@runtime_checkable
+class StreamQuery(Query, Protocol):
+    """A query of one place of a stream: the enclave releases the encoded sum, made of this round's and of earlier ones.
+
+    ``Sum.totals`` is then in steps of the contributions' grid, and the release in steps of the encoded one.
+    """
+
+    #: How often, and how far apart, one user takes part: what the charge assumes, and the enclave enforces.
+    allowed: Participation
+
+    def encoder(self, *, wrapped: bool = False, state: bytes | None = None) -> Encoder:
+        """A new encoder, or the one that wrote ``state``.
+
+        ``wrapped``: sums and releases are known modulo 2^32 alone, since masks hide the contributions.
+
+        Raises:
+          ConfigurationError: with ``wrapped``, encoded sums and their noise do not surely fit 32 bits, or encoding is
+            not exact.
+          StateError: the state is of another stream, or was cut.
+        """
+        ...
 
 
 def refusals_one_by_one(check: Callable[[bytes], None], payloads: Sequence[bytes]) -> list[Refusal | None]:

@@ -23,6 +23,7 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_ROUND_CLOSED: _ClassVar[Refusal]
     REFUSAL_TASK_ABANDONED: _ClassVar[Refusal]
     REFUSAL_NO_TOKEN: _ClassVar[Refusal]
+    REFUSAL_NOT_DUE: _ClassVar[Refusal]
 REFUSAL_UNSPECIFIED: Refusal
 REFUSAL_MALFORMED: Refusal
 REFUSAL_WRONG_TASK: Refusal
@@ -33,6 +34,7 @@ REFUSAL_OUT_OF_BOUNDS: Refusal
 REFUSAL_ROUND_CLOSED: Refusal
 REFUSAL_TASK_ABANDONED: Refusal
 REFUSAL_NO_TOKEN: Refusal
+REFUSAL_NOT_DUE: Refusal
 
 class AskNonceRequest(_message.Message):
     __slots__ = ()

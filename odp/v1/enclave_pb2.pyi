@@ -302,14 +302,16 @@ class MaskedSum(_message.Message):
     def __init__(self, sum: _Optional[bytes] = ..., set_sha256: _Optional[bytes] = ...) -> None: ...
 
 class SealRelease(_message.Message):
-    __slots__ = ("order", "noise", "masked")
+    __slots__ = ("order", "noise", "masked", "stream")
     ORDER_FIELD_NUMBER: _ClassVar[int]
     NOISE_FIELD_NUMBER: _ClassVar[int]
     MASKED_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     order: bytes
     noise: bytes
     masked: MaskedSum
-    def __init__(self, order: _Optional[bytes] = ..., noise: _Optional[bytes] = ..., masked: _Optional[_Union[MaskedSum, _Mapping]] = ...) -> None: ...
+    stream: bytes
+    def __init__(self, order: _Optional[bytes] = ..., noise: _Optional[bytes] = ..., masked: _Optional[_Union[MaskedSum, _Mapping]] = ..., stream: _Optional[bytes] = ...) -> None: ...
 
 class ReleaseRound(_message.Message):
     __slots__ = ("order", "stored")

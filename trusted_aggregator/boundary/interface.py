@@ -131,7 +131,14 @@ class Aggregator(Protocol):
         """Closes the set of contributions and charges the ledger for it. Idempotent."""
         ...
 
-    def seal_release(self, order: bytes, *, noise: bytes | None = None, host_sum: HostSum | None = None) -> Writes:
+    def seal_release(
+        self,
+        order: bytes,
+        *,
+        noise: bytes | None = None,
+        stream: bytes | None = None,
+        host_sum: HostSum | None = None,
+    ) -> Writes:
         """Makes the one release of a charged round, sealed. Idempotent."""
         ...
 

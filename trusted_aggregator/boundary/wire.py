@@ -112,10 +112,14 @@ def host_sha256(request: aggregator_pb2.SubmitRequest) -> bytes:
     return request.masked_sha256
 
 
-def seal_release(order: bytes, noise: bytes | None, host_sum: HostSum | None) -> enclave_pb2.EnclaveRequest:
+def seal_release(
+    order: bytes, noise: bytes | None, stream: bytes | None, host_sum: HostSum | None
+) -> enclave_pb2.EnclaveRequest:
     """The request for a sealed release, with ``host_sum`` if the round needs one."""
     given = None if host_sum is None else enclave_pb2.MaskedSum(sum=host_sum.sum, set_sha256=host_sum.set_sha256)
-    return enclave_pb2.EnclaveRequest(seal_release=enclave_pb2.SealRelease(order=order, noise=noise, masked=given))
+    return enclave_pb2.EnclaveRequest(
+        seal_release=enclave_pb2.SealRelease(order=order, noise=noise, stream=stream, masked=given)
+    )
 
 
 def host_sum_of(message: enclave_pb2.SealRelease) -> HostSum | None:

@@ -35,7 +35,7 @@ from trusted_aggregator.enclave.handing_over import HandingOver
 from trusted_aggregator.enclave.noise import noise_of
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.enclave.opening import make_room, require_may_begin, require_may_open
-from trusted_aggregator.enclave.releasing import release_sha256, signed_release
+from trusted_aggregator.enclave.releasing import opened_noise, release_sha256, signed_release
 from trusted_aggregator.enclave.restoring import Contributions, held_round, restore
 from trusted_aggregator.enclave.taking_over import TakenOver
 from trusted_aggregator.rounds.admission import require_same_key, sealed_key
@@ -44,7 +44,6 @@ from trusted_aggregator.state import records as names
 from trusted_aggregator.state.chartering import changeable
 from trusted_aggregator.state.population import Population, unfounded
 from trusted_aggregator.state.records import SealedRecord, Writes
-from trusted_aggregator.state.sealed_state import RoundNoise
 
 
 class AggregatorCore(HandingOver):
@@ -95,7 +94,7 @@ class AggregatorCore(HandingOver):
         """
         core = cls(identity, noise=noise)
         core._populations, core._holdings, erased = restore(
-            identity, core._sealer, core._keys.sealer, records, contributions
+            identity, core._sealer, core._keys.sealer, records, contributions, streams=core._streams
         )
         core._closed.add_charged(core._holdings.rounds())
         core._over.update(core._holdings.tasks_without_rounds())
@@ -246,13 +245,17 @@ class AggregatorCore(HandingOver):
                 task, parsed.round, population=population, holdings=self._holdings, policy=self._identity.policy
             )
             admitting = sealed_key(token_key, population.charter, task_sha256=task.sha256, round=parsed.round)
+            participation = self._streams.participation(task, parsed.round, population)
+            if not parsed.round:
+                self._streams.require_room(task, self._holdings)
             erased = make_room(task, parsed.round, population=population, holdings=self._holdings)
             query = task.queries[parsed.round]
             noise = task.rounds.draw_noise(query, self._noise_of(parsed.round))
             policy_sha256 = self._identity.policy.sha256
             record = new_record(order, noise, token_key=admitting, policy_sha256=policy_sha256)
-            opened = held_round(task, record, self._identity)
+            opened = held_round(task, record, self._identity, participation)
             sealer = self._keys.new_sealer(task.sha256)
+            self._streams.erase([task.sha256])
             self._over.discard(task.sha256)
             self._holdings.add_task(task)
             self._holdings.add_round(opened)
@@ -297,12 +300,14 @@ class AggregatorCore(HandingOver):
             part_bytes = found.host_part_bytes if isinstance(found, Round) else 0
             return Charged(task.sha256, parsed.round, standing.contributions, released, writes, part_bytes)
 
-    def seal_release(self, order: bytes, *, noise: bytes | None = None, host_sum: HostSum | None = None) -> Writes:
+    def seal_release(
+        self, order: bytes, *, noise: bytes | None = None, stream: bytes | None = None, host_sum: HostSum | None = None
+    ) -> Writes:
         """Makes the one release of a charged round, sealed. Idempotent.
 
         Its hash is in force before its signature leaves: of two that are made of two sums, by whatever restarts in
-        between, at most one is ever opened by ``release``. ``noise`` is the record under ``noise_key``, ``host_sum``
-        the sum of the host where it holds a part.
+        between, at most one is ever opened by ``release``. ``noise`` is the record under ``noise_key``, ``stream`` that
+        under ``stream_key``, ``host_sum`` the sum of the host where it holds a part.
 
         Raises:
             ConfigurationError: the order is of no round that is open here.
@@ -326,9 +331,14 @@ class AggregatorCore(HandingOver):
             population.require_committed()
             if standing.charge.events != task.charges(found.number):
                 raise StateError(f"the ledger has another charge of round {found.number}; restore the state folder")
-            drawn = self._noise(found, noise)
-            signed = signed_release(found, standing.charge, self._identity.signing, noise=drawn, host_sum=host_sum)
+            drawn = opened_noise(found, noise, self._keys.sealer(task.sha256))
+            encoder = self._streams.encoder(task, found, stream)
+            signed = signed_release(
+                found, standing.charge, self._identity.signing, noise=drawn, host_sum=host_sum, encoder=encoder
+            )
+            after = self._streams.after(task, found, encoder, release_sha256(signed))
             population.seal(task_id=task.id, round=found.number, release_sha256=release_sha256(signed))
+            self._streams.move(task.sha256, after)
             found.status = Status.SEALED
             found.erase()
             key = names.release_key(task.sha256, found.number)
@@ -337,6 +347,7 @@ class AggregatorCore(HandingOver):
                 self._sealer.seal(key, signed.SerializeToString(deterministic=True)),
                 SealedRecord(names.round_key(task.sha256, found.number), None),
                 SealedRecord(names.noise_key(task.sha256, found.number), None),
+                *(() if after is None else after.writes),
             )
 
     def release(self, order: bytes, *, stored: bytes) -> bytes:
@@ -381,12 +392,14 @@ class AggregatorCore(HandingOver):
                 raise StateError(f"round {round} is not a charged round: there is nothing to give up")
             population = self._populations[task.population]
             found = self._find_round(task_sha256, round)
-            self._keys.erase([task_sha256])
+            ended = self._streams.end([task_sha256])
+            self._erase([task_sha256])
             if isinstance(found, Round):
                 population.mark_void(task_id=task.id, round=round)
                 self._holdings.drop_round(found)
             return (
                 *population.writes(self._sealer),
+                *ended,
                 SealedRecord(names.round_key(task_sha256, round), None),
                 SealedRecord(names.noise_key(task_sha256, round), None),
             )
@@ -404,8 +417,9 @@ class AggregatorCore(HandingOver):
                 return ()
             if any(held.status is not Status.OPEN for held in self._holdings.rounds([task_sha256])):
                 raise StateError(f"{task.label} has a round that is charged and not released: close that round first")
-            self._keys.erase([task_sha256])
-            return self._holdings.drop_task(task_sha256, self._populations[task.population])
+            ended = self._streams.end([task_sha256])
+            self._erase([task_sha256])
+            return (*self._holdings.drop_task(task_sha256, self._populations[task.population]), *ended)
 
     # What may be told
 
@@ -465,23 +479,15 @@ class AggregatorCore(HandingOver):
             raise
         found.status = Status.CHARGED
 
-    def _noise(self, found: Round, record: bytes | None) -> RoundNoise:
-        releases = found.noised(found.query)
-        if not releases:
-            return RoundNoise(found.record.noise_id, {})
-        sealer = self._keys.sealer(found.task_sha256)
-        if record is None or sealer is None:
-            raise StateError(f"the noise of round {found.number} is not stored; restore the newest state folder")
-        return RoundNoise.decode(sealer.open(names.noise_key(found.task_sha256, found.number), record), releases)
-
     def _end(self, tasks: Sequence[OpenedTask], population: Population) -> Writes:
         self._ending += self._holdings.rounds({task.sha256 for task in tasks})
         self._ended.update(task.sha256 for task in tasks)
         self._holdings.end(task.sha256 for task in tasks)
-        return tuple(record for task in tasks for record in self._holdings.drop_task(task.sha256, population))
+        dropped = tuple(record for task in tasks for record in self._holdings.drop_task(task.sha256, population))
+        return (*dropped, *self._streams.end(task.sha256 for task in tasks))
 
     def _erase_over(self) -> None:
-        self._keys.erase(self._over)
+        self._erase(self._over)
         self._over.clear()
 
     def _show_charters(self) -> None:

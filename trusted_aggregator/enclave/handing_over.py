@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Collection
 
 from odp.crypto import domains, hpke
 from odp.enclave.identity import EnclaveIdentity
@@ -31,6 +32,7 @@ from odp.transparency.excerpt import EndorsedImages
 from odp.v1 import attestation_pb2, hand_over_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.enclave.round_keys import RoundKeys
+from trusted_aggregator.enclave.streams import Streams
 from trusted_aggregator.enclave.submissions import Submissions
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state import records as names
@@ -46,6 +48,7 @@ class HandingOver(Submissions):
         super().__init__(identity)
         self._sealer = Sealer(identity.sealing_key)
         self._keys = RoundKeys(identity)
+        self._streams = Streams(identity)
         # Of tasks that are being ended, or handed over: what can never count once that is in force.
         self._ending: list[Round] = []
         # The nonce that a successor's evidence has to be over; None before one is drawn.
@@ -159,9 +162,16 @@ class HandingOver(Submissions):
         for round in held:
             self._holdings.drop_round(round)
         self._ending += held
-        self._keys.erase([round.task_sha256 for round in held])
+        streams = self._streams.held()
+        ended = self._streams.end(streams)
+        self._erase({*streams, *(round.task_sha256 for round in held)})
         keys = [names.round_key(round.task_sha256, round.number) for round in held]
-        return tuple(SealedRecord(name, None) for key in keys for name in (key, names.noise_beside(key)))
+        return (*(SealedRecord(name, None) for key in keys for name in (key, names.noise_beside(key))), *ended)
+
+    def _erase(self, tasks: Collection[bytes]) -> None:
+        """Erases the secrets of these tasks' rounds, and of what their streams need no more. Raises StateError."""
+        self._keys.erase(tasks)
+        self._streams.erase(tasks)
 
     def _statement(self, successor: VerifiedEnclave) -> hand_over_pb2.HandOverStatement:
         return hand_over_pb2.HandOverStatement(

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_entry, sampling_of
-from odp.algorithms.seam import Query
+from odp.algorithms.seam import Query, StreamQuery
 from odp.privacy import accounting
 from odp.privacy.events import Sampling
 from odp.privacy.ledger_entry import Budget
 from odp.privacy.ledger_events import LedgerEvent
+from odp.privacy.matrix.participation import ParticipationRecord
 from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator.modes.table import round_class
 from trusted_aggregator.rounds.enclave_half import Round
+from trusted_aggregator.state.limits import MOST_STREAM_USERS
 from trusted_aggregator.state.sealed_state import TaskRecord
 
 
@@ -57,8 +59,10 @@ class OpenedTask:
 
     @functools.cached_property
     def largest(self) -> int:
-        """Size in bytes of its largest release, and so of the noise of one."""
-        return max(8 * sum(release.coordinates for release in query.releases) for query in self.queries)
+        """Size in bytes of its largest release, and so of the noise of one; with what its stream keeps."""
+        return self.stream_bytes + max(
+            8 * sum(release.coordinates for release in query.releases) for query in self.queries
+        )
 
     @functools.cached_property
     def planned(self) -> int:
@@ -104,6 +108,18 @@ class OpenedTask:
         """What the ledger lists for each round."""
         return round_entry(self.queries[round], self.sampling)
 
-    def most(self, population_delta: float) -> int:
-        """The most contributions that could be charged: delta has to stay below one over the population."""
-        return accounting.most_users(max(self.budget.delta, population_delta))
+    @functools.cached_property
+    def stream_bytes(self) -> int:
+        """Size in bytes of the past sums that its stream keeps; 0 where it is none."""
+        first = self.queries[0]
+        if not isinstance(first, StreamQuery):
+            return 0
+        return len(first.encoder(wrapped=self.rounds.wraps).to_bytes())
+
+    def most(self, population_delta: float, participation: ParticipationRecord | None = None) -> int:
+        """The most contributions that could be charged: delta has to stay below one over the population.
+
+        In a stream, all of them have room on its record of users, too.
+        """
+        most = accounting.most_users(max(self.budget.delta, population_delta))
+        return most if participation is None else min(most, MOST_STREAM_USERS - len(participation))

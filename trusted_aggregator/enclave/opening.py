@@ -10,12 +10,22 @@ from odp.errors import ConfigurationError, PopulationFull, PrivacyError
 from odp.privacy.ledger_entry import ReleaseState
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
-from trusted_aggregator.state.limits import MOST_DEFINITION_BYTES, MOST_OPEN_ROUNDS, MOST_STORED_BYTES, MOST_TASKS
+from trusted_aggregator.state.limits import (
+    MOST_DEFINITION_BYTES,
+    MOST_OPEN_ROUNDS,
+    MOST_STORED_BYTES,
+    MOST_STREAM_USERS,
+    MOST_TASKS,
+)
 from trusted_aggregator.state.population import Population, unfounded
 from trusted_aggregator.state.records import SealedRecord, release_key
 
 #: A release travels in one reply of at most 32 MiB, with room for all that is not integers.
 LARGEST_RELEASE_BYTES = 31 * 2**20
+#: Everything that a release of a stream has its host read or store, in one message of at most 64 MiB.
+LARGEST_STREAM_BYTES = 62 * 2**20
+
+_RECORD_BYTES = 44  # of one user on the record of a stream
 
 
 def require_may_open(
@@ -114,6 +124,14 @@ def _require_sizes(task: OpenedTask) -> None:
                 f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
                 "choose a smaller rank, or fewer items or bins"
             )
+    # Noise, the host's part of a sum and what the stream keeps travel in one message.
+    numbers = sum(release.coordinates for release in task.queries[0].releases)
+    size = 12 * numbers + task.stream_bytes + _RECORD_BYTES * MOST_STREAM_USERS
+    if task.stream_bytes and size > LARGEST_STREAM_BYTES:
+        raise ConfigurationError(
+            f"The stream of {task.label} would keep {task.stream_bytes} bytes of past sums between its rounds, too many"
+            f" for messages of {LARGEST_STREAM_BYTES} bytes: choose fewer bands, or mechanism='blt'"
+        )
 
 
 def _lack(tasks: list[OpenedTask], holdings: Holdings) -> str:

@@ -205,6 +205,7 @@ class _Calls:
             self._core.seal_release(
                 given.order,
                 noise=given.noise if given.HasField("noise") else None,
+                stream=given.stream if given.HasField("stream") else None,
                 host_sum=wire.host_sum_of(given),
             )
         )

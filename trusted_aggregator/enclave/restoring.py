@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from odp.enclave.identity import EnclaveIdentity
-from odp.errors import StateError
+from odp.errors import PrivacyError, StateError
+from odp.privacy.matrix.participation import ParticipationRecord
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import parse_order
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
+from trusted_aggregator.enclave.streams import Streams
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.ledger_writes import restored_ledger
@@ -23,7 +25,7 @@ from trusted_aggregator.state.records import SealedRecord, Writes
 from trusted_aggregator.state.sealed_state import PopulationRecord, RoundRecord, Sealer, TaskRecord
 
 # Opened where what they belong to is.
-_BY_THEMSELVES = (names.ROUND_PREFIX, names.LEDGER_PREFIX, names.LEDGER_STATE_PREFIX)
+_BY_THEMSELVES = (names.ROUND_PREFIX, names.PARTICIPATION_PREFIX, names.LEDGER_PREFIX, names.LEDGER_STATE_PREFIX)
 
 #: (task_sha256, round) to the stored ciphertexts of that round.
 Contributions = Callable[[bytes, int], Iterable[bytes]]
@@ -35,8 +37,12 @@ def restore(
     round_sealer: Callable[[bytes], Sealer | None],
     records: Mapping[str, bytes],
     contributions: Contributions,
+    *,
+    streams: Streams,
 ) -> tuple[dict[str, Population], Holdings, Writes]:
     """Populations by name, tasks and rounds in memory, and the records that the host has to erase first.
+
+    ``streams`` takes up the streams of the tasks.
 
     ``round_sealer`` opens the records of a task's round. A round that is erased is as one without records; they have to
     go, since none of them would open under the secret of the task's next round.
@@ -65,30 +71,35 @@ def restore(
             raise StateError(f"the sealed records lack population {task.population!r}: restore the state folder")
         if not holdings.is_ended(task.sha256):
             holdings.add_task(task)
-    erased: list[SealedRecord] = []
+    erased = list(streams.restore(records, populations, holdings))
     for key, data in records.items():
         if not key.startswith(names.ROUND_PREFIX):
             continue
         of_round = round_sealer(names.task_of(key))
         if of_round is None or not _restored(
-            RoundRecord.decode(of_round.open(key, data)), identity, populations, holdings, contributions
+            RoundRecord.decode(of_round.open(key, data)), identity, populations, holdings, contributions, streams
         ):
             erased += [SealedRecord(name, None) for name in (key, names.noise_beside(key))]
+    erased += streams.end(task for task, _ in holdings.lost)
     return populations, holdings, tuple(erased)
 
 
-def held_round(task: OpenedTask, record: RoundRecord, identity: EnclaveIdentity) -> Round:
-    """The round of a record, without contributions."""
+def held_round(
+    task: OpenedTask, record: RoundRecord, identity: EnclaveIdentity, participation: ParticipationRecord | None
+) -> Round:
+    """The round of a record, without contributions; ``participation`` is of its stream."""
     order = parse_order(record.order)
-    return task.rounds(
+    held = task.rounds(
         task_sha256=task.sha256,
         order=order,
         record=record,
         query=task.queries[order.round],
         policy=identity.policy,
         sampling=task.sampling,
-        most=task.most(identity.policy.population_delta),
+        most=task.most(identity.policy.population_delta, participation),
     )
+    held.participation = participation
+    return held
 
 
 def _restored(
@@ -97,6 +108,7 @@ def _restored(
     populations: Mapping[str, Population],
     holdings: Holdings,
     contributions: Contributions,
+    streams: Streams,
 ) -> bool:
     """Whether the round is open or charged, and now in memory."""
     order = parse_order(record.order)
@@ -110,12 +122,18 @@ def _restored(
     charge = None if standing is None else standing.charge
     if standing is not None and charge is None:
         return False
-    if record.policy_sha256 != identity.policy.sha256:
+    try:
+        participation = streams.participation(task, order.round, population)
+    except PrivacyError:
+        over = True
+    else:
+        over = record.policy_sha256 != identity.policy.sha256
+    if over:
         if charge is not None:
             population.mark_void(task_id=task.id, round=order.round)
             holdings.lost.append((task.sha256, order.round))
         return False
-    restored = held_round(task, record, identity)
+    restored = held_round(task, record, identity, participation)
     restored.resubmit(contributions(task.sha256, order.round))
     if charge is not None:
         as_charged = (charge.contributions, charge.id_set_sha256, charge.noise_id)

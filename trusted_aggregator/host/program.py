@@ -40,7 +40,7 @@ from trusted_aggregator.host.servicer import NAME, WORKERS, AggregatorService, a
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.modes.hosting import HostModes, ModeOptions
-from trusted_aggregator.state.records import POPULATION_PREFIX, noise_key
+from trusted_aggregator.state.records import POPULATION_PREFIX, noise_key, participation_key, stream_key
 
 if TYPE_CHECKING:
     from odp.privacy.mechanisms import IntegerNoise
@@ -185,11 +185,13 @@ def _resume(core: Aggregator, storage: Storage, populations: Sequence[str], log:
         if signed is not None:  # a death may have come between the enclave's record of it and ours
             storage.keep_charter(name, open_charter(signed).sequence, signed.SerializeToString())
     for state in core.round_states():
-        lost = state.status in (Status.OPEN, Status.CHARGED) and not storage.holds(
-            noise_key(state.task_sha256, state.round)
-        )
+        key = state.task_sha256, state.round
+        needed = [noise_key(*key), *([stream_key(*key)] if storage.holds(participation_key(*key)) else [])]
+        lost = state.status in (Status.OPEN, Status.CHARGED) and not all(map(storage.holds, needed))
         if lost and state.status is Status.OPEN:
-            raise StateError(f"the sealed noise of round {state.round} is missing; restore the newest state folder")
+            raise StateError(
+                f"the sealed noise or the past sums of round {state.round} are missing; restore the newest state folder"
+            )
         if lost:
             storage.apply(core.give_up(state.task_sha256, state.round))
             log.warning("round_void", task=short(state.task_sha256), round=state.round)

@@ -86,8 +86,15 @@ class RemoteAggregator:
         given = aggregator_pb2.CloseRoundRequest(order=order, signature=signature)
         return wire.charged_of(self._client.call(EnclaveRequest(charge=given)).charged)
 
-    def seal_release(self, order: bytes, *, noise: bytes | None = None, host_sum: HostSum | None = None) -> Writes:
-        return self._writes(wire.seal_release(order, noise, host_sum))
+    def seal_release(
+        self,
+        order: bytes,
+        *,
+        noise: bytes | None = None,
+        stream: bytes | None = None,
+        host_sum: HostSum | None = None,
+    ) -> Writes:
+        return self._writes(wire.seal_release(order, noise, stream, host_sum))
 
     def release(self, order: bytes, *, stored: bytes) -> bytes:
         given = enclave_pb2.ReleaseRound(order=order, stored=stored)

@@ -21,7 +21,7 @@ from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.modes.hosting import HostModes
 from trusted_aggregator.rounds.host_half import HostHalf, Key, Survivors
-from trusted_aggregator.state.records import noise_key, release_key
+from trusted_aggregator.state.records import noise_key, release_key, stream_key
 
 _STORE_SECONDS = 30.0
 # After which a server may ask again for a round of a population that has as many open as it may.
@@ -83,8 +83,8 @@ class HostedRounds:
         except PrivacyError:
             self._changes.store(self._core.give_up(task, number))
             raise
-        noise = self._storage.record(noise_key(task, number))
-        self._changes.settle(self._core.seal_release(order, noise=noise, host_sum=host_sum))
+        noise, stream = (self._storage.record(key(task, number)) for key in (noise_key, stream_key))
+        self._changes.settle(self._core.seal_release(order, noise=noise, stream=stream, host_sum=host_sum))
         self._storage.erase(task, number)
         self.empty_files()
         self._log.event("round_released", task=short(task), round=number, contributions=charged.contributions)

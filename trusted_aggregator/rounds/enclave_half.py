@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from odp.algorithms.dense.query import DenseQuery
@@ -20,6 +20,8 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
+from odp.privacy.matrix.encoding import Encoder
+from odp.privacy.matrix.participation import ParticipationRecord
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import HostSum, Status
@@ -58,6 +60,10 @@ class Round(abc.ABC):
     sealed_bytes = 0
     #: Length of the part of each contribution that stays with the host; 0 where none does.
     host_part_bytes = 0
+    #: Whether sums are known modulo 2^32 alone.
+    wraps = False
+    #: Of a stream: who was in the rounds before this one. Nobody is taken who may not come back yet.
+    participation: ParticipationRecord | None = None
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
@@ -157,10 +163,17 @@ class Round(abc.ABC):
         with self._lock:
             self._frozen = False
 
-    def noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None = None) -> dict[str, Int64Array]:
+    def participants(self) -> Sequence[bytes]:
+        """The pseudonyms of those who are in the set of a stream's round."""
+        return ()
+
+    def noisy_sums(
+        self, noise: RoundNoise, host_sum: HostSum | None = None, encoder: Encoder | None = None
+    ) -> dict[str, Int64Array]:
         """The integers of the release, by release name, of the frozen set.
 
-        ``noise`` is what was drawn for the round, ``host_sum`` what the host hands in where it holds a part.
+        ``noise`` is what was drawn for the round, ``host_sum`` what the host hands in where it holds a part. In a
+        stream, ``encoder`` has the past sums, and takes in this one.
 
         Raises:
             StateError: the noise is of another round, or the sums are not those of the set, or the host's sum is
@@ -175,7 +188,7 @@ class Round(abc.ABC):
         with self._lock:
             if not self._frozen:
                 raise StateError(f"round {self.number} is still open")
-            return self._noisy_sums(noise, host_sum)
+            return self._noisy_sums(noise, host_sum, encoder)
 
     def erase(self) -> None:
         """Drops contributions, sums and the round's secrets; keeps its public key and its marks."""
@@ -190,7 +203,9 @@ class Round(abc.ABC):
     def _set_sha256(self) -> bytes: ...
 
     @abc.abstractmethod
-    def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]: ...
+    def _noisy_sums(
+        self, noise: RoundNoise, host_sum: HostSum | None, encoder: Encoder | None
+    ) -> dict[str, Int64Array]: ...
 
     @abc.abstractmethod
     def _erase(self) -> None: ...
@@ -207,6 +222,13 @@ def new_record(
         order=order, noise_id=noise.noise_id, draw_seed=os.urandom(HASH_BYTES),
         hpke_key=HpkeKey.generate().to_bytes(), token_key=token_key, policy_sha256=policy_sha256,
     )  # fmt: skip
+
+
+def encoded(totals: Mapping[str, Int64Array], encoder: Encoder | None) -> Mapping[str, Int64Array]:
+    """``totals`` as they are released, without noise: encoded in a stream, and as they are elsewhere."""
+    if encoder is None:
+        return totals
+    return {name: encoder.step(total) for name, total in totals.items()}
 
 
 def dense(query: Query, *, aggregation: str) -> DenseQuery:

@@ -18,6 +18,9 @@ MOST_DEFINITION_BYTES = 2**20
 MOST_OPEN_ROUNDS = 16
 #: Noise of those rounds, and the newest release of each task, in bytes.
 MOST_STORED_BYTES = 2**27
+#: Streams of one population that are under way, and users that can take part in one: a start reads who did.
+MOST_STREAMS = 2
+MOST_STREAM_USERS = 2**17
 #: Tasks of one population that were ended: each is remembered for good, so that it stays ended.
 MOST_ABANDONED = 4096
 #: Rounds that one population can charge: a start reads where each of them stands.

@@ -12,14 +12,16 @@ TASK_PREFIX = "task/"
 ROUND_PREFIX = "round/"
 NOISE_PREFIX = "noise/"
 RELEASE_PREFIX = "release/"
+STREAM_PREFIX = "stream/"
+PARTICIPATION_PREFIX = "participation/"
 LEDGER_PREFIX = "ledger/"
 LEDGER_STATE_PREFIX = "ledger-state/"
 #: What an enclave does not need in order to start: the large records, each handed in by itself when it is used.
-LATER_PREFIXES = (NOISE_PREFIX, RELEASE_PREFIX)
+LATER_PREFIXES = (NOISE_PREFIX, RELEASE_PREFIX, STREAM_PREFIX)
 
 _NUMBER_BYTES = 8
 _ENTRY_KEY = re.compile(LEDGER_PREFIX + "([^/]+)/([0-9]{1,18})")
-_ROUND_KEY = re.compile(ROUND_PREFIX + "([0-9a-f]{64})/[0-9]{1,10}")
+_ROUND_KEY = re.compile(f"(?:{ROUND_PREFIX}|{PARTICIPATION_PREFIX})([0-9a-f]{{64}})/([0-9]{{1,10}})")
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,26 @@ def round_key(task_sha256: bytes, round: int) -> str:
 def noise_key(task_sha256: bytes, round: int) -> str:
     """Key of a round's noise."""
     return f"{NOISE_PREFIX}{task_sha256.hex()}/{round}"
+
+
+def stream_key(task_sha256: bytes, round: int) -> str:
+    """Key of the past sums of a task's stream, as ``round`` needs them."""
+    return f"{STREAM_PREFIX}{task_sha256.hex()}/{round}"
+
+
+def participation_key(task_sha256: bytes, round: int) -> str:
+    """Key of the record of who was in the rounds of a stream before ``round``."""
+    return f"{PARTICIPATION_PREFIX}{task_sha256.hex()}/{round}"
+
+
+def stream_beside(participation_key: str) -> str:
+    """The key of the past sums of the stream whose record of participations has this key."""
+    return STREAM_PREFIX + participation_key.removeprefix(PARTICIPATION_PREFIX)
+
+
+def task_and_round(key: str) -> tuple[bytes, int]:
+    """The task and the round in the key of a record of a round. Raises StateError for any other key."""
+    return task_of(key), int(key.rpartition("/")[2])
 
 
 def task_of(round_key: str) -> bytes:

@@ -11,14 +11,18 @@ key                        plaintext
 ``round/<task>/<n>``       of a round that is open or charged: its order, the name of its noise, the seed of its draw,
                            its private key, its token key
 ``noise/<task>/<n>``       the noise of such a round
+``participation/<t>/<n>``  of a stream before its round n: the last release, and who was in the rounds so far
+``stream/<task>/<n>``      of a stream before its round n: the last release, and the sums that round n needs
 ``release/<task>/<n>``     the signed release of the newest round that has one
 =========================  ==========================================================================================
 
-The records of a round and of its noise are sealed under a key that is erased with the round (``round_keys.py``).
+The records of a round and of its noise are sealed under a key that is erased with the round (``round_keys.py``), those
+of a stream under one that is erased when the next round is released (``streams.py``).
 
 Every record but an entry is sealed under its own name, so the host can neither read one nor put it in another's place.
 It can bring back an *older* one; only that of the population needs protection from that, because everything else is
-checked against it: which rounds were charged, which release of each was signed, and which tasks are over.
+checked against it: which rounds were charged, which release of each was signed, which release a stream goes on from,
+and which tasks are over.
 """
 
 from __future__ import annotations

@@ -120,3 +120,9 @@ def unmasked(masked_sum: bytes, masks: Int64Array, *, noise: Int64Array) -> Int6
     total += masks.reshape(-1).astype(np.uint32)
     total += noise.reshape(-1).astype(np.uint32)
     return total.view(np.int32).astype(np.int64).reshape(noise.shape)
+
+
+def wrapped(values: Int64Array) -> Int64Array:
+    """``values`` modulo 2^32, within [-2^31, 2^31)."""
+    narrow: Int64Array = values.astype(np.uint32).view(np.int32).astype(np.int64)
+    return narrow

@@ -105,6 +105,13 @@ class ParticipationRecord:
             nearest = apart if not least else min(least, apart)
             self._users[user] = (count + 1, round, nearest if count else 0)
 
+    def after(self, round: int, users: Collection[bytes]) -> ParticipationRecord:
+        """A copy with the users of one round on record. Raises as ``record``."""
+        copy = ParticipationRecord(self.allowed)
+        copy._users = dict(self._users)
+        copy.record(round, users)
+        return copy
+
     @property
     def observed_most(self) -> int:
         """The most rounds that any user was in; 0 before the first. It is about users: to be charged if published."""

@@ -23,13 +23,14 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, Refusal, StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
+from odp.privacy.matrix.encoding import Encoder
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.modes.enclave.accepted_set import AcceptedSet
 from trusted_aggregator.modes.enclave.sampling import Draw, FullParticipation
 from trusted_aggregator.rounds.admission import Admission
-from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Judged, Round
+from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Judged, Round, encoded
 from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
 #: Number of accepted payloads that are summed at once: enough for one matrix product, little memory.
@@ -72,6 +73,7 @@ class EnclaveRound(Round):
         self.sealed_bytes = segments.sealed_bytes(plaintext_bytes) if self._large else plaintext_bytes + OVERHEAD
         self._block = min(BLOCK, max(1, BLOCK_BYTES // max(query.payload_bytes, self.host_part_bytes)))
         self._accepted_set = AcceptedSet()
+        self._pseudonyms: list[bytes] = []
         self._waiting: list[bytes] = []
         self._sum: Sum | None = None  # made with the first block: it is large, and most rounds that are held are over
 
@@ -108,6 +110,8 @@ class EnclaveRound(Round):
         for (number, found), refusal in zip(opened, checked, strict=True):
             if refusal is None and self._host_sha256(found.payload) != host_parts[number]:
                 refusal = Refusal.MALFORMED
+            if refusal is None and not self._is_due(found.contribution.pseudonym):
+                refusal = Refusal.NOT_DUE
             judged[number] = found if refusal is None else refusal
         return judged
 
@@ -118,6 +122,12 @@ class EnclaveRound(Round):
         remaining = iter(stored)
         while block := list(itertools.islice(remaining, self._block)):
             self._resubmit(block)
+
+    def participants(self) -> Sequence[bytes]:
+        return tuple(self._pseudonyms)
+
+    def _is_due(self, pseudonym: bytes) -> bool:
+        return self.participation is None or self.participation.admits(pseudonym, self.number)
 
     def _resubmit(self, stored: Sequence[bytes]) -> None:
         self.submit(stored)
@@ -138,24 +148,28 @@ class EnclaveRound(Round):
         # first counted. After a restart with the second, the same noise would reveal their difference.
         return self._accepted_set.sha256()
 
-    def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]:
+    def _noisy_sums(
+        self, noise: RoundNoise, host_sum: HostSum | None, encoder: Encoder | None
+    ) -> dict[str, Int64Array]:
         self._add_waiting()
         total = self._new_sum() if self._sum is None else self._sum
         if total.count != len(self._accepted_set):
             raise StateError(f"round {self.number} lost contributions in memory; start the program again")
-        return self._noised(self._draw.within_cap(total.totals()), noise, host_sum)
+        return self._noised(self._draw.within_cap(total.totals()), noise, host_sum, encoder)
 
     def _noised(
-        self, totals: dict[str, Int64Array], noise: RoundNoise, host_sum: HostSum | None
+        self, totals: dict[str, Int64Array], noise: RoundNoise, host_sum: HostSum | None, encoder: Encoder | None
     ) -> dict[str, Int64Array]:
+        found = encoded(totals, encoder)
         return {
-            release.name: _add(release, totals[release.name], noise.arrays[release.name])
+            release.name: _add(release, found[release.name], noise.arrays[release.name])
             for release in self.query.releases
         }
 
     def _erase(self) -> None:
         self._key = None
-        self._accepted_set, self._waiting = AcceptedSet(), []
+        self._accepted_set, self._pseudonyms, self._waiting = AcceptedSet(), [], []
+        self.participation = None
         self._sum, self._draw = None, FullParticipation()
 
     def _open(self, sealed: bytes) -> bytes | bytearray:
@@ -204,6 +218,8 @@ class EnclaveRound(Round):
             if not self._accepted_set.add(contribution_id, contribution.pseudonym, digest):
                 return Refusal.ALREADY_CONTRIBUTED
             self._note(payload)
+            if self.participation is not None:
+                self._pseudonyms.append(contribution.pseudonym)
             self.marks += mark
             self._waiting.append(self._draw.counted(contribution_id, payload))
             if len(self._waiting) >= self._block:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.seam import DeclaredRelease, Query, refusals_one_by_one
+from odp.algorithms.seam import DeclaredRelease, Query, StreamQuery, refusals_one_by_one
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import (
     DIGEST_BYTES,
@@ -21,15 +23,17 @@ from odp.crypto.secure_aggregation.masked import (
     MaskSum,
     set_sha256,
     unmasked,
+    wrapped,
 )
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
+from odp.privacy.matrix.encoding import Encoder
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import HostSum, Status
 from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound
-from trusted_aggregator.rounds.enclave_half import dense
+from trusted_aggregator.rounds.enclave_half import dense, encoded
 from trusted_aggregator.state.sealed_state import RoundNoise, RoundRecord
 
 #: So many digests travel in one message.
@@ -68,7 +72,12 @@ class MaskedQuery:
 
 
 class MaskedRound(EnclaveRound):
-    """A round of seeds: the enclave sums their masks, the host the masked vectors."""
+    """A round of seeds: the enclave sums their masks, the host the masked vectors.
+
+    Of a stream, the sum of a round is opened in the enclave, modulo 2^32, and encoded there.
+    """
+
+    wraps = True
 
     def __init__(
         self, *, task_sha256: bytes, order: aggregator_pb2.RoundOrder, record: RoundRecord, query: Query,
@@ -88,6 +97,8 @@ class MaskedRound(EnclaveRound):
     def require(cls, query: Query) -> None:
         """See ``Round``."""
         dense(query, aggregation="masked")
+        if isinstance(query, StreamQuery):
+            query.encoder(wrapped=True)
 
     def host_parts(self, start: int) -> bytes:
         """See ``Round``."""
@@ -109,12 +120,15 @@ class MaskedRound(EnclaveRound):
         self._halves.add(payload)
 
     def _noised(
-        self, totals: dict[str, Int64Array], noise: RoundNoise, host_sum: HostSum | None
+        self, totals: dict[str, Int64Array], noise: RoundNoise, host_sum: HostSum | None, encoder: Encoder | None
     ) -> dict[str, Int64Array]:
         if host_sum is None:
             raise StateError(f"round {self.number} is masked: its release needs the host's sum")
         self._halves.require(host_sum)
-        return {name: unmasked(host_sum.sum, masks, noise=noise.arrays[name]) for name, masks in totals.items()}
+        if encoder is None:
+            return {name: unmasked(host_sum.sum, masks, noise=noise.arrays[name]) for name, masks in totals.items()}
+        sums = {name: unmasked(host_sum.sum, masks, noise=np.zeros_like(masks)) for name, masks in totals.items()}
+        return {name: wrapped(total + noise.arrays[name]) for name, total in encoded(sums, encoder).items()}
 
     def _erase(self) -> None:
         super()._erase()

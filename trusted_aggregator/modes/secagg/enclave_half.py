@@ -14,10 +14,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.seam import DeclaredRelease, Query
+from odp.algorithms.seam import DeclaredRelease, Query, StreamQuery
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.numerics.arrays import Int64Array
+from odp.privacy.matrix.encoding import Encoder
 from odp.privacy.mechanisms import IntegerNoise
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.rounds.enclave_half import Judged, Round, dense
@@ -38,6 +39,11 @@ class SecAggRound(Round):
     @classmethod
     def require(cls, query: Query) -> None:
         dense(query, aggregation="secagg+")
+        if isinstance(query, StreamQuery):
+            raise ConfigurationError(
+                "Expected aggregation='enclave' or 'masked' of a stream: noise of its devices would be on each sum, "
+                "and has to be on the encoded one"
+            )
 
     @classmethod
     def noised(cls, query: Query) -> tuple[DeclaredRelease, ...]:
@@ -78,7 +84,9 @@ class SecAggRound(Round):
     def _set_sha256(self) -> bytes:
         return self._survivors_sha256
 
-    def _noisy_sums(self, noise: RoundNoise, host_sum: HostSum | None) -> dict[str, Int64Array]:
+    def _noisy_sums(
+        self, noise: RoundNoise, host_sum: HostSum | None, encoder: Encoder | None
+    ) -> dict[str, Int64Array]:
         """The host's sum over the announced survivors, with their noise."""
         (release,) = self.query.releases
         if host_sum is None:
