@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from device_runtime.sdk import Device
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
+    from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
     from odp.algorithms.fedavg.config import DPFedAvg
     from odp.algorithms.implicit.config import ImplicitDPAM
@@ -56,6 +57,7 @@ _HOME = {
     "Broadcast": "odp.broadcast.config",
     "DPAM": "odp.algorithms.dpam.config",
     "DPFedAvg": "odp.algorithms.fedavg.config",
+    "DPFTRL": "odp.algorithms.dpftrl.config",
     "DPSGD": "odp.algorithms.dpsgd.config",
     "ExampleColumns": "odp.models.example_columns",
     "Examples": "odp.models.examples",
@@ -93,6 +95,7 @@ _HOME = {
 
 __all__ = [
     "DPAM",
+    "DPFTRL",
     "DPSGD",
     "AttestationError",
     "Broadcast",

@@ -17,6 +17,7 @@ import numpy as np
 from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.dpsgd.config import DPSGD
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.implicit.config import ImplicitDPAM
@@ -33,7 +34,13 @@ from odp.models.matrix_factorization import MatrixFactorization
 from odp.task import Cohort, Question, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization, "glm": Glm}
-_TRAININGS = {"dpam": DPAM, "implicit_dpam": ImplicitDPAM, "fedavg": DPFedAvg, "dpsgd": DPSGD}
+_TRAININGS = {
+    "dpam": DPAM,
+    "implicit_dpam": ImplicitDPAM,
+    "fedavg": DPFedAvg,
+    "dpsgd": DPSGD,
+    "dpftrl": DPFTRL,
+}
 _SECTIONS: dict[str, dict[str, type]] = {
     "model": dict(_MODELS),
     "data": {"ratings": RatingsData, "implicit": ImplicitData, "examples": Examples},

@@ -32,6 +32,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "implicit_dpam": Entry("odp.algorithms.implicit", training="ImplicitDPAM"),
         "fedavg": Entry("odp.algorithms.fedavg", training="DPFedAvg"),
         "dpsgd": Entry("odp.algorithms.dpsgd", training="DPSGD"),
+        "dpftrl": Entry("odp.algorithms.dpftrl", training="DPFTRL"),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
     }

@@ -9,20 +9,56 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FederatedTraining(_message.Message):
-    __slots__ = ("local", "server", "clip", "cohort", "blocks", "adaptive_clip")
+    __slots__ = ("local", "server", "clip", "cohort", "blocks", "adaptive_clip", "stream")
     LOCAL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     ADAPTIVE_CLIP_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     local: LocalTrainingTerms
     server: ServerOptimizerTerms
     clip: float
     cohort: float
     blocks: _containers.RepeatedCompositeFieldContainer[DenseRounds]
     adaptive_clip: AdaptiveClip
-    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ..., adaptive_clip: _Optional[_Union[AdaptiveClip, _Mapping]] = ...) -> None: ...
+    stream: StreamTerms
+    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ..., adaptive_clip: _Optional[_Union[AdaptiveClip, _Mapping]] = ..., stream: _Optional[_Union[StreamTerms, _Mapping]] = ...) -> None: ...
+
+class StreamTerms(_message.Message):
+    __slots__ = ("most", "separation", "tree", "banded", "buffered")
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    SEPARATION_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    BANDED_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_FIELD_NUMBER: _ClassVar[int]
+    most: int
+    separation: int
+    tree: TreeEncoding
+    banded: BandedEncoding
+    buffered: BufferedEncoding
+    def __init__(self, most: _Optional[int] = ..., separation: _Optional[int] = ..., tree: _Optional[_Union[TreeEncoding, _Mapping]] = ..., banded: _Optional[_Union[BandedEncoding, _Mapping]] = ..., buffered: _Optional[_Union[BufferedEncoding, _Mapping]] = ...) -> None: ...
+
+class TreeEncoding(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BandedEncoding(_message.Message):
+    __slots__ = ("bits", "coefficients")
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    COEFFICIENTS_FIELD_NUMBER: _ClassVar[int]
+    bits: int
+    coefficients: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, bits: _Optional[int] = ..., coefficients: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BufferedEncoding(_message.Message):
+    __slots__ = ("scales", "decays")
+    SCALES_FIELD_NUMBER: _ClassVar[int]
+    DECAYS_FIELD_NUMBER: _ClassVar[int]
+    scales: _containers.RepeatedScalarFieldContainer[int]
+    decays: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, scales: _Optional[_Iterable[int]] = ..., decays: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AdaptiveClip(_message.Message):
     __slots__ = ("quantile", "rate", "weight")

@@ -41,7 +41,7 @@ from trusted_aggregator.boundary.interface import Charged
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.round_keys import RoundKeys
 from trusted_aggregator.rounds.enclave_half import Round
-from trusted_aggregator.state.records import SealedRecord, ledger_key, noise_key, release_key
+from trusted_aggregator.state.records import SealedRecord, ledger_key, noise_key, release_key, stream_key
 from trusted_aggregator.state.sealed_state import RoundNoise
 
 IMAGE = "sha384:" + "0" * 96
@@ -203,7 +203,8 @@ class World:
 
     def seal_release(self, round: int = 0) -> tuple[SealedRecord, ...]:
         noise = self.records.get(noise_key(self.task_sha256, round))
-        return self.core.seal_release(self.order(round, domains.CLOSE)[0], noise=noise)
+        stream = self.records.get(stream_key(self.task_sha256, round))
+        return self.core.seal_release(self.order(round, domains.CLOSE)[0], noise=noise, stream=stream)
 
     def release(self, round: int = 0) -> bytes:
         stored = self.records.get(release_key(self.task_sha256, round), b"")

@@ -251,8 +251,7 @@ class AggregatorCore(HandingOver):
             erased = make_room(task, parsed.round, population=population, holdings=self._holdings)
             query = task.queries[parsed.round]
             noise = task.rounds.draw_noise(query, self._noise_of(parsed.round))
-            policy_sha256 = self._identity.policy.sha256
-            record = new_record(order, noise, token_key=admitting, policy_sha256=policy_sha256)
+            record = new_record(order, noise, token_key=admitting, policy_sha256=self._identity.policy.sha256)
             opened = held_round(task, record, self._identity, participation)
             sealer = self._keys.new_sealer(task.sha256)
             self._streams.erase([task.sha256])

@@ -40,7 +40,7 @@ from odp.wire.tables import manifest_for
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.modes.rehearsal import AGGREGATIONS, set_of_one, split
-from trusted_aggregator.state.records import SealedRecord, noise_key, release_key
+from trusted_aggregator.state.records import SealedRecord, noise_key, release_key, stream_key
 
 # So many that a contribution is sealed in segments.
 _LARGE = SEGMENT_BYTES // 4 + 1
@@ -197,7 +197,8 @@ class _Rehearsal:
         if charged.host_part_bytes:
             self._core.host_parts(self._sha256, number, 0)
         noise = self._records[noise_key(self._sha256, number)]
-        self._settle(self._core.seal_release(close[0], noise=noise, host_sum=host_sum))
+        stream = self._records.get(stream_key(self._sha256, number))
+        self._settle(self._core.seal_release(close[0], noise=noise, stream=stream, host_sum=host_sum))
         signed = self._core.release(close[0], stored=self._records[release_key(self._sha256, number)])
         release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed).release)
         tensors = {

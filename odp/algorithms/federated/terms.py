@@ -29,7 +29,7 @@ PARAMETERS = "parameters"
 ROWS = "examples"
 CLIP = "clip"
 
-_TRAININGS = ("fedavg", "dpsgd")
+_TRAININGS = ("fedavg", "dpsgd", "dpftrl")
 
 MOST_ROUNDS, MOST_BLOCKS = 10_000, 256
 _LEAST_CLIP, _LARGEST_CLIP = 1e-9, 1e9
@@ -107,6 +107,8 @@ class Terms:
             raise ConfigurationError("Expected the work of a device in DP-SGD to be one step of rate=1 in epochs=1")
         if training == "dpsgd" and local.batch < local.most_examples:
             raise ConfigurationError(f"Expected batch={local.batch} to hold most_examples={local.most_examples}")
+        if given.HasField("stream") != (training == "dpftrl"):
+            raise ConfigurationError(f"Expected a stream in DP-FTRL, and only there (got training={training!r})")
         return cls(
             model, examples, local, _optimizer(given.server), given.clip, given.cohort,
             _blocks(given, definition.cohort, size=model.size, adaptive=adaptive), adaptive,

@@ -1,0 +1,39 @@
+"""DP-FTRL as the platform sees it."""
+
+from __future__ import annotations
+
+from odp.algorithms.dpftrl.stream import StreamOfTask, stream_of
+from odp.algorithms.federated.algorithm import FederatedAlgorithm
+from odp.algorithms.seam import DeclaredRelease, Query, Server
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Float32Array
+
+
+class TaskAlgorithm(FederatedAlgorithm):
+    """``odp.algorithms.seam.Algorithm`` of tasks that train by DP-FTRL."""
+
+    def stream(self) -> StreamOfTask:
+        """The definition's stream, read and checked."""
+        return stream_of(self.definition, self.terms())
+
+    def check(self) -> None:
+        self.stream()
+
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
+        from odp.algorithms.dpftrl.server import StreamServer
+
+        if item_features is not None:
+            raise ConfigurationError("Expected no item_features: the model has no items")
+        return StreamServer(self.terms(), self.stream())
+
+    def query(self, round: int) -> Query:
+        from odp.algorithms.dpftrl.query import StreamedQuery
+
+        self.terms().grid(round)
+        return StreamedQuery(self.stream(), round)
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        from odp.algorithms.dpftrl.query import StreamedQuery
+
+        of_task = self.stream()
+        return [StreamedQuery(of_task, place).releases for place in range(of_task.stream.allowed.rounds)]

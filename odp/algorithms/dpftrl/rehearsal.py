@@ -1,0 +1,30 @@
+"""The tasks that an enclave runs through before it can import nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from odp.algorithms.dpftrl.config import DPFTRL
+from odp.algorithms.federated.rehearsal import aggregated_by, published_by
+from odp.v1 import common_pb2
+
+_SESSIONS = "secagg+"
+
+
+def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+    """One task per way through the aggregator's enclave; ``aggregations`` has the fewest contributions of each."""
+    ways = {name: clients for name, clients in aggregations.items() if name != _SESSIONS}
+    return (
+        *aggregated_by(DPFTRL(rounds=2, bands=2), ways),
+        *aggregated_by(DPFTRL(rounds=2, mechanism="tree"), ways),
+        *aggregated_by(DPFTRL(rounds=2, mechanism="blt"), {"enclave": 1}),
+    )
+
+
+def published() -> tuple[common_pb2.TaskDefinition, ...]:
+    """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries."""
+    (definition,) = published_by(DPFTRL.field)
+    definition.dpftrl.stream.most = 1
+    definition.dpftrl.stream.separation = 1
+    definition.dpftrl.stream.tree.SetInParent()
+    return (definition,)

@@ -1,0 +1,142 @@
+"""The stream of one DP-FTRL task, read from its definition and checked: for every party.
+
+Contributions have norm at most 1, in units of the clip norm, on a grid of step 2^-grid_bits. With masks, sums are known
+modulo 2^32 alone. Encoding is linear with whole coefficients, so what is released modulo 2^32 is the release itself
+modulo 2^32, whatever hostile devices added: post-processing. It is exact for honest ones where encoded sums and their
+noise fit 32 bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from odp import _validate
+from odp.algorithms.dense.grid import Grid
+from odp.algorithms.federated.terms import RELEASE, Terms
+from odp.errors import ConfigurationError
+from odp.privacy.events import StreamRelease
+from odp.privacy.matrix.banded import BandedMatrix
+from odp.privacy.matrix.blt import BITS, BufferedMatrix
+from odp.privacy.matrix.encoding import EncoderMatrix
+from odp.privacy.matrix.participation import Participation
+from odp.privacy.matrix.stream import Stream
+from odp.privacy.matrix.tree import TreeMatrix
+from odp.v1 import common_pb2, federated_pb2
+
+MOST_BANDS = 512
+#: Rounds of a tree: its sensitivity takes a device too long to compute for more.
+MOST_TREE_ROUNDS = 2048
+
+_RING = 2**31
+_NOISE_DEVIATIONS = 14.0
+
+
+@dataclass(frozen=True)
+class StreamOfTask:
+    """The stream of a task, its one charge, and the grid of its contributions."""
+
+    stream: Stream
+    event: StreamRelease
+    grid: Grid
+
+
+def stream_of(definition: common_pb2.TaskDefinition, terms: Terms) -> StreamOfTask:
+    """The stream of a definition whose ``terms`` were read.
+
+    Raises:
+      ConfigurationError: a number is missing or out of range, or of another training.
+    """
+    if len(terms.blocks) != 1 or terms.adaptive is not None:
+        raise ConfigurationError("Expected one block of rounds and a clip norm that stays: noise of past rounds has it")
+    if definition.cohort.HasField("enclave_poisson"):
+        raise ConfigurationError("Expected no sampling with DP-FTRL: its charge assumes none")
+    if definition.cohort.HasField("secagg"):
+        raise ConfigurationError(
+            "Expected aggregation='enclave' or 'masked' with DP-FTRL: noise of the devices would be on each sum, and "
+            "has to be on the encoded one"
+        )
+    found = _stream(definition.dpftrl.stream.SerializeToString(deterministic=True), terms.rounds, terms.blocks[0].grid)
+    if definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED:
+        require_ring(found.stream, found.grid)
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _stream(data: bytes, rounds: int, grid: Grid) -> StreamOfTask:
+    given = federated_pb2.StreamTerms.FromString(data)
+    matrix = _matrix(given, rounds)
+    allowed = Participation(rounds=rounds, most=given.most, separation=given.separation)
+    stream = Stream(
+        matrix=matrix, allowed=allowed, size=grid.size, clip=grid.clip, step=grid.step, noise_std=grid.noise_std
+    )
+    return StreamOfTask(stream, stream.event(RELEASE), grid)
+
+
+def _matrix(given: federated_pb2.StreamTerms, rounds: int) -> EncoderMatrix:
+    kind = given.WhichOneof("matrix")
+    if kind == "tree":
+        _validate.integer(low=1, high=MOST_TREE_ROUNDS, rounds=rounds)
+        return TreeMatrix(rounds)
+    if kind == "banded":
+        coefficients = given.banded.coefficients
+        _validate.integer(low=1, high=min(rounds, MOST_BANDS), bands=len(coefficients))
+        _validate.integer(low=0, high=2**40, largest_coefficient=max(coefficients))
+        numbers = np.array(coefficients, dtype=np.int64)
+        if (np.diff(numbers) > 0).any():
+            raise ConfigurationError("Expected the coefficients of a stream to be non-increasing")
+        return BandedMatrix(np.broadcast_to(numbers, (rounds, len(numbers))), given.banded.bits)
+    if kind == "buffered":
+        unit, numbers = 2.0**BITS, given.buffered
+        return BufferedMatrix([one / unit for one in numbers.scales], [one / unit for one in numbers.decays], rounds)
+    raise ConfigurationError("Expected a stream to have an encoder matrix")
+
+
+def terms_of(matrix: EncoderMatrix, allowed: Participation) -> federated_pb2.StreamTerms:
+    """The inverse, for the matrices that a task can have. Raises ConfigurationError for others."""
+    written = federated_pb2.StreamTerms(most=allowed.most, separation=allowed.separation)
+    if isinstance(matrix, TreeMatrix):
+        written.tree.SetInParent()
+    elif isinstance(matrix, BandedMatrix):
+        written.banded.bits = matrix.bits
+        written.banded.coefficients.extend(matrix.diagonals[-1].tolist())
+    elif isinstance(matrix, BufferedMatrix):
+        written.buffered.scales.extend(matrix.scales)
+        written.buffered.decays.extend(matrix.decays)
+    else:
+        raise ConfigurationError(f"Expected a matrix that a task definition can name, got {matrix!r}")
+    return written
+
+
+def growth(matrix: EncoderMatrix) -> int:
+    """The most that encoding multiplies numbers by, in steps of either grid.
+
+    Raises:
+      ConfigurationError: encoding is not exact, so sums modulo 2^32 cannot be encoded.
+    """
+    if isinstance(matrix, TreeMatrix):
+        return 1 << (matrix.levels - 1)
+    if isinstance(matrix, BandedMatrix):
+        return int(matrix.diagonals[-1].sum())
+    raise ConfigurationError(
+        "Expected mechanism='banded' or 'tree' with aggregation='masked': sums that are known modulo 2^32 alone need "
+        "an exact encoder, and that of mechanism='blt' rounds"
+    )
+
+
+def fits_ring(stream: Stream, grid: Grid) -> bool:
+    """Whether encoded sums of any accepted contributions, and their noise, fit 32 bits. Raises as ``growth``."""
+    largest = grid.maximum * grid.units * growth(stream.matrix)
+    return largest + math.ceil(_NOISE_DEVIATIONS * stream.noise_ratio) < _RING
+
+
+def require_ring(stream: Stream, grid: Grid) -> None:
+    """Raises ConfigurationError unless ``fits_ring``."""
+    if not fits_ring(stream, grid):
+        raise ConfigurationError(
+            f"Expected encoded sums of maximum={grid.maximum} contributions to fit 32 bits with masks: lower the "
+            "cohort's goal, take fewer bands, or aggregation='enclave'"
+        )
