@@ -29,7 +29,7 @@ class TaskAlgorithm(FederatedAlgorithm):
     def query(self, round: int) -> Query:
         from odp.algorithms.dpftrl.query import StreamedQuery
 
-        self.terms().grid(round)
+        self.terms().upload(round)
         return StreamedQuery(self.stream(), round)
 
     def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:

@@ -79,6 +79,10 @@ class DPFTRL(FederatedTraining):
                 "Expected no clip_quantile and no noise_schedule with DPFTRL: clip norm and noise are those of a whole "
                 "stream, charged before its first round; odp.DPFedAvg has both"
             )
+        if self.upload_bits is not None:
+            raise ConfigurationError(
+                f"Expected no upload_bits={self.upload_bits} with DPFTRL: the enclave encodes sums on one grid"
+            )
         _validate.one_of((BANDED, TREE, BLT), mechanism=self.mechanism)
         self.allowed()
         if self.bands is not None:
@@ -142,7 +146,7 @@ class DPFTRL(FederatedTraining):
             if found is not None:
                 return found
         raise ConfigurationError(
-            f"Expected encoded sums of a cohort of goal={definition.cohort.goal} to fit 32 bits: lower the "
+            f"Expected encoded sums of a cohort of goal={definition.cohort.goal} to fit 32 bits: lower "
             "the goal, take fewer bands or a smaller model, or aggregation='enclave'"
         )
 

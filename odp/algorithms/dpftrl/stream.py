@@ -59,7 +59,10 @@ def stream_of(definition: common_pb2.TaskDefinition, terms: Terms) -> StreamOfTa
             "Expected aggregation='enclave' or 'masked' with DP-FTRL: noise of the devices would be on each sum, and "
             "has to be on the encoded one"
         )
-    found = _stream(definition.dpftrl.stream.SerializeToString(deterministic=True), terms.rounds, terms.blocks[0].grid)
+    grid = terms.blocks[0].grid
+    if not isinstance(grid, Grid):
+        raise ConfigurationError("Expected no upload_bits with DP-FTRL: the enclave encodes sums on one grid")
+    found = _stream(definition.dpftrl.stream.SerializeToString(deterministic=True), terms.rounds, grid)
     if definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED:
         require_ring(found.stream, found.grid)
     return found
@@ -90,8 +93,8 @@ def _matrix(given: federated_pb2.StreamTerms, rounds: int) -> EncoderMatrix:
             raise ConfigurationError("Expected the coefficients of a stream to be non-increasing")
         return BandedMatrix(np.broadcast_to(numbers, (rounds, len(numbers))), given.banded.bits)
     if kind == "buffered":
-        unit, numbers = 2.0**BITS, given.buffered
-        return BufferedMatrix([one / unit for one in numbers.scales], [one / unit for one in numbers.decays], rounds)
+        unit, buffers = 2.0**BITS, given.buffered
+        return BufferedMatrix([one / unit for one in buffers.scales], [one / unit for one in buffers.decays], rounds)
     raise ConfigurationError("Expected a stream to have an encoder matrix")
 
 
