@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from distributor.enclave import DistributorCore
 from odp.algorithms.registry import TABLE, algorithm_for, part_of
+from odp.algorithms.rehearsal import sampled
 from odp.crypto import HpkeKey, SigningKey, seal
 from odp.crypto.domains import select_info
 from odp.enclave.identity import EnclaveIdentity
@@ -23,7 +24,8 @@ def rehearse() -> None:
     _, sealed = EnclaveIdentity.restore_or_create(guest=guest, sealed=None)
     identity, _ = EnclaveIdentity.restore_or_create(guest=guest, sealed=sealed)
     for training in TABLE:
-        for definition in part_of(training, "rehearsal").published():
+        published = part_of(training, "rehearsal").published()
+        for definition in (*published, *sampled(published)):
             if algorithm_for(definition).rows_per_request is None:
                 _install(definition)
             else:

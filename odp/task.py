@@ -28,6 +28,7 @@ from odp.aggregation.table import DEFAULT, MODES
 from odp.algorithms.choices import Training, TrainingData, default_training, trainings
 from odp.algorithms.registry import TABLE, algorithm_for, part_of
 from odp.broadcast.config import Broadcast
+from odp.broadcast.terms import check_broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.glm import Glm
 from odp.models.litert.keras_model import KerasModel
@@ -163,7 +164,12 @@ class Cohort:
         terms = common_pb2.CohortTerms(
             minimum=self.minimum, goal=self._goal, round_seconds=self.round_seconds, aggregation=mode.number
         )
-        mode.write(terms, self._options(), sampled=self.sampling != FULL)
+        if self.sampling != FULL and not mode.samples:
+            raise ConfigurationError(
+                f"Expected sampling={self.sampling!r} to be {FULL!r} with aggregation={mode.name!r}: the enclave could "
+                "not draw in secret"
+            )
+        mode.write(terms, self._options())
         return terms
 
     @property
@@ -248,7 +254,9 @@ class Task:
             )
         check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
         # What only the parts together decide: the noise that fits the budget, the algorithm's own limits.
-        algorithm_for(self.definition()).check()
+        definition = self.definition()
+        algorithm_for(definition).check()
+        check_broadcast(definition)
 
     def _check_items(self, model: MatrixFactorization) -> None:
         if model.rank > model.items:
@@ -258,10 +266,9 @@ class Task:
                 f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={model.items}"
             )
         if MODES[self.cohort.aggregation].dense_only:
-            dense = " or ".join(sorted(f"odp.{kind.__name__}" for kind in questions().values()))
             raise ConfigurationError(
-                f"Expected aggregation={self.cohort.aggregation!r} with {dense} alone: the enclave has to open the "
-                "sparse contributions of a model"
+                f"Expected aggregation={self.cohort.aggregation!r} to be {DEFAULT!r} with an odp.MatrixFactorization: "
+                "the enclave has to open its sparse contributions"
             )
 
     @property

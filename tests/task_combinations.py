@@ -13,7 +13,13 @@ from odp.task import ENCLAVE_POISSON, FULL, Cohort
 ITEMS = 12
 DEVICES = 4
 QUESTIONS = ("statistics", "quantiles")
-ALGORITHMS = ("ratings", "implicit", *QUESTIONS)
+#: Trainings on labelled examples.
+FEDERATED = {
+    "fedavg": odp.DPFedAvg(rounds=2, clip_quantile=0.5, noise_schedule=[(1, 2.0), (1, 1.0)]),
+    "dpsgd": odp.DPSGD(rounds=1),
+}
+EXAMPLES = odp.Examples({"x": odp.Tensor((2, 2), -1, 1)}, label="kind")
+ALGORITHMS = ("ratings", "implicit", *QUESTIONS, *FEDERATED)
 AGGREGATIONS = tuple(MODES)
 SAMPLINGS = (FULL, ENCLAVE_POISSON)
 #: "" leaves out the broadcast, as questions do.
@@ -39,12 +45,16 @@ class Combination:
         """Whether there is such a task (docs/secure-aggregation.md, "Modes")."""
         if self.algorithm in QUESTIONS:
             return self.sampling == FULL and not self.broadcast
+        if self.algorithm in FEDERATED:
+            drawn_in_secret = self.sampling == FULL or self.aggregation == DEFAULT
+            return drawn_in_secret and self.broadcast in ("", ENCLAVE)
         return self.aggregation == DEFAULT
 
     @property
     def is_distinct(self) -> bool:
         """Whether it is offered and none of the others is the same task: "" and "auto" stand for one of the rest."""
-        return self.is_offered and (self.algorithm in QUESTIONS or self.broadcast in (ENCLAVE, ALL, PIR))
+        without_rows = self.algorithm in (*QUESTIONS, *FEDERATED)
+        return self.is_offered and (not self.broadcast if without_rows else self.broadcast in (ENCLAVE, ALL, PIR))
 
     def task(self, helper_key: str) -> odp.Task | odp.Statistics | odp.Quantiles:
         """The task. Raises ConfigurationError or PrivacyError where there is none."""
@@ -64,6 +74,11 @@ class Combination:
             if self.algorithm == "quantiles":
                 return odp.Quantiles(low=0, high=6, bins=ITEMS, **asked, **broadcast)
             return odp.Statistics(queries={"items": odp.Histogram(bins=ITEMS)}, **asked, **broadcast)
+        if self.algorithm in FEDERATED:
+            return odp.Task(
+                name=self.name, model=odp.Glm("multinomial", features=4, classes=3), cohort=cohort, data=EXAMPLES,
+                privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6), training=FEDERATED[self.algorithm], **broadcast,
+            )  # fmt: skip
         implicit = self.algorithm == "implicit"
         return odp.Task(
             name=self.name, model=odp.MatrixFactorization(items=ITEMS, rank=2), cohort=cohort,

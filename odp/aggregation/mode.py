@@ -16,6 +16,7 @@ class Mode:
       name: as a developer writes it.
       number: of it in a signed task.
       dense_only: contributions have to be vectors, since nobody opens them.
+      samples: the enclave can draw in secret which contributions count.
       in_session: devices take part together, in sessions, and add the noise themselves.
       minimum: the fewest contributions that a round can have.
       options: the fields of ``odp.Cohort`` that this mode alone has.
@@ -24,11 +25,12 @@ class Mode:
     name: str
     number: common_pb2.CohortTerms.Aggregation
     dense_only: bool
+    samples: bool = False
     in_session: bool = False
     minimum: int = 1
     options: tuple[str, ...] = ()
 
-    def write(self, terms: common_pb2.CohortTerms, options: Mapping[str, object], *, sampled: bool) -> None:
+    def write(self, terms: common_pb2.CohortTerms, options: Mapping[str, object]) -> None:
         """Adds what the mode says of itself to the terms of a cohort, whose other fields are there.
 
         Raises:

@@ -22,7 +22,7 @@ _DEFAULT_THREAT = "lying"
 class Sessions(Mode):
     """Devices mask in pairs, and each adds a share of the noise."""
 
-    def write(self, terms: common_pb2.CohortTerms, options: Mapping[str, Any], *, sampled: bool) -> None:
+    def write(self, terms: common_pb2.CohortTerms, options: Mapping[str, Any]) -> None:
         adversary, roster, size = options["threat"], options["roster_sha256"], options["roster_size"]
         if adversary is not None:
             one_of(session_terms.THREATS, threat=adversary)
@@ -30,11 +30,6 @@ class Sessions(Mode):
             raise ConfigurationError("Expected roster_sha256 to be 64 digits of lower-case hexadecimal")
         if size is not None:
             integer(low=1, high=LARGEST_COHORT, roster_size=size)
-        if sampled:
-            raise ConfigurationError(
-                f"Expected sampling='enclave_poisson' to be 'full' with aggregation={self.name!r}: no enclave could "
-                "draw"
-            )
         fractions = (options["corrupt_fraction"], options["dropout_fraction"])
         corrupt, dropout = (_FRACTION if fraction is None else fraction for fraction in fractions)
         threat = Threat(

@@ -13,7 +13,7 @@ from odp.v1.common_pb2 import CohortTerms
 ENCLAVE, MASKED, SECAGG = "enclave", "masked", "secagg+"
 
 _ALL = (
-    Mode(name=ENCLAVE, number=CohortTerms.AGGREGATION_UNSPECIFIED, dense_only=False),
+    Mode(name=ENCLAVE, number=CohortTerms.AGGREGATION_UNSPECIFIED, dense_only=False, samples=True),
     Mode(name=MASKED, number=CohortTerms.AGGREGATION_MASKED, dense_only=True),
     Sessions(
         name=SECAGG, number=CohortTerms.AGGREGATION_SECAGG, dense_only=True, in_session=True, minimum=3,

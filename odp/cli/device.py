@@ -46,8 +46,8 @@ def run(
     examples: Annotated[
         Path | None,
         typer.Option(
-            help="npz file of labelled examples whose users become the devices: an array `user` [n], from 0, and an "
-            "array [n, ..] per feature and label."
+            help="npz file of labelled examples whose users become the devices: an array `user` \\[n], from 0, and an "
+            "array \\[n, ..] per feature and label."
         ),
     ] = None,
     split_seed: Annotated[

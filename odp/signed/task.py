@@ -91,6 +91,8 @@ def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) ->
     mode = mode_of(definition.cohort)
     if mode.dense_only and not dense:
         raise ConfigurationError(f"Expected aggregation={mode.name!r} with dense contributions alone")
+    if definition.cohort.HasField("enclave_poisson") and not mode.samples:
+        raise ConfigurationError(f"Expected no sampling with aggregation={mode.name!r}: nobody could draw in secret")
     for mode in MODES.values():
         mode.check(definition.cohort)
 

@@ -25,6 +25,7 @@ NAMED = {
     "odp/task_file.py": "names of the kinds in a task file",
     "odp/algorithms/registry.py": "the table",
     "odp/algorithms/factorization/": "what the trainings of a factorization share, their one message included",
+    "odp/algorithms/federated/": "what federated trainings share, their one message included",
     "odp/cli/demo.py": "the demo is a task on ratings",
     "odp/simulation/presets.py": "settings for data sets, written like a developer's task",
     "odp/simulation/methods.py": "a comparison of algorithms",

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from task_combinations import COMBINATIONS, DEVICES, ITEMS, Combination
+from task_combinations import COMBINATIONS, DEVICES, FEDERATED, ITEMS, Combination
 
 import device_runtime
+import odp
 from odp.client import TaskHandle, connect
 from odp.datasets import Ratings, synthetic_movielens
 from odp.enclave.policy import EnclavePolicy
@@ -53,11 +54,16 @@ def _devices(services: Services, combination: Combination) -> device_runtime.Run
     if combination.algorithm == "implicit":
         seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
         ratings = Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
+    data: dict[str, object] = {"ratings": ratings}
+    if combination.algorithm in FEDERATED:
+        owners = np.arange(20) % DEVICES
+        columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
+        data = {"examples": odp.ExampleColumns.of_users(columns, owners)}
     config = device_runtime.Config(
         state=folder, server=services.server_address, ca=services.ca, reference_values=services.reference_values,
         population=combination.name, limits=device_runtime.Limits(min_cohort=DEVICES), durable=False, keyring=False,
     )  # fmt: skip
-    return device_runtime.start(config, ratings=ratings, log=Log("devices", stream=_opened(folder)))
+    return device_runtime.start(config, **data, log=Log("devices", stream=_opened(folder)))
 
 
 def _opened(folder: Path) -> object:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
 from cryptography.hazmat.primitives.hashes import SHA384
 
 from odp.algorithms.registry import TABLE, algorithm_for, part_of
+from odp.algorithms.rehearsal import sampled
 from odp.algorithms.release import round_charges, sampling_of
 from odp.algorithms.seam import LocalRows, NoisyTensors
 from odp.crypto import SigningKey, domains, seal
@@ -71,10 +72,10 @@ def rehearse_full_participation() -> None:
 def rehearse_sampling() -> None:
     """Runs the tasks with sampled contributions: their accountant is the slowest part to load."""
     issuer, unsampled = _Issuer(), _unsampled()
-    sampled = [_sampled(definition) for definition in unsampled if not algorithm_for(definition).dense]
-    for definition in sampled:
+    drawn = sampled(unsampled)
+    for definition in drawn:
         _Rehearsal(definition, "oblivious", issuer).run()
-    _account((*unsampled, *sampled))
+    _account((*unsampled, *drawn))
 
 
 def _unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
@@ -92,14 +93,6 @@ def _account(definitions: Iterable[common_pb2.TaskDefinition]) -> None:
             charges.setdefault(type(event), event)
     for pair in itertools.combinations_with_replacement(charges.values(), 2):
         accounting.epsilon(pair, delta=1e-6)
-
-
-def _sampled(unsampled: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
-    """The same task with the same noise: more than its draw needs, but the exact amount takes seconds to find."""
-    definition = common_pb2.TaskDefinition()
-    definition.CopyFrom(unsampled)
-    definition.cohort.enclave_poisson.CopyFrom(common_pb2.EnclavePoisson(probability=0.01, most_contributions=2, cap=2))
-    return definition
 
 
 class _Issuer:

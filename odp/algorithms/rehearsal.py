@@ -1,0 +1,27 @@
+"""Tasks that enclaves run through before they can import nothing more, with their contributions drawn in secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from odp.aggregation.table import mode_of
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import SampledQuery
+from odp.v1 import common_pb2
+
+
+def sampled(definitions: Iterable[common_pb2.TaskDefinition]) -> tuple[common_pb2.TaskDefinition, ...]:
+    """Of tasks without sampling, those that can have it, with it.
+
+    Their noise stays: it is more than the draw needs, but the exact amount takes seconds to find.
+    """
+    found = []
+    for definition in definitions:
+        if mode_of(definition.cohort).samples and isinstance(algorithm_for(definition).query(0), SampledQuery):
+            copy = common_pb2.TaskDefinition()
+            copy.CopyFrom(definition)
+            copy.cohort.enclave_poisson.CopyFrom(
+                common_pb2.EnclavePoisson(probability=0.01, most_contributions=2, cap=2)
+            )
+            found.append(copy)
+    return tuple(found)
