@@ -77,7 +77,7 @@ def test_a_value_out_of_range_is_named(kind: type, values: dict[str, object], me
     ("changes", "message"),
     [
         ({"name": "My films"}, "name='My films'"),
-        ({"model": "matrix"}, r"model to be an odp\.MatrixFactorization or odp\.Glm, got a str"),
+        ({"model": "matrix"}, r"model to be an odp\.MatrixFactorization or odp\.Glm or odp\.KerasModel, got a str"),
         ({"privacy": None}, r"privacy to be an odp\.UserLevelDP"),
         ({"privacy": odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=41)}, "max_items_per_user=41.*items=40"),
         ({"model": odp.MatrixFactorization(items=3, rank=4)}, "rank=4 to be at most items=3"),

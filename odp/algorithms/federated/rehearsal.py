@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
-
 from odp.aggregation.table import ENCLAVE
 from odp.algorithms.dense.rotated import LARGEST_WIDTH
 from odp.algorithms.federated.config import FederatedTraining
 from odp.models.examples import Examples, Tensor
 from odp.models.glm import Glm
-from odp.models.litert.program import Parameter, Program, TensorSpec
+from odp.models.litert.program import MOST_BATCH, Parameter, Program, TensorSpec
 from odp.models.litert.trained import network_message
 from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import common_pb2, federated_pb2, statistics_pb2
@@ -72,9 +70,9 @@ def _of_a_network(definition: common_pb2.TaskDefinition) -> common_pb2.TaskDefin
     parameters = (Parameter("kernel", (_FEATURES, 1), 0), Parameter("bias", (1,), _FEATURES))
     program = Program(
         flatbuffer=bytes(8), features=(x,), target=y, prediction=TensorSpec("prediction", (1,)), parameters=parameters,
-        metrics=(), batch=10,
+        metrics=(), batch=MOST_BATCH,
     )  # fmt: skip
     changed = common_pb2.TaskDefinition()
     changed.CopyFrom(definition)
-    changed.network.CopyFrom(network_message(program, np.zeros(program.size, dtype=np.float32)))
+    changed.network.CopyFrom(network_message(program, None))
     return changed

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 MOST_COMPRESSED, MOST_FLATBUFFER = 48 * 2**10, 4 * 2**20
 
 
-def network_message(program: Program, start: Float32Array) -> federated_pb2.NetworkModel:
-    """The message of a task definition; ``start`` float32 [size] are the first parameters.
+def network_message(program: Program, start: Float32Array | None) -> federated_pb2.NetworkModel:
+    """The message of a task definition; ``start`` float32 [size] are the first parameters, None stands for zeros.
 
     Raises:
       ConfigurationError: the program is too large for a definition, as one with large constants is.
@@ -49,7 +49,7 @@ def network_message(program: Program, start: Float32Array) -> federated_pb2.Netw
         description=program.to_json(),
         program=compressed,
         program_sha256=hashlib.sha256(program.flatbuffer).digest(),
-        start_sha256=hashlib.sha256(start.astype("<f4").tobytes()).digest(),
+        start_sha256=b"" if start is None else hashlib.sha256(start.astype("<f4").tobytes()).digest(),
     )
 
 
@@ -58,7 +58,7 @@ class TrainedNetwork:
 
     Args:
       program: what devices run.
-      start_sha256: of the first parameters.
+      start_sha256: of the first parameters; empty where they are zeros.
       trainer: runs the program where this is a device.
     """
 
@@ -74,8 +74,8 @@ class TrainedNetwork:
         Raises:
           ConfigurationError: it is malformed or too large, or a hash is not that of the program.
         """
-        if len(given.start_sha256) != hashlib.sha256().digest_size:
-            raise ConfigurationError("Expected start_sha256 of the network to be a SHA-256")
+        if len(given.start_sha256) not in (0, hashlib.sha256().digest_size):
+            raise ConfigurationError("Expected start_sha256 of the network to be a SHA-256, or empty")
         return cls(_program(given.description, given.program, given.program_sha256), given.start_sha256)
 
     @property
@@ -133,21 +133,25 @@ class TrainedNetwork:
         return TrainedNetwork(self.program, self._start_sha256, trainer=trainer)
 
     def start(self, matrix: Float32Array | None = None) -> Float32Array:
-        """``matrix`` [size, 1], the public matrix of the definition, as a vector.
+        """``matrix`` [size, 1], the public matrix of the definition, as a vector; zeros where it names none.
 
         Raises:
-          ConfigurationError: it is missing, or of another shape.
+          ConfigurationError: it is missing, not expected, or of another shape.
         """
+        if matrix is None and not self._start_sha256:
+            return np.zeros(self.size, dtype=np.float32)
         if matrix is None or matrix.shape != (self.size, 1):
             raise ConfigurationError(f"Expected the {self.size} first parameters of the network")
         return matrix[:, 0].astype(np.float32)
 
-    def public_matrix_from(self, data: bytes) -> Float32Array:
-        """The first parameters from their bytes, read-only float32 [size, 1].
+    def public_matrix_from(self, data: bytes) -> Float32Array | None:
+        """The first parameters from their bytes, read-only float32 [size, 1]; None where they are zeros.
 
         Raises:
           ConfigurationError: it is not the one that the definition names, or a number is not finite.
         """
+        if not data and not self._start_sha256:
+            return None
         if len(data) != 4 * self.size:
             raise ConfigurationError(f"Expected first parameters of {4 * self.size} bytes (got {len(data)})")
         if hashlib.sha256(data).digest() != self._start_sha256:
@@ -180,9 +184,11 @@ class TrainedNetwork:
         Raises:
           StateError: this is no device.
         """
+        batches = list(training.batches(len(targets), seed=seed, round=round))
+        if not batches:
+            return np.zeros(self.size, dtype=np.float32)
         if self._trainer is None:
             raise StateError("Expected a trainer of programs, as a device's runtime has")
-        batches = list(training.batches(len(targets), seed=seed, round=round))
         return self._trainer.difference(
             self.program, start, inputs_of(self.program, features), targets_of(self.program, targets), batches,
             rate=training.rate, proximal=training.proximal,

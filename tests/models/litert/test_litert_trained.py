@@ -118,6 +118,16 @@ def test_training_begins_with_the_weights_that_the_definition_names() -> None:
         algorithm_for(definition).server().start()
 
 
+def test_without_first_weights_training_begins_with_zeros() -> None:
+    definition = definition_of()
+    definition.network.start_sha256 = b""
+    assert public_matrix_from(definition, b"") is None
+    server = algorithm_for(definition).server()
+    assert not server.broadcast(server.start()).dense[PARAMETERS].any()
+    with pytest.raises(ConfigurationError, match="SHA-256"):
+        public_matrix_from(definition, START.tobytes())
+
+
 def test_first_weights_that_are_not_finite_are_refused() -> None:
     definition = definition_of()
     wild = np.full(len(START), np.nan, dtype=np.float32).tobytes()
@@ -215,7 +225,7 @@ def _set(name: str, value: object) -> Callable[[federated_pb2.NetworkModel], Non
         (_set("program", bytes(MOST_COMPRESSED + 1)), "at most"),
         (_set("program", zlib.compress(bytes(8)) + b"x"), "at most"),
         (_set("program_sha256", bytes(32)), "SHA-256"),
-        (_set("start_sha256", b""), "start_sha256"),
+        (_set("start_sha256", b"x"), "start_sha256"),
         (_too_large, "at most"),
     ],
     ids=["description", "compression", "compressed", "trailing", "hash", "start", "large"],
