@@ -10,7 +10,7 @@ BASELINE := protos/released.binpb
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint proto proto-release bench clean
+.PHONY: help demo test test-all test-keras lint proto proto-release bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,6 +23,12 @@ $(VENV)/core: pyproject.toml
 
 $(VENV)/dev: $(VENV)/core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# Apart from the others: TensorFlow is large, and nothing but tests of compiled networks needs it.
+$(VENV)-keras/keras: pyproject.toml
+	@test -x $(VENV)-keras/bin/python || $(PYTHON) -m venv $(VENV)-keras
+	$(VENV)-keras/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[keras,dev]'
 	@touch $@
 
 demo: $(VENV)/core ## Train a private model over real processes, in about three minutes (ARGS="--help" lists options)
@@ -38,6 +44,9 @@ test: $(VENV)/dev ## Run the tests but for the long tail, in about 12 minutes (A
 
 test-all: $(VENV)/dev ## Run all tests, in about half an hour
 	$(PYTEST) $(ARGS)
+
+test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
+	$(VENV)-keras/bin/python -m pytest tests/models/litert $(ARGS)
 
 lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is fresh
 	$(BIN)/ruff check .
@@ -59,4 +68,4 @@ bench: $(VENV)/dev ## Run all benchmarks (ARGS="demo --quick" picks one)
 	$(BIN)/python -m benchmarks $(if $(ARGS),$(ARGS),all)
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-keras build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

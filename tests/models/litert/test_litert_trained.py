@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
 
 from device_runtime.isolated.training import IsolatedTrainer
+from device_runtime.round.contribution import OwnData, contribution
+from device_runtime.tasks.assignment import Work, open_assignment
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
@@ -24,10 +26,11 @@ from odp.models.examples import Examples, Tensor
 from odp.models.litert.program import Program
 from odp.models.litert.trained import MOST_COMPRESSED, MOST_FLATBUFFER, TrainedNetwork, network_message
 from odp.models.public_matrix import public_matrix_from
-from odp.signed.task import check_definition, sign_task
+from odp.signed.task import check_definition, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, UserLevelDP
-from odp.v1 import common_pb2, federated_pb2
+from odp.v1 import common_pb2, federated_pb2, server_pb2
 from odp.wire.model import Slices
+from odp.wire.tables import manifest_for
 
 from . import hostile
 from .compile_mlp import CLASSES, FEATURES, stored
@@ -245,3 +248,35 @@ def test_a_program_with_large_constants_is_refused_when_it_is_written() -> None:
 
 def test_a_signed_task_stays_small() -> None:
     assert len(sign_task(definition_of(), SigningKey.generate()).definition) < 20_000
+
+
+def _work(definition: common_pb2.TaskDefinition, trainer: IsolatedTrainer) -> Work:
+    """Round 0 of the task, as a device checks it."""
+    developer = SigningKey.generate()
+    task = sign_task(definition, developer)
+    server = algorithm_for(definition).server(item_features=public_matrix_from(definition, START.tobytes()))
+    manifest = sign_manifest(manifest_for(server.broadcast(server.start()), task_sha256(task)), developer)
+    nobody = "127.0.0.1:1"
+    assignment = server_pb2.Assignment(
+        task=task, model=manifest, round=0, distributor_address=nobody, aggregator_address=nobody
+    )
+    return open_assignment(assignment, population="people", trainer=trainer)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [None, hostile.crashing, hostile.refusing, hostile.hungry],
+    ids=["honest", "crashing", "refusing", "hungry"],
+)
+def test_a_device_with_a_hostile_program_sends_the_empty_contribution(
+    trainer: IsolatedTrainer, make: Callable[[Program], Program] | None
+) -> None:
+    program = stored() if make is None else make(stored())
+    work = _work(definition_of(program), trainer)
+    own = OwnData(
+        algorithm_for(work.model.definition).data_of(rows_of(people(), 3)), np.zeros(0, np.int64), usable=True
+    )
+    sent = contribution(work, slices_of(START[:, None]), own, seed=1, most_seconds=600.0, monotonic=lambda: 0.0)
+    empty = work.model.client.empty(0)
+    assert (sent.payload == empty) is (make is not None)
+    work.model.queries[0].check(sent.payload)

@@ -1,0 +1,165 @@
+"""``odp.KerasModel``: compiled when it is made, trained in a simulation, and given back its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import odp
+from odp.errors import ConfigurationError
+
+_REASON = "TensorFlow is not installed: pip install 'odp[keras]'"
+
+
+def test_odp_loads_no_tensorflow() -> None:
+    code = "import sys, odp; odp.KerasModel; odp.Task; print(sorted({'tensorflow', 'keras'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_tensorflow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odp.models.litert.keras_model.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"tensorflow.*pip install 'odp\[keras\]'"):
+        odp.KerasModel(object(), "mean_squared_error")
+
+
+tf = pytest.importorskip("tensorflow", reason=_REASON)
+keras = pytest.importorskip("keras", reason=_REASON)
+
+_SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+_EXAMPLES = odp.Examples({"x": odp.Tensor((8,), -1, 1)}, label="kind")
+
+
+def _network(outputs: int = 3, **options: Any) -> Any:
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    return keras.Sequential([keras.Input((8,)), layers.Dense(16, activation="relu"), layers.Dense(outputs, **options)])
+
+
+def _people(classes: int = 3) -> odp.ExamplesSplit:
+    generator = np.random.default_rng(1)
+    truth = generator.normal(size=(8, classes))
+    features = generator.uniform(-1, 1, (4000, 8)).astype(np.float32)
+    kinds = (features @ truth).argmax(axis=1)
+    users = np.arange(3000) % 150
+    return odp.ExamplesSplit(
+        train=odp.UsersExamples.of_users(features[:3000], kinds[:3000], users),
+        test=odp.UsersExamples.of_users(features[3000:], kinds[3000:], np.zeros(1000, dtype=int)),
+    )
+
+
+def _task(model: odp.KerasModel, **changes: Any) -> odp.Task:
+    parts: dict[str, Any] = {
+        "data": _EXAMPLES,
+        "privacy": odp.UserLevelDP(epsilon=8, delta=1e-4),
+        "training": odp.DPFedAvg(rounds=6, rate=0.5, epochs=2, clip=2.0),
+        "cohort": odp.Cohort(minimum=50, goal=150),
+        **changes,
+    }
+    return odp.Task(name="kinds", model=model, **parts)
+
+
+@pytest.fixture(scope="module")
+def model() -> odp.KerasModel:
+    errors = {"error": lambda targets, predictions: keras.losses.mean_absolute_error(
+        tf.one_hot(targets, 3), tf.nn.softmax(predictions))}  # fmt: skip
+    return odp.KerasModel(_network(), _SPARSE, metrics=errors, proximal=True)
+
+
+def test_a_network_learns_and_the_keras_model_gets_its_weights(model: odp.KerasModel) -> None:
+    people = _people()
+    run = odp.simulate(_task(model), people, noise=False)
+    first, last = run.rounds[0].metrics, run.metrics
+    assert last["test_accuracy"] > 0.85
+    assert last["test_loss"] < first["test_loss"]
+    assert 0 < last["test_error"] < first["test_error"]
+    model.load(run.model)
+    predicted = model.model(people.test.features).numpy().argmax(axis=1)
+    assert np.mean(predicted == people.test.targets) == pytest.approx(last["test_accuracy"])
+
+
+def test_one_step_of_all_users_is_gradient_descent_of_keras(model: odp.KerasModel) -> None:
+    """Users of one batch each, an unreachable clip norm and no noise: the mean of the gradients of their losses."""
+    people, rate = _people(), 0.3
+    training = odp.DPFedAvg(rounds=1, rate=rate, batch=10, most_examples=10, clip=100.0)
+    few = people.train.select_users(np.arange(60))
+    users = odp.UsersExamples(
+        few.features, few.targets, np.concatenate([few.rows[few.offsets[u] : few.offsets[u] + 10] for u in range(60)]),
+        np.arange(61) * 10,
+    )  # fmt: skip
+    task = _task(model, training=training, cohort=odp.Cohort(minimum=50, goal=60))
+    run = odp.simulate(task, dataclasses.replace(people, train=users), noise=False)
+    found = model.program.split(run.model.dense["parameters"][:, 0])
+    start = model.program.split(model.public_matrix[:, 0])
+    fresh = _network()
+    for variable, values in zip(fresh.trainable_variables, start.values(), strict=True):
+        variable.assign(values)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(_SPARSE.call(users.targets[users.rows], fresh(users.features[users.rows])))
+    slopes = tape.gradient(loss, fresh.trainable_variables)
+    for (name, values), slope in zip(found.items(), slopes, strict=True):
+        # The grid of contributions is coarse at this clip norm: 100 times its step.
+        np.testing.assert_allclose(values - start[name], -rate * slope.numpy(), atol=2e-3, err_msg=name)
+
+
+def test_two_classes_and_numbers_have_their_own_losses() -> None:
+    two = odp.KerasModel(_network(1), keras.losses.BinaryCrossentropy(from_logits=True))
+    assert odp.simulate(_task(two), _people(2), noise=False).metrics["test_accuracy"] > 0.85
+    number = odp.KerasModel(_network(1), "mean_squared_error")
+    data = dataclasses.replace(_EXAMPLES, label_low=0.0, label_high=2.0)
+    metrics = odp.simulate(_task(number, data=data), _people(), noise=False).metrics
+    assert np.isnan(metrics["test_accuracy"])
+    assert metrics["test_loss"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: odp.KerasModel(_network(), "categorical_crossentropy"), "one number or class"),
+        (lambda: odp.KerasModel(_network(), _SPARSE, batch=0), "batch=0"),
+        (lambda: odp.KerasModel(_network(), _SPARSE, metrics=["accuracy"]), "functions by name"),
+        (lambda: odp.KerasModel(_network(), _SPARSE, metrics={"loss": abs}), "always shown"),
+        (lambda: odp.KerasModel(_network(activation="gelu"), _SPARSE), "Erfc"),
+    ],
+    ids=["one-hot", "batch", "names", "loss", "operation"],
+)
+def test_what_devices_could_not_train_is_refused_by_name(make: Any, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        make()
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    network = _network()
+    network.trainable_variables[0].assign(np.full((8, 16), np.inf))
+    with pytest.raises(ConfigurationError, match="finite"):
+        odp.KerasModel(network, _SPARSE)
+
+
+def test_large_frozen_layers_are_refused_by_size() -> None:
+    layers = keras.layers
+    frozen = layers.Dense(2000, trainable=False)
+    network = keras.Sequential([keras.Input((8,)), frozen, layers.Dense(3)])
+    with pytest.raises(ConfigurationError, match="layers that are not trained"):
+        odp.KerasModel(network, _SPARSE)
+
+
+def test_a_version_of_another_model_is_refused(model: odp.KerasModel) -> None:
+    run = odp.simulate(_task(odp.KerasModel(_network(2), _SPARSE)), _people(2), noise=False)
+    with pytest.raises(ConfigurationError, match=f"{model.size} parameters"):
+        model.load(run.model)
+
+
+@pytest.mark.slow
+def test_the_example_reaches_the_accuracy_that_the_documentation_names() -> None:
+    example = Path(__file__).parents[3] / "examples" / "keras_classifier.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True, timeout=900)
+    accuracy, spent = re.findall(r"accuracy of the Keras model ([\d.]+) at ε = ([\d.]+)", done.stdout)[0]
+    assert float(accuracy) > 0.95
+    assert 3.9 < float(spent) <= 4.0
