@@ -390,10 +390,11 @@ def test_r250_different_events_are_bounded_and_repeated_ones_cost_nothing(
 
 def test_r173_what_a_start_reads_is_bounded_in_bytes() -> None:
     """Noise and releases stay on the disk until they are asked for; the rest is what one population may have."""
-    assert {records.NOISE_PREFIX, records.RELEASE_PREFIX} == set(records.LATER_PREFIXES)
+    assert {records.NOISE_PREFIX, records.RELEASE_PREFIX, records.STREAM_PREFIX} == set(records.LATER_PREFIXES)
     rounds = 256 * MOST_CHARGES + 512 * MOST_EVENTS + 2048 * STATE_EVERY
     per_population = rounds + 2 * 67 * MOST_ABANDONED + limits.MOST_DEFINITION_BYTES + 1024 * MOST_OPEN_ROUNDS
-    assert MOST_POPULATIONS * per_population < 2**28
+    per_population += 64 * limits.MOST_STREAMS * limits.MOST_STREAM_USERS
+    assert MOST_POPULATIONS * per_population < 2**29
 
 
 def test_r169_a_lost_copy_of_a_full_population_is_refused_as_any(world: Any) -> None:
