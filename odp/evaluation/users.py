@@ -15,6 +15,7 @@ import numpy.typing as npt
 from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.datasets.ratings import Ratings
 from odp.privacy.events import Sampling
+from odp.privacy.matrix.participation import Participation
 
 UInt64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]
@@ -43,6 +44,17 @@ def draw_users(ratings: Users, sampling: Sampling, *, round: int, seed: int) -> 
     coins = keyed_hash(key_of("coins of users", seed, round), ratings.user_keys)
     drawn = np.flatnonzero(coins < np.uint64(int(Fraction(sampling.probability) * 2**64)))
     return drawn if len(drawn) <= sampling.cap else drawn[:0]
+
+
+def due_users(ratings: Users, allowed: Participation, *, round: int, seed: int) -> Int64Array:
+    """The users int64 [k], ascending, who come to ``round`` of a stream: in turn, as often as they may.
+
+    Each user has one of ``allowed.separation`` turns, drawn by ``seed``.
+    """
+    cycle, turn = divmod(round, allowed.separation)
+    turns = keyed_hash(key_of("turns of users", seed), ratings.user_keys) % np.uint64(allowed.separation)
+    due: Int64Array = np.flatnonzero((turns == turn) & (cycle < allowed.most))
+    return due
 
 
 def chosen_entries(ratings: Ratings, most: int, *, seed: int) -> Int64Array:

@@ -22,17 +22,21 @@ from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2
 
 _NAME = "simulation.checkpoint"
-_FORMAT = "odp-simulation-2"
+_FORMAT = "odp-simulation-3"
 _CHUNK = 2**22
 
 
 @dataclass(frozen=True)
 class Place:
-    """Rounds done and totals of their releases, as JSON-able records; the server's state after the last round."""
+    """Rounds done and totals of their releases, as JSON-able records; the server's state after the last round.
+
+    ``stream`` are the past sums of a stream, empty without one.
+    """
 
     rounds: list[dict[str, Any]]
     totals: list[dict[str, Any]]
     state: bytes
+    stream: bytes = b""
 
 
 class Checkpoint:
@@ -62,9 +66,10 @@ class Checkpoint:
         try:
             found = json.loads(head)
             form, identity, digest = (found[key] for key in ("format", "identity", "state"))
-            rounds, totals = found["rounds"], found["totals"]
+            rounds, totals, length = found["rounds"], found["totals"], int(found["stream_bytes"])
         except (ValueError, KeyError, TypeError):
             form = identity = digest = rounds = totals = None
+            length = 0
         lists = isinstance(rounds, list) and isinstance(totals, list)
         if form != _FORMAT or digest != hashlib.sha256(state).hexdigest() or not lists:
             raise StateError(f"{self._path}: not a readable checkpoint; remove it to start again")
@@ -73,7 +78,8 @@ class Checkpoint:
                 f"{self._path}: belongs to a run of another task, data set, seed or noise; "
                 "give another --checkpoint folder, or remove it"
             )
-        return Place(rounds=rounds, totals=totals, state=state)
+        end = len(state) - length
+        return Place(rounds=rounds, totals=totals, state=state[:end], stream=state[end:])
 
     def write(self, place: Place) -> None:
         """Replaces the file.
@@ -81,17 +87,18 @@ class Checkpoint:
         Raises:
           StateError: it cannot be written.
         """
-        digest = hashlib.sha256(place.state).hexdigest()
+        state = place.state + place.stream
         head = {
             "format": _FORMAT,
             "identity": self._identity,
             "rounds": place.rounds,
             "totals": place.totals,
-            "state": digest,
+            "state": hashlib.sha256(state).hexdigest(),
+            "stream_bytes": len(place.stream),
         }
         with state_errors(self._path.parent):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, json.dumps(head).encode() + b"\n" + place.state)
+            write_atomically(self._path, json.dumps(head).encode() + b"\n" + state)
 
 
 def run_identity(definition: common_pb2.TaskDefinition, split: Split | ExamplesSplit, *, seed: int, noise: str) -> str:

@@ -21,14 +21,14 @@ import numpy as np
 from odp.algorithms.experiment import Evaluation, Metrics, evaluation_of
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
-from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, Recommender
+from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, Recommender, StreamQuery
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
-from odp.evaluation.users import draw_users, user_seeds
+from odp.evaluation.users import draw_users, due_users, user_seeds
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
@@ -36,6 +36,7 @@ from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.inputs import SIMULATION, check_rank, require_kinds
+from odp.simulation.streams import SimulatedStream
 from odp.simulation.totals import NoisyTotals, noisy_totals
 from odp.task import Task, check_delta_for
 from odp.v1 import common_pb2
@@ -240,14 +241,16 @@ def simulate(
     state = server.start()
     rounds: list[RoundResult] = []
     totals: list[NoisyTotals] = []
-    saved = None
+    saved, past = None, b""
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
         place = saved.read()
         if place is not None:
+            past = place.stream
             state, rounds = place.state, [_restored(record, evaluation) for record in place.rounds]
             totals = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
+    stream = SimulatedStream(algorithm.query(0), past)
     charges: list[tuple[Event, ...]] = []
     for number, done in enumerate(rounds):
         query = algorithm.query(number)
@@ -264,13 +267,17 @@ def simulate(
         if sampling is not None:
             drawn = draw_users(split.train, sampling, round=number, seed=seed)
             users, of_users = users.select_users(drawn), seeds[drawn]
+        contributions = split.train.n_users
+        if isinstance(query, StreamQuery):
+            due = due_users(split.train, query.allowed, round=number, seed=seed)
+            users, of_users, contributions = users.select_users(due), seeds[due], len(due)
         sums = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
         charges.append(
             () if silent else round_charges(query, sampling)
         )  # no noise was asked for: no charge would be true
-        tensors = _released(query, sums, source.of(number, query))
+        tensors = _released(query, stream.encoded(sums), source.of(number, query))
         del sums
-        released = NoisyTensors(number, tensors, split.train.n_users)
+        released = NoisyTensors(number, tensors, contributions)
         totals += noisy_totals(released, query.releases)
         if on_release is not None:
             on_release(released, query.releases)
@@ -279,14 +286,21 @@ def simulate(
         rounds.append(
             RoundResult(
                 round=number,
-                contributions=split.train.n_users,
+                contributions=contributions,
                 epsilon=_spent(charges, definition, noise),
                 seconds=time.perf_counter() - began,
                 metrics=evaluation.after_round(broadcast, split, history),
             )
         )
         if saved is not None:
-            saved.write(Place([_record(result) for result in rounds], [asdict(total) for total in totals], state))
+            saved.write(
+                Place(
+                    [_record(result) for result in rounds],
+                    [asdict(total) for total in totals],
+                    state,
+                    stream.to_bytes(),
+                )
+            )
         if on_round is not None:
             on_round(rounds[-1])
     return RunResult(
@@ -412,8 +426,12 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
     most, way = task.cohort.most_contributions, "raise it"
     taken = f"most_contributions={most} of the task's cohort"
     if most is None and not isinstance(users, Ratings):
-        most, way = algorithm_for(task.definition()).query(0).maximum, "raise the goal of the task's cohort"
+        query = algorithm_for(task.definition()).query(0)
+        most, way = query.maximum, "raise the goal of the task's cohort"
         taken = f"the {most} contributions of a round"
+        if isinstance(query, StreamQuery):
+            most *= query.allowed.separation
+            taken = f"the {query.maximum} contributions of each of {query.allowed.separation} rounds"
     if most is not None and users.n_users > most:
         raise DataError(f"the data set {name!r} has {users.n_users} users, more than {taken}; {way}")
     check_delta_for(task.privacy.delta, users.n_users)

@@ -1,0 +1,33 @@
+"""The enclave's part of a simulated stream: exact sums are encoded with the same integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from odp.algorithms.seam import Query, StreamQuery
+from odp.numerics.arrays import Int64Array
+from odp.privacy.matrix.encoding import Encoder
+
+
+class SimulatedStream:
+    """The past sums of a simulation; without a stream, sums stay as they are.
+
+    Args:
+      query: of any round.
+      state: as ``to_bytes`` gave it; empty before the first round.
+    """
+
+    def __init__(self, query: Query, state: bytes = b"") -> None:
+        self._encoder: Encoder | None = None
+        if isinstance(query, StreamQuery):
+            self._encoder = query.encoder(state=state or None)
+
+    def encoded(self, totals: Mapping[str, Int64Array]) -> Mapping[str, Int64Array]:
+        """What the round releases of its exact sums, before noise."""
+        if self._encoder is None:
+            return totals
+        return {name: self._encoder.step(total) for name, total in totals.items()}
+
+    def to_bytes(self) -> bytes:
+        """The state."""
+        return b"" if self._encoder is None else self._encoder.to_bytes()
