@@ -5,7 +5,6 @@ from __future__ import annotations
 from odp.algorithms.dpftrl.stream import StreamOfTask, stream_of
 from odp.algorithms.federated.algorithm import FederatedAlgorithm
 from odp.algorithms.seam import DeclaredRelease, Query, Server
-from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
 
 
@@ -22,9 +21,7 @@ class TaskAlgorithm(FederatedAlgorithm):
     def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.dpftrl.server import StreamServer
 
-        if item_features is not None:
-            raise ConfigurationError("Expected no item_features: the model has no items")
-        return StreamServer(self.terms(), self.stream())
+        return StreamServer(self.terms(), self.stream(), item_features)
 
     def query(self, round: int) -> Query:
         from odp.algorithms.dpftrl.query import StreamedQuery

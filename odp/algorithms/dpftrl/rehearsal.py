@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from odp.aggregation.table import ENCLAVE, SECAGG
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.federated.rehearsal import aggregated_by, published_by
 from odp.v1 import common_pb2
 
-_SESSIONS = "secagg+"
-
 
 def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
     """One task per way through the aggregator's enclave; ``aggregations`` has the fewest contributions of each."""
-    ways = {name: clients for name, clients in aggregations.items() if name != _SESSIONS}
+    ways = {name: clients for name, clients in aggregations.items() if name != SECAGG}
     return (
-        *aggregated_by(DPFTRL(rounds=2, bands=2), ways),
-        *aggregated_by(DPFTRL(rounds=2, mechanism="tree"), ways),
-        *aggregated_by(DPFTRL(rounds=2, mechanism="blt"), {"enclave": 1}),
+        *aggregated_by(DPFTRL(rounds=2, bands=2), ways, fewer_bits=False),
+        *aggregated_by(DPFTRL(rounds=2, mechanism="tree"), ways, fewer_bits=False),
+        *aggregated_by(DPFTRL(rounds=2, mechanism="blt"), {ENCLAVE: aggregations[ENCLAVE]}, fewer_bits=False),
     )
 
 

@@ -21,7 +21,7 @@ from odp.algorithms.federated.server import FederatedServer
 from odp.algorithms.federated.terms import RELEASE, Terms
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import StateError
-from odp.numerics.arrays import Float64Array
+from odp.numerics.arrays import Float32Array, Float64Array
 from odp.privacy.matrix.encoding import Decoder
 from odp.wire.model import ModelVersion
 
@@ -30,10 +30,10 @@ _MAGIC = b"odpftrl1"
 
 
 class StreamServer:
-    """``odp.algorithms.seam.Server`` of one task."""
+    """``odp.algorithms.seam.Server`` of one task, with the public matrix that its definition names, if it names one."""
 
-    def __init__(self, terms: Terms, of_task: StreamOfTask) -> None:
-        self._training = FederatedServer(terms)
+    def __init__(self, terms: Terms, of_task: StreamOfTask, matrix: Float32Array | None = None) -> None:
+        self._training = FederatedServer(terms, matrix)
         self._stream = of_task.stream
         self.rounds = terms.rounds
 

@@ -19,14 +19,16 @@ _FEATURES = 3
 
 
 def aggregated_by(
-    training: FederatedTraining, aggregations: Mapping[str, int]
+    training: FederatedTraining, aggregations: Mapping[str, int], *, fewer_bits: bool = True
 ) -> tuple[common_pb2.TaskDefinition, ...]:
-    """A task of ``training``, of one round, per way of aggregation and of upload; ``aggregations`` has the fewest
-    contributions of each.
+    """A task of ``training`` per way of aggregation and upload; ``aggregations`` has the fewest contributions of each.
+
+    ``fewer_bits``: whether the training can have ``upload_bits``.
     """
-    few_bits = dataclasses.replace(training, upload_bits=LARGEST_WIDTH)
     ways = [(training, *way) for way in aggregations.items()]
-    ways += [(few_bits, name, clients) for name, clients in aggregations.items() if name == ENCLAVE]
+    if fewer_bits:
+        few_bits = dataclasses.replace(training, upload_bits=LARGEST_WIDTH)
+        ways += [(few_bits, name, clients) for name, clients in aggregations.items() if name == ENCLAVE]
     tasks = tuple(
         Task(
             name="rehearsal",
