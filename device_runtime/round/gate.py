@@ -17,6 +17,7 @@ from device_runtime.person.conditions import UNMOVED, Conditions, Reading, readi
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.person.limits import Limits, limits_from_json
 from device_runtime.person.sensors import MachineSensors, Sensors
+from device_runtime.person.turns import require_due
 from device_runtime.store.store import Store
 from odp.errors import OdpError, StateError
 from odp.transport.private_files import read_private
@@ -60,7 +61,7 @@ class Gate:
 
         Raises:
           NotNow: as ``check_in``.
-          PrivacyError: the person opted out of the task, or it is beyond their limits.
+          PrivacyError: the person opted out of the task, it is beyond their limits, or the device is not due.
         """
         self.person_allows(store, terms, round)
         self._require(store)
@@ -70,6 +71,7 @@ class Gate:
         person = store.person()
         person.check(terms)
         past = store.charged(but=(terms.task_sha256, round))
+        require_due(terms, round=round, past=past)
         (person.limits or self.limits).check(terms, round=round, past=past, answered=store.answers(), now=self.clock())
 
     def before_data(self, store: Store, terms: TaskTerms) -> None:
