@@ -77,7 +77,7 @@ def test_a_value_out_of_range_is_named(kind: type, values: dict[str, object], me
     ("changes", "message"),
     [
         ({"name": "My films"}, "name='My films'"),
-        ({"model": "matrix"}, r"model to be an odp\.MatrixFactorization or odp\.Glm or odp\.KerasModel, got a str"),
+        ({"model": "matrix"}, r"model to be an odp\.MatrixFactorization or odp\.Glm.*, got a str"),
         ({"privacy": None}, r"privacy to be an odp\.UserLevelDP"),
         ({"privacy": odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=41)}, "max_items_per_user=41.*items=40"),
         ({"model": odp.MatrixFactorization(items=3, rank=4)}, "rank=4 to be at most items=3"),
@@ -201,10 +201,10 @@ def test_statistics_can_ask_for_masked_sums_in_the_same_definition_otherwise() -
 
 
 def test_a_model_cannot_be_trained_on_masked_sums() -> None:
-    with pytest.raises(ConfigurationError, match=r"aggregation='masked' with odp\.\w+ or odp\.Statistics alone"):
+    with pytest.raises(ConfigurationError, match="'masked' to be 'enclave' with an odp"):
         _task(cohort=odp.Cohort(minimum=20, aggregation="masked"))
 
 
 def test_masked_sums_are_not_sampled() -> None:
-    with pytest.raises(ConfigurationError, match="no sampling="):
+    with pytest.raises(ConfigurationError, match="to be 'full' with aggregation='masked'"):
         _asked(aggregation="masked", **_DRAWN)

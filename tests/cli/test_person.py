@@ -248,7 +248,7 @@ def test_the_privacy_page_says_how_the_store_is_protected_and_what_apps_keep(odp
     found = odp("device", "privacy", *given, "--json").json
     assert found["at_rest"]["source"] == "file"
     assert found["at_rest"]["where"] == str(tmp_path / "store.key")
-    assert found["services"] == {"music": {"events": 2, "requests": 1, "local": 1, "downloads": 1}}
+    assert found["services"] == {"music": {"events": 2, "examples": 0, "requests": 1, "local": 1, "downloads": 1}}
     assert "encrypted with AES-256" in run("device", "privacy", *given).output.replace("\n", " ")
     assert run("device", "export", tmp_path / "mine.json", *given).exit_code == 0
     exported = json.loads((tmp_path / "mine.json").read_text())["services"]["music"]
