@@ -17,6 +17,8 @@ QUESTIONS = ("statistics", "quantiles")
 FEDERATED = {
     "fedavg": odp.DPFedAvg(rounds=2, clip_quantile=0.5, noise_schedule=[(1, 2.0), (1, 1.0)]),
     "dpsgd": odp.DPSGD(rounds=1),
+    "dpftrl": odp.DPFTRL(rounds=2, bands=2),
+    "eight-bits": odp.DPFedAvg(rounds=2, clip_quantile=0.5, upload_bits=8),
 }
 EXAMPLES = odp.Examples({"x": odp.Tensor((2, 2), -1, 1)}, label="kind")
 ALGORITHMS = ("ratings", "implicit", *QUESTIONS, *FEDERATED)
@@ -46,9 +48,20 @@ class Combination:
         if self.algorithm in QUESTIONS:
             return self.sampling == FULL and not self.broadcast
         if self.algorithm in FEDERATED:
-            drawn_in_secret = self.sampling == FULL or self.aggregation == DEFAULT
-            return drawn_in_secret and self.broadcast in ("", ENCLAVE)
+            return self._is_trained and self.broadcast in ("", ENCLAVE)
         return self.aggregation == DEFAULT
+
+    @property
+    def _is_trained(self) -> bool:
+        """Whether there is such a training on labelled examples."""
+        unmasked = self.aggregation == DEFAULT
+        match self.algorithm:
+            case "dpftrl":  # no sampling, and no noise of devices
+                return self.sampling == FULL and self.aggregation != SECAGG
+            case "eight-bits":  # a masked number has 32 bits
+                return unmasked
+            case _:  # nobody draws in secret where a host sums
+                return self.sampling == FULL or unmasked
 
     @property
     def is_distinct(self) -> bool:
