@@ -13,6 +13,7 @@ import grpc
 
 from odp._validate import identifier
 from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import LARGEST_RELEASE_BYTES, release_bytes
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.models.public_matrix import public_matrix_from
@@ -27,8 +28,6 @@ from server.storage import RoundRecord, Storage, TaskRecord, TaskState
 from server.waits import Wait
 
 NAME = "odp.v1.ServerService"
-#: A release travels as one message, with room for its charges and framing.
-LARGEST_RELEASE = MAX_REPLY_BYTES - 2**20
 #: Releases that one answer about tasks carries at most; older rounds then come without theirs.
 _RELEASES_PER_ANSWER = MAX_REPLY_BYTES // 2
 _LARGEST_FEATURES = 16 * 2**20
@@ -240,7 +239,7 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
     # Every release has a number per item: this refuses most of the too large ones before their arrays are made.
     _check_release_bytes(definition, _INTEGER_BYTES * definition.model.items)
     for releases in algorithm.planned_releases():
-        _check_release_bytes(definition, _INTEGER_BYTES * sum(entry.coordinates for entry in releases))
+        _check_release_bytes(definition, release_bytes(releases))
     return TaskRecord(
         sha256=task_sha256(signed),
         name=definition.name,
@@ -252,12 +251,12 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
 
 
 def _check_release_bytes(definition: common_pb2.TaskDefinition, size: int) -> None:
-    if size > LARGEST_RELEASE:
+    if size > LARGEST_RELEASE_BYTES:
         raise ConfigurationError(
             f"Expected rank={definition.model.rank} with items={definition.model.items} to give releases of at most "
-            f"{LARGEST_RELEASE} bytes, got {size}; lower the rank or the items"
+            f"{LARGEST_RELEASE_BYTES} bytes, got {size}; lower the rank or the items"
             if definition.HasField("model")
-            else f"Expected a release of at most {LARGEST_RELEASE} bytes, got {size}; release fewer numbers"
+            else f"Expected a release of at most {LARGEST_RELEASE_BYTES} bytes, got {size}; release fewer numbers"
         )
 
 

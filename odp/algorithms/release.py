@@ -5,6 +5,8 @@ Shared by the aggregator's enclave and the simulator, so that both release the s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease, Query
@@ -17,6 +19,10 @@ from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
 
+#: A release travels, is sealed and is logged as one message of at most 32 MiB, with room for all that is not integers.
+LARGEST_RELEASE_BYTES = 31 * 2**20
+_INTEGER_BYTES = 8
+
 TensorCharge = GaussianRelease | DistributedRelease | CoveredRelease
 """The part of a ledger's entry that one released tensor has."""
 
@@ -24,6 +30,11 @@ _WRITTEN = {
     Adjacency.ZERO_OUT_USER: common_pb2.ADJACENCY_ZERO_OUT_USER,
     Adjacency.ADD_REMOVE_USER: common_pb2.ADJACENCY_ADD_REMOVE_USER,
 }
+
+
+def release_bytes(releases: Iterable[DeclaredRelease]) -> int:
+    """Length of the integers of a round's release."""
+    return _INTEGER_BYTES * sum(release.coordinates for release in releases)
 
 
 def require_charged_noise(release: DeclaredRelease) -> None:

@@ -141,7 +141,8 @@ class DeclaredRelease:
             ConfigurationError: ``packed``, and the last axis is no upper triangle.
         """
         if not self.packed:
-            return np.full(self.shape[-1], self.noise_std)
+            # One number in memory: a task has releases of all its rounds.
+            return np.broadcast_to(np.float64(self.noise_std), self.shape[-1])
         width = (math.isqrt(8 * self.shape[-1] + 1) - 1) // 2
         first, second = np.triu_indices(width)
         if len(first) != self.shape[-1]:
@@ -200,7 +201,10 @@ class SampledQuery(Query, Protocol):
     It is what a device without data sends, and it stands for a contribution that was not drawn.
     """
 
-    empty_payload: bytes
+    @property
+    def empty_payload(self) -> bytes:
+        """It is long where contributions are: made when it is read, and not for every round of a task."""
+        ...
 
 
 @runtime_checkable

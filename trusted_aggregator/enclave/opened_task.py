@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import round_entry, sampling_of
+from odp.algorithms.release import release_bytes, round_entry, sampling_of
 from odp.algorithms.seam import Query, StreamQuery
 from odp.privacy import accounting
 from odp.privacy.events import Sampling
@@ -60,9 +60,7 @@ class OpenedTask:
     @functools.cached_property
     def largest(self) -> int:
         """Size in bytes of its largest release, and so of the noise of one; with what its stream keeps."""
-        return self.stream_bytes + max(
-            8 * sum(release.coordinates for release in query.releases) for query in self.queries
-        )
+        return self.stream_bytes + max(release_bytes(query.releases) for query in self.queries)
 
     @functools.cached_property
     def planned(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from odp.algorithms.release import LARGEST_RELEASE_BYTES, release_bytes
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PopulationFull, PrivacyError
@@ -20,8 +21,6 @@ from trusted_aggregator.state.limits import (
 from trusted_aggregator.state.population import Population, unfounded
 from trusted_aggregator.state.records import SealedRecord, release_key
 
-#: A release travels in one reply of at most 32 MiB, with room for all that is not integers.
-LARGEST_RELEASE_BYTES = 31 * 2**20
 #: Everything that a release of a stream has its host read or store, in one message of at most 64 MiB.
 LARGEST_STREAM_BYTES = 62 * 2**20
 
@@ -118,7 +117,7 @@ def make_room(task: OpenedTask, number: int, *, population: Population, holdings
 
 def _require_sizes(task: OpenedTask) -> None:
     for planned, query in enumerate(task.queries):
-        size = 8 * sum(release.coordinates for release in query.releases)
+        size = release_bytes(query.releases)
         if size > LARGEST_RELEASE_BYTES:
             raise ConfigurationError(
                 f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "

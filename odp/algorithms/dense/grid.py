@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from odp.v1 import common_pb2, statistics_pb2
 
 MAX_BITS = 20
-#: Numbers of one vector: 4^MAX_BITS * MAX_SIZE < 2^63, so that a sum of squares of bounded numbers cannot wrap around.
-MAX_SIZE = 2**22
+#: Numbers of one vector.
+MAX_SIZE = 2**25
 MAX_CONTRIBUTIONS = 2**28
 
 NUMBER = np.dtype("<i4")

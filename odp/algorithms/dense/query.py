@@ -36,7 +36,7 @@ class DenseQuery:
                 step=grid.step,
                 sensitivity=grid.clip,
                 noise_std=grid.noise_std,
-                column_std=np.full(grid.size, grid.noise_std),
+                column_std=np.broadcast_to(np.float64(grid.noise_std), grid.size),
                 sharers=grid.sharers,
             ),
         )
@@ -51,7 +51,7 @@ class DenseQuery:
             raise ContributionRefused(Refusal.MALFORMED)
         numbers = np.frombuffer(payload, dtype=NUMBER)
         units = self.grid.units
-        # First the single numbers: after that, the sum of squares has no more than 62 bits.
+        # First the single numbers: the sum of squares is exact for numbers within the bound.
         if (
             int(numbers.max()) > units
             or int(numbers.min()) < -units
@@ -74,9 +74,10 @@ class DenseQuery:
 class SampledDenseQuery(DenseQuery):
     """``odp.algorithms.seam.SampledQuery`` of one release."""
 
-    def __init__(self, name: str, grid: Grid) -> None:
-        super().__init__(name, grid)
-        self.empty_payload = bytes(grid.payload_bytes)
+    @property
+    def empty_payload(self) -> bytes:
+        """Zeros."""
+        return bytes(self.payload_bytes)
 
 
 class DenseSum:

@@ -29,7 +29,6 @@ class RotatedQuery:
         self.grid = grid
         self.payload_bytes = grid.payload_bytes
         self.maximum = grid.maximum
-        self.empty_payload = encode(grid, np.zeros(grid.size))
         self.releases: tuple[DeclaredRelease, ...] = (
             DeclaredRelease(
                 name=name,
@@ -37,9 +36,14 @@ class RotatedQuery:
                 step=grid.step,
                 sensitivity=grid.sensitivity,
                 noise_std=grid.noise_std,
-                column_std=np.full(grid.size, grid.noise_std),
+                column_std=np.broadcast_to(np.float64(grid.noise_std), grid.size),
             ),
         )
+
+    @property
+    def empty_payload(self) -> bytes:
+        """Zeros."""
+        return encode(self.grid, np.zeros(self.grid.size))
 
     def check(self, payload: bytes) -> None:
         """Accepts a payload within the bound, in integer arithmetic.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.dense.grid import MAX_SIZE, Entries, Grid
+from odp.algorithms.dense.grid import Entries, Grid
 from odp.algorithms.dense.records import Records, check_question
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.userside import vectors
@@ -26,6 +26,7 @@ from odp.v1 import common_pb2, statistics_pb2
 RELEASE = "statistics"
 
 MAX_QUERIES = 64
+MAX_BINS = 2**22
 MAX_EDGES = 2**12
 MAX_RECORDS = 2**16
 # Numbers that a user's vector is divided by: smaller ones could make one that is not finite.
@@ -114,7 +115,7 @@ def _kind(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart | M
     histogram = query.histogram
     if column not in COLUMNS:
         raise ConfigurationError(f"Expected column of the histogram {query.name!r} to be one of item, value")
-    _validate.integer(bins=histogram.bins, low=1, high=MAX_SIZE)
+    _validate.integer(bins=histogram.bins, low=1, high=MAX_BINS)
     edges = None
     if column == "value":
         edges = _edges(query.name, histogram)

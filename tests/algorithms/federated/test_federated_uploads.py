@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import round_charges, sampling_of
+from odp.algorithms.release import LARGEST_RELEASE_BYTES, round_charges, sampling_of
 from odp.algorithms.seam import LocalRows, NoisyTensors, SampledQuery
 from odp.crypto.signing import SigningKey
 from odp.datasets.examples import UsersExamples
@@ -23,12 +25,13 @@ from odp.wire.model import Slices
 
 FEATURES, CLASSES, USERS = 40, 3, 20
 MODEL = Glm("multinomial", FEATURES, CLASSES)
+LONG = Glm("multinomial", FEATURES, 2_500)
 POISSON = Cohort(
     minimum=2, goal=USERS, sampling="enclave_poisson", sampling_probability=0.3, most_contributions=1000
 )  # fmt: skip
 
 
-def definition_of(training: DPFedAvg, *, cohort: Cohort | None = None) -> common_pb2.TaskDefinition:
+def definition_of(training: DPFedAvg, *, cohort: Cohort | None = None, model: Glm = MODEL) -> common_pb2.TaskDefinition:
     privacy = UserLevelDP(epsilon=4, delta=1e-5)
     definition = common_pb2.TaskDefinition(
         name="digits",
@@ -37,8 +40,8 @@ def definition_of(training: DPFedAvg, *, cohort: Cohort | None = None) -> common
         privacy=common_pb2.PrivacyTerms(epsilon=privacy.epsilon, delta=privacy.delta),
         cohort=(cohort or Cohort(minimum=2, goal=USERS)).to_proto(privacy.delta),
     )
-    MODEL.write(definition)
-    Examples({"x": Tensor((FEATURES,), -2.0, 2.0)}, label="kind").write(definition)
+    model.write(definition)
+    Examples({"x": Tensor((model.features,), -2.0, 2.0)}, label="kind").write(definition)
     training.write(definition)
     return definition
 
@@ -162,3 +165,24 @@ def test_a_block_is_either_dense_or_rotated() -> None:
 def test_other_numbers_of_bits_are_refused(upload_bits: object) -> None:
     with pytest.raises(ConfigurationError, match="upload_bits"):
         DPFedAvg(rounds=1, upload_bits=upload_bits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("upload_bits", [None, 8])
+def test_a_task_of_many_rounds_holds_no_vector_for_each(upload_bits: int | None) -> None:
+    algorithm = algorithm_for(definition_of(DPFedAvg(rounds=200, upload_bits=upload_bits), model=LONG))
+    tracemalloc.start()
+    try:
+        queries = [algorithm.query(round) for round in range(200)]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert queries[199].releases[0].coordinates == LONG.size
+    assert held < 8 * LONG.size
+
+
+def test_devices_refuse_a_model_whose_release_is_longer_than_one_message() -> None:
+    large = Glm("multinomial", 99, LARGEST_RELEASE_BYTES // 8 // 100 + 1)
+    definition = definition_of(DPFedAvg(rounds=1, upload_bits=8), model=large)
+    algorithm_for(definition).check()
+    with pytest.raises(ConfigurationError, match=r"a release is one message.*odp.simulate"):
+        check_definition(definition)
