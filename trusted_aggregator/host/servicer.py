@@ -35,7 +35,8 @@ from trusted_aggregator.rounds.host_half import Submission
 NAME = "odp.v1.AggregatorService"
 #: Threads of the server: the maximum number of submissions that share one commit.
 WORKERS = 64
-#: Contributions in memory at once, of at most 8 MiB each; the other threads answer everything else meanwhile.
+#: Contributions in memory at once, of at most 16 MiB each (half of the longest release); the other threads answer
+#: everything else meanwhile.
 MAX_STREAMS = 16
 
 _Response = TypeVar("_Response", aggregator_pb2.SubmitResponse, aggregator_pb2.SubmitStreamResponse)

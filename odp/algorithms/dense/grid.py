@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.aggregation.table import noise_sharers
-from odp.crypto.keyed_hash import round_hashes
+from odp.crypto.keyed_hash import fraction_of, round_hashes
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, SMALLEST_STD, TAIL, largest
@@ -53,6 +53,8 @@ _STEPS_PER_DEVIATION = 64.0
 _STEPS_PER_SHARE = 1024.0
 # Contributions that a round takes, over its goal: those that arrive before it closes are not refused.
 _ROOM = 2
+# Numbers that are rounded at once: their hashes stay in the processor's cache.
+_HASHES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +270,7 @@ def quantise(grid: Grid, entries: Entries, *, round: int, seeds: npt.NDArray[np.
     with np.errstate(over="ignore"):
         length = np.sqrt(np.bincount(entries.user, weights=np.square(entries.value), minlength=users))
     shrink = np.minimum(1.0, grid.clip / np.maximum(length, grid.clip))[entries.user]
-    uniform = (round_hashes(seeds[entries.user], round, entries.place) >> np.uint64(11)) * 2.0**-53
+    uniform = fraction_of(round_hashes(seeds[entries.user], round, entries.place))
     steps = np.floor(entries.value * shrink / grid.step + uniform)
     # Sums of integers below 2^53 are exact in float64, in any order.
     squares = np.bincount(entries.user, weights=np.square(steps), minlength=users)
@@ -292,14 +294,25 @@ def quantise_rows(
     if not np.isfinite(lengths).all():
         raise DataError("numbers of a contribution are not finite or too large; correct the device's data")
     values *= (np.minimum(1.0, grid.clip / np.maximum(lengths, grid.clip)) / grid.step)[:, None]
-    places = np.arange(grid.size, dtype=np.int64)
-    values += (round_hashes(seeds[:, None], round, places[None]) >> np.uint64(11)) * 2.0**-53
-    np.floor(values, out=values)
+    round_at_random(values, round=round, seeds=seeds)
     squares = np.einsum("up,up->u", values, values)  # of whole numbers below 2^53: exact
     beyond = squares > grid.limit
     if beyond.any():
         values[beyond] = np.trunc(values[beyond] * (grid.units / np.sqrt(squares[beyond]))[:, None])
     return values
+
+
+def round_at_random(values: Float64Array, *, round: int, seeds: npt.NDArray[np.uint64]) -> None:
+    """Rounds ``values`` [users, size] in place to whole numbers, up or down, without bias; user ``i`` by ``seeds[i]``.
+
+    By a hash of (seed, round, place): the same user rounds in the same way whoever computes it.
+    """
+    at_once = max(1, _HASHES // max(1, len(values)))
+    for start in range(0, values.shape[1], at_once):
+        part = values[:, start : start + at_once]
+        places = np.arange(start, start + part.shape[1], dtype=np.int64)
+        part += fraction_of(round_hashes(seeds[:, None], round, places[None]))
+        np.floor(part, out=part)
 
 
 def encode(grid: Grid, steps: Steps) -> bytes:

@@ -34,8 +34,8 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.aggregation.table import mode_of
+from odp.algorithms.dense.grid import round_at_random
 from odp.algorithms.dense.rotation import MOST_SIZE, Rotation, largest_power
-from odp.crypto.keyed_hash import fraction_of, round_hashes
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.numerics.packed_bits import pack, packed_bytes
@@ -52,7 +52,7 @@ _STEPS_PER_DEVIATION = 64.0
 _NOISE_DEVIATIONS = 14.0
 # Sums of whole numbers below it are exact in doubles, too.
 _RANGE = 2**53
-_CHUNK = 2**16  # numbers per pass: their hashes stay in the processor's cache
+_CHUNK = 2**16  # numbers per pass: their wider copies stay in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,13 +197,8 @@ def quantise(
     if not np.isfinite(lengths).all():
         raise DataError("numbers of a contribution are not finite or too large; correct the device's data")
     values *= (np.minimum(1.0, grid.clip / np.maximum(lengths, grid.clip)) / grid.step)[:, None]
-    values = rotation.apply(values)
-    per_pass = max(1, _CHUNK // max(1, len(seeds)))
-    for start in range(0, grid.size, per_pass):
-        part = values[:, start : start + per_pass]
-        places = np.arange(start, start + part.shape[1], dtype=np.int64)
-        part += fraction_of(round_hashes(seeds[:, None], round, places[None]))
-        np.floor(part, out=part)
+    rotation.rotate(values)
+    round_at_random(values, round=round, seeds=seeds)
     np.clip(values, -grid.largest, grid.largest, out=values)
     squares = squared_norms(values)
     beyond = squares > grid.limit
@@ -219,7 +214,7 @@ def encode(grid: RotatedGrid, numbers: Float64Array | Int64Array) -> bytes:
     Raises:
       DataError: a number is beyond ``largest``, or there are others than ``size``.
     """
-    if numbers.shape != (grid.size,) or not np.abs(numbers).max() <= grid.largest:
+    if numbers.shape != (grid.size,) or not -grid.largest <= numbers.min() <= numbers.max() <= grid.largest:
         raise DataError(f"Expected {grid.size} numbers within {grid.largest}")
     offset = (numbers + (grid.largest + 1)).astype(np.uint16)
     return pack(offset[None], grid.width).tobytes()

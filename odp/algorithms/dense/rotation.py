@@ -84,13 +84,17 @@ class Rotation:
 
     def apply(self, vectors: _Floats) -> _Floats:
         """Rotated rows of ``vectors`` float32 or float64 [rows, size], of the same type."""
-        self._require(vectors)
         result = vectors.copy()
+        self.rotate(result)
+        return result
+
+    def rotate(self, vectors: _Floats) -> None:
+        """``apply`` in place, for vectors that fill the memory."""
+        self._require(vectors)
         for start, signs in zip(self._starts, self._signs, strict=True):
-            part = result[:, start : start + self.power]
+            part = vectors[:, start : start + self.power]
             part *= signs
             part[...] = self._mixed(part)
-        return result
 
     def undo(self, vectors: _Floats) -> _Floats:
         """The rows that ``apply`` rotated, up to float rounding."""
