@@ -3,16 +3,14 @@
 The noise's law is public, so an interval costs no privacy. It covers the noise alone: the devices that contributed are
 counted as they are, not as a sample of others, and what a clip cut off is not in it. Each interval holds for its own
 number.
-
-Source for the quotient: Fieller 1954, "Some problems in interval estimation".
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations, quantile
+from odp.algorithms.dense.quotient import quotient_interval
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 
@@ -75,13 +73,11 @@ class MeanResult:
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """(low, high): exact for any weight; the whole range where the noise hides whether there was any."""
-        # Every quotient r for which |total - r weight| is within the noise of that difference (Fieller).
-        square = (deviations(confidence) * self.std) ** 2
-        a, b, c = self.weight**2 - square, self.total * self.weight, self.total**2 - square
-        if a <= 0 or self.weight <= 0:
-            return self.low, self.high
-        reach = math.sqrt(max(b * b - a * c, 0.0))
-        return self._real((b - reach) / a), self._real((b + reach) / a)
+        variance = self.std**2
+        found = quotient_interval(
+            (self.total, variance), (self.weight, variance), deviations=deviations(confidence)
+        )  # fmt: skip
+        return (self.low, self.high) if found is None else (self._real(found[0]), self._real(found[1]))
 
     def _real(self, quotient: float) -> float:
         middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
