@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from odp import _validate
 from odp.crypto.keyed_hash import round_hashes
 from odp.numerics.arrays import Int64Array
+
+if TYPE_CHECKING:
+    from odp.v1 import federated_pb2
 
 #: The draws of epoch e have the numbers from (e + 1) << EPOCH_SHIFT on: places of a vector, which the same seed and
 #: round round up or down (``odp.algorithms.dense.grid``), are smaller.
@@ -54,6 +58,23 @@ class LocalTraining:
         _validate.integer(low=1, high=MOST_BATCH, batch=self.batch)
         _validate.integer(low=1, high=MOST_EXAMPLES, most_examples=self.most_examples)
         _validate.within(low=0.0, high=1e6, proximal=self.proximal)
+
+    @classmethod
+    def of(cls, given: federated_pb2.LocalTrainingTerms) -> Self:
+        """The work that a definition states. Raises ConfigurationError where a number is out of range."""
+        return cls(
+            rate=given.rate, epochs=given.epochs, batch=given.batch, most_examples=given.most_examples,
+            proximal=given.proximal,
+        )  # fmt: skip
+
+    def to_proto(self) -> federated_pb2.LocalTrainingTerms:
+        """Its numbers in a task definition, where every device shuffles."""
+        from odp.v1 import federated_pb2
+
+        return federated_pb2.LocalTrainingTerms(
+            rate=self.rate, epochs=self.epochs, batch=self.batch, most_examples=self.most_examples,
+            proximal=self.proximal,
+        )  # fmt: skip
 
     def batches(self, examples: int, *, seed: int, round: int) -> Iterator[Int64Array]:
         """The examples of each step, int64 places below ``examples``; none where there are no examples."""

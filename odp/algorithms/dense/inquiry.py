@@ -1,4 +1,4 @@
-"""A question that one sum of vectors answers: everything but its vector and what its numbers mean."""
+"""Questions that one sum of vectors answers: everything but the vector and what its numbers mean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from google.protobuf.message import Message
 
-from odp.algorithms.dense.records import VectorTerms, check_round
+from odp.algorithms.dense.records import GridTerms, VectorTerms, check_round
 from odp.algorithms.seam import Client, DeclaredRelease, Inquiry, ModelTable, Population, Query, Server
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
 
 
-class VectorInquiry(Inquiry):
+class DenseInquiry(Inquiry):
     """One joint release of one dense vector; its guarantee is that of ``odp.algorithms.dense.query``.
 
     =============  =======  =====================================  ===========  =============
@@ -28,35 +28,19 @@ class VectorInquiry(Inquiry):
     A dishonest device can put its whole bound into any number: it spoils accuracy, never privacy.
     """
 
-    #: Name of the release, and of the table that the server publishes it as.
+    #: Name of the release.
     release: ClassVar[str]
 
     @abc.abstractmethod
-    def terms(self) -> VectorTerms:
+    def terms(self) -> GridTerms:
         """The definition, read and checked."""
 
     @property
     def resolved(self) -> Message:
         return cast("Message", getattr(super().resolved, "dense"))  # noqa: B009  # every such message has this field
 
-    @property
-    def tables(self) -> tuple[ModelTable, ...]:
-        return (ModelTable(self.release, self.terms().grid.size, 1, False),)
-
     def check(self) -> None:
         self.terms()
-
-    def server(self, *, item_features: Float32Array | None = None) -> Server:
-        from odp.algorithms.dense.server import VectorServer
-
-        if item_features is not None:
-            raise ConfigurationError("Expected no item_features: a question does not use them")
-        return VectorServer(self.release, self.terms().grid.size)
-
-    def client(self) -> Client:
-        from odp.algorithms.dense.client import VectorClient
-
-        return VectorClient(self.terms())
 
     def query(self, round: int) -> Query:
         from odp.algorithms.dense.query import DenseQuery
@@ -67,6 +51,33 @@ class VectorInquiry(Inquiry):
 
     def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
         return [self.query(0).releases]
+
+
+class VectorInquiry(DenseInquiry):
+    """A question about rows of local tables, for which devices need no model.
+
+    The server publishes the released numbers as the table ``release``.
+    """
+
+    @abc.abstractmethod
+    def terms(self) -> VectorTerms:
+        """The definition, read and checked."""
+
+    @property
+    def tables(self) -> tuple[ModelTable, ...]:
+        return (ModelTable(self.release, self.terms().grid.size, 1, False),)
+
+    def server(self, *, matrix: Float32Array | None = None) -> Server:
+        from odp.algorithms.dense.server import VectorServer
+
+        if matrix is not None:
+            raise ConfigurationError("Expected no public matrix: the question does not use one")
+        return VectorServer(self.release, self.terms().grid.size)
+
+    def client(self) -> Client:
+        from odp.algorithms.dense.client import VectorClient
+
+        return VectorClient(self.terms())
 
     def population(self) -> Population[Ratings]:
         from odp.algorithms.dense.population import VectorPopulation

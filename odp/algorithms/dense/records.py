@@ -24,13 +24,17 @@ class Records:
     users: int
 
 
-class VectorTerms(Protocol):
+class GridTerms(Protocol):
     """The checked numbers of a task whose one round releases a sum of vectors."""
 
     @property
     def grid(self) -> Grid:
         """Of the vectors."""
         ...
+
+
+class VectorTerms(GridTerms, Protocol):
+    """The same of a question about rows of local tables."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -52,8 +56,10 @@ def check_round(round: int) -> None:
         raise ConfigurationError(f"Expected round={round!r} to be {ROUND}: a question has one round")
 
 
-def check_question(definition: common_pb2.TaskDefinition, name: str) -> None:
+def check_question(definition: common_pb2.TaskDefinition, name: str, *, reads_model: bool = False) -> None:
     """Checks that a definition asks the question ``name``, and has nothing that is of training alone.
+
+    One that ``reads_model`` has a trained model and local data, which are its own to check.
 
     Raises:
       ConfigurationError: it asks no such question, or a field is of training or out of range.
@@ -61,7 +67,7 @@ def check_question(definition: common_pb2.TaskDefinition, name: str) -> None:
     if definition.WhichOneof("training") != name:
         raise ConfigurationError(f"Expected the training of task {definition.name!r} to be {name}")
     of_training = definition.WhichOneof("trained_model"), definition.WhichOneof("local_data")
-    if definition.HasField("model") or of_training != (None, None):
+    if definition.HasField("model") or (of_training != (None, None) and not reads_model):
         raise ConfigurationError(
             f"Expected task {definition.name!r} to have no model and no local data: it asks for {name}"
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from odp.algorithms.federated.reading import usable_rows
 from odp.algorithms.federated.terms import PARAMETERS, ROWS, Terms
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
@@ -55,12 +56,8 @@ class FederatedClient:
         """
         terms, rows = self._terms, data[ROWS]
         upload, start = terms.upload(round), self._start(slices.dense)
-        features = terms.examples.matrix(rows.features, examples=len(rows.values))
-        targets = terms.examples.labels(rows.values, classes=terms.model.classes_range is not None)
-        usable = terms.model.usable(features, targets)
-        moved = terms.model.difference(
-            start, features[usable], targets[usable], terms.local, seed=seed, round=round
-        )  # fmt: skip
+        features, targets = usable_rows(terms.model, terms.examples, rows)
+        moved = terms.model.difference(start, features, targets, terms.local, seed=seed, round=round)
         values = terms.contributions(moved[None], terms.clip_of(slices.dense))
         return upload.payload(upload.numbers(values, seeds=np.array([seed], dtype=np.uint64))[0]), b""
 

@@ -111,17 +111,9 @@ class FederatedTraining(abc.ABC):
         cohort, sampling = definition.cohort, sampling_of(definition)
         drawn = 1.0 if sampling is None else sampling.probability
         local, optimizer = self.local(), self.optimizer()
-        _write_classes(definition)
+        write_label_range(definition)
         written: federated_pb2.FederatedTraining = getattr(definition, self.field)
-        written.local.CopyFrom(
-            federated_pb2.LocalTrainingTerms(
-                rate=local.rate,
-                epochs=local.epochs,
-                batch=local.batch,
-                most_examples=local.most_examples,
-                proximal=local.proximal,
-            )
-        )
+        written.local.CopyFrom(local.to_proto())
         written.server.CopyFrom(
             federated_pb2.ServerOptimizerTerms(
                 kind=OPTIMIZERS[OptimizerKind(optimizer.kind)],
@@ -216,8 +208,8 @@ class FederatedTraining(abc.ABC):
         return resolved
 
 
-def _write_classes(definition: common_pb2.TaskDefinition) -> None:
-    """Writes the range of labels that are classes.
+def write_label_range(definition: common_pb2.TaskDefinition) -> None:
+    """Writes the range of labels that are classes, which follows from the model.
 
     Raises:
       ConfigurationError: it is given, or that of a label that is a number is not.

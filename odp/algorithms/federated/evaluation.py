@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp.algorithms.experiment import Metrics
-from odp.algorithms.federated.population import prepared
+from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, Terms
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.v1 import common_pb2
@@ -33,7 +33,7 @@ class TaskEvaluation:
         Accuracy is NaN where targets are numbers.
         """
         trained, vector = self._terms.model, self._terms.parameters(model.dense[PARAMETERS])
-        usable = prepared(self._terms, split.test)
+        usable = UsableTable.of(trained, self._terms.examples, split.test).usable(split.test)
         right, count = 0, len(usable.rows)
         sums = dict.fromkeys(("loss", *trained.metrics), 0.0)
         for start in range(0, count, _EXAMPLES):

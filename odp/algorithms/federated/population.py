@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
 from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
-from odp.numerics.arrays import Float32Array, Int64Array
+from odp.numerics.arrays import Int64Array
 from odp.wire.model import ModelVersion
 
 _NUMBERS = 2**17  # of a block of differences: it stays in the processor's cache
@@ -26,7 +25,7 @@ class FederatedPopulation:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
-        self._table: _Table | None = None
+        self._table: UsableTable | None = None
 
     def contribute(
         self,
@@ -68,47 +67,5 @@ class FederatedPopulation:
 
     def _prepared(self, users: UsersExamples) -> UsersExamples:
         if self._table is None or not self._table.is_of(users):
-            self._table = _Table.of(self._terms, users)
+            self._table = UsableTable.of(self._terms.model, self._terms.examples, users)
         return self._table.usable(users)
-
-
-def prepared(terms: Terms, users: UsersExamples) -> UsersExamples:
-    """The examples as the model reads them: numbers clamped and scaled, examples that a device leaves out left out.
-
-    Raises:
-      DataError: examples have another number of features.
-    """
-    return _Table.of(terms, users).usable(users)
-
-
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """A table of examples as the model reads it, made once for all rounds; ``keep`` bool [n] are the usable rows."""
-
-    source: UsersExamples
-    features: npt.NDArray[Any]
-    targets: Float32Array
-    scale: float
-    keep: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, terms: Terms, users: UsersExamples) -> _Table:
-        width = terms.examples.width
-        if users.features.shape[1] != width:
-            raise DataError(
-                f"Expected examples of {width} numbers, as the task declares (got {users.features.shape[1]})"
-            )
-        features, scale = terms.examples.clamped(users.features, scale=users.scale)
-        targets = terms.examples.labels(users.targets, classes=terms.model.classes_range is not None)
-        return cls(users, features, targets, scale, terms.model.usable(features, targets))
-
-    def is_of(self, users: UsersExamples) -> bool:
-        """Whether ``users`` share the table that this one was made of."""
-        own = self.source
-        return users.features is own.features and users.targets is own.targets and users.scale == own.scale
-
-    def usable(self, users: UsersExamples) -> UsersExamples:
-        """Their usable examples."""
-        keep = self.keep[users.rows]
-        kept = np.concatenate(([0], np.cumsum(keep)))
-        return UsersExamples(self.features, self.targets, users.rows[keep], kept[users.offsets], self.scale)

@@ -101,7 +101,7 @@ class Terms:
             raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)
         _validate.within(low=1.0, high=1e9, cohort=given.cohort)
-        local, adaptive = _local(given.local), _adaptive(given)
+        local, adaptive = LocalTraining.of(given.local), _adaptive(given)
         model.check_training(local)
         if training == "dpsgd" and (local.rate, local.epochs, local.proximal) != (1.0, 1, 0.0):
             raise ConfigurationError("Expected the work of a device in DP-SGD to be one step of rate=1 in epochs=1")
@@ -178,13 +178,6 @@ class Terms:
         if table.shape != (self.model.size, 1) or not np.isfinite(table).all():
             raise ConfigurationError(f"Expected {self.model.size} finite parameters (got shape {list(table.shape)})")
         return table[:, 0].astype(np.float32)
-
-
-def _local(given: federated_pb2.LocalTrainingTerms) -> LocalTraining:
-    return LocalTraining(
-        rate=given.rate, epochs=given.epochs, batch=given.batch, most_examples=given.most_examples,
-        proximal=given.proximal,
-    )  # fmt: skip
 
 
 def _optimizer(given: federated_pb2.ServerOptimizerTerms) -> ServerOptimizer:

@@ -1,0 +1,1 @@
+"""How good trained models are on the devices' own examples, by noisy sums, with intervals."""

@@ -1,0 +1,69 @@
+"""Evaluations as the platform sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from odp.algorithms.dense.inquiry import DenseInquiry
+from odp.algorithms.model_evaluation.terms import RELEASE, ROWS, Terms
+from odp.algorithms.seam import Answers, Client, LocalTable, ModelTable, Population, Server
+from odp.models.public_matrix import PublicMatrix
+from odp.numerics.arrays import Float32Array, Float64Array
+
+
+class TaskAlgorithm(DenseInquiry):
+    """``odp.algorithms.seam.Inquiry`` of tasks that evaluate models: devices read the models first."""
+
+    release = RELEASE
+    reads_model = True
+
+    def terms(self) -> Terms:
+        return Terms.of(self.definition)
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        examples = self.terms().examples
+        shapes = {name: tuple(tensor.shape) for name, tensor in examples.features.items()}
+        return (LocalTable(ROWS, examples.table, frozenset({examples.table}), None, features=shapes),)
+
+    @property
+    def tables(self) -> tuple[ModelTable, ...]:
+        terms = self.terms()
+        return tuple(ModelTable(name, terms.model.size, 1, False) for name in terms.tables)
+
+    @property
+    def public_matrix(self) -> PublicMatrix:
+        terms = self.terms()
+        sha256 = self.definition.model_evaluation.parameters_sha256
+        return PublicMatrix("parameters", len(terms.tables), terms.model.size, sha256)
+
+    def server(self, *, matrix: Float32Array | None = None) -> Server:
+        from odp.algorithms.model_evaluation.server import EvaluationServer
+
+        return EvaluationServer(self.terms(), matrix)
+
+    def client(self) -> Client:
+        from odp.algorithms.model_evaluation.client import EvaluationClient
+
+        return EvaluationClient(self.terms())
+
+    def population(self) -> Population[Any]:
+        from odp.algorithms.model_evaluation.population import EvaluationPopulation
+
+        return EvaluationPopulation(self.terms())
+
+    def answers(
+        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
+    ) -> Answers:
+        from odp.algorithms.model_evaluation.results import EvaluationResults
+
+        terms = self.terms()
+        return EvaluationResults(
+            terms=terms,
+            sums=released[RELEASE] / terms.factor,
+            std=terms.grid.std_of(contributions) / terms.factor if noisy else 0.0,
+            contributions=contributions,
+            epsilon=epsilon,
+            delta=self.definition.privacy.delta,
+        )

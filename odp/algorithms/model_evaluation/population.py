@@ -1,0 +1,112 @@
+"""``EvaluationClient`` for many users at once: the sums of their payloads, without the payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.dense.grid import quantise_rows
+from odp.algorithms.dense.records import ROUND, check_round
+from odp.algorithms.federated.reading import UsableTable
+from odp.algorithms.model_evaluation.measures import Labelled, vectors_of_users
+from odp.algorithms.model_evaluation.terms import RELEASE, Terms
+from odp.datasets.examples import UsersExamples
+from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
+from odp.wire.model import ModelVersion
+
+_NUMBERS = 2**22  # of a block of vectors, and of the examples of one: bounds memory
+
+
+class EvaluationPopulation:
+    """``odp.algorithms.seam.Population`` of one task, of ``UsersExamples`` with all tensors side by side.
+
+    Memory beside the examples is bounded by a block of users, never by the population.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    def contribute(
+        self,
+        broadcast: ModelVersion,
+        users: UsersExamples,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Callable[[int], None] | None = None,
+    ) -> Mapping[str, Int64Array]:
+        """The sum of every user's payload, int64 [size].
+
+        Raises:
+          DataError: there is not one seed per user, or examples have another number of features.
+          ConfigurationError: the parameters are of another model.
+        """
+        check_round(round)
+        if len(seeds) != users.n_users:
+            raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
+        terms, grid = self._terms, self._terms.grid
+        models = terms.vectors(broadcast.dense)
+        usable = UsableTable.of(terms.model, terms.examples, users).usable(users)
+        total = np.zeros(grid.size)
+        examples = max(1, _NUMBERS // terms.examples.width)
+        for first, last in _blocks(usable.offsets, users=max(1, _NUMBERS // grid.size), examples=examples):
+            rows = usable.rows[usable.offsets[first] : usable.offsets[last]]
+            own = seeds[first:last]
+            values = vectors_of_users(
+                terms, models, _Rows(usable, rows), self._train,
+                counts=np.diff(usable.offsets[first : last + 1]), seeds=own,
+            )  # fmt: skip
+            # Exact: whole numbers, whose sums stay below 2^53.
+            total += quantise_rows(grid, values, round=round, seeds=own).sum(axis=0)
+            if progress is not None:
+                progress(last)
+        return {RELEASE: total.astype(np.int64)}
+
+    def _train(
+        self,
+        start: Float32Array,
+        examples: tuple[Float32Array, Float32Array],
+        counts: Int64Array,
+        seeds: UInt64Array,
+        /,
+    ) -> Float32Array:
+        """``measures.Train`` of many users."""
+        if self._terms.personal is None:
+            raise ConfigurationError("Expected a task with personal models")
+        features, targets = examples
+        own = UsersExamples(
+            features, targets, np.arange(len(targets), dtype=np.int64), np.concatenate(([0], np.cumsum(counts)))
+        )
+        out = np.empty((len(counts), len(start)), dtype=np.float32)
+        return self._terms.model.differences(
+            start, own, self._terms.personal.training, seeds=seeds, round=ROUND, users=slice(0, len(counts)), out=out
+        )
+
+
+class _Rows:
+    """``Gather`` of rows of a table."""
+
+    def __init__(self, users: UsersExamples, rows: Int64Array) -> None:
+        self._users = users
+        self._rows = rows
+
+    def __call__(self, places: Int64Array, /) -> Labelled:
+        rows = self._rows[places]
+        features = self._users.features[rows].astype(np.float32)
+        if self._users.scale != 1.0:
+            features *= np.float32(self._users.scale)
+        return features, self._users.targets[rows]
+
+
+def _blocks(offsets: Int64Array, *, users: int, examples: int) -> list[tuple[int, int]]:
+    """Consecutive users as (first, one after the last), of at most so many examples unless one user has more."""
+    first, found = 0, []
+    while first < len(offsets) - 1:
+        fitting = int(np.searchsorted(offsets, offsets[first] + examples, side="right")) - 1
+        last = min(max(fitting, first + 1), first + users, len(offsets) - 1)
+        found.append((first, last))
+        first = last
+    return found

@@ -1,0 +1,173 @@
+"""The numbers of one evaluation, read from its definition and checked: for every party."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from odp import _validate
+from odp.algorithms.dense.grid import MAX_SIZE, Grid
+from odp.algorithms.dense.records import check_question
+from odp.algorithms.model_evaluation.layout import Layout
+from odp.crypto.keyed_hash import key_of, keyed_hash
+from odp.errors import ConfigurationError
+from odp.models.examples import ExamplesTerms
+from odp.models.local_training import MOST_EXAMPLES, LocalTraining
+from odp.models.trained import TrainedModel, model_of
+from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
+from odp.v1 import common_pb2, model_evaluation_pb2
+
+RELEASE = "measurements"
+PARAMETERS = ("parameters", "parameters_b")
+ROWS = "examples"
+TRAINING = "model_evaluation"
+
+MOST_TOPS, MOST_BINS = 16, 2**10
+_LARGEST_LOSS = 1e9
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number of each example, from ``low`` to ``high``: its loss, or whether its label is of the ``top`` likeliest.
+
+    ``top`` is 0 for the loss.
+    """
+
+    name: str
+    low: float
+    high: float
+    top: int = 0
+
+    @property
+    def middle(self) -> float:
+        """What becomes 0."""
+        return 0.5 * (self.low + self.high)
+
+    @property
+    def half(self) -> float:
+        """What becomes 1, from the middle."""
+        return 0.5 * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Personal:
+    """Training on a part of a device's own examples, before both models are tested on the others."""
+
+    training: LocalTraining
+    held_out: float
+
+
+@dataclass(frozen=True)
+class Terms:
+    """An ``odp.v1.ModelEvaluation``, checked."""
+
+    model: TrainedModel
+    examples: ExamplesTerms
+    scalars: tuple[Scalar, ...]
+    most_examples: int
+    personal: Personal | None
+    layout: Layout
+    grid: Grid
+    halves_key: np.uint64
+
+    @classmethod
+    def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
+        """Reads and checks a task definition.
+
+        Raises:
+          ConfigurationError: another task, or a field is missing, out of range, or of training.
+        """
+        check_question(definition, TRAINING, reads_model=True)
+        given, model = definition.model_evaluation, model_of(definition)
+        if definition.WhichOneof("local_data") != "examples":
+            raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
+        examples = ExamplesTerms.of(definition.examples)
+        model.check_examples(examples)
+        if examples.label_range != (model.classes_range or examples.label_range):
+            raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
+        _validate.integer(low=1, high=2, models=given.models)
+        if len(given.parameters_sha256) != hashlib.sha256().digest_size:
+            raise ConfigurationError("Expected parameters_sha256 of 32 bytes")
+        _validate.integer(low=1, high=MOST_EXAMPLES, most_examples=given.most_examples)
+        personal = _personal(given)
+        if personal is not None and given.models != 1:
+            raise ConfigurationError(f"Expected models={given.models} to be 1 with a personal model")
+        scalars = _scalars(given, model)
+        _validate.integer(low=0, high=MOST_BINS, bins=given.bins)
+        if given.bins and model.classes_range is None:
+            raise ConfigurationError(f"Expected bins={given.bins} to be 0: the model predicts numbers, and no classes")
+        if not scalars and not given.bins:
+            raise ConfigurationError("Expected a metric")
+        layout = Layout(given.models, 1 if personal is None else 2, len(scalars), given.bins)
+        _validate.within(low=1.0, high=1.0, clip=given.dense.clip)
+        _validate.integer(low=1, high=MAX_SIZE, size=layout.size)
+        return cls(
+            model, examples, scalars, given.most_examples, personal, layout,
+            Grid.of(given.dense, definition.cohort, size=layout.size),
+            key_of(f"half of users {definition.name} {given.parameters_sha256.hex()}"),
+        )  # fmt: skip
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of the model."""
+        return PARAMETERS[: self.layout.halves]
+
+    @property
+    def factor(self) -> float:
+        """What every number of a vector is multiplied by."""
+        return self.layout.factor(self.grid.units)
+
+    @property
+    def classes(self) -> int:
+        """Of the label; 0 where it is a number."""
+        return 0 if self.model.classes_range is None else int(self.model.classes_range[1]) + 1
+
+    def halves(self, seeds: UInt64Array) -> Int64Array:
+        """The half of each user, int64 [users]: 0, or 0 or 1 as a coin decides that follows from its seed alone."""
+        if self.layout.halves == 1:
+            return np.zeros(len(seeds), dtype=np.int64)
+        return (keyed_hash(self.halves_key, seeds.view(np.int64)) >> np.uint64(63)).astype(np.int64)
+
+    def vectors(self, dense: Mapping[str, Float32Array]) -> Float32Array:
+        """The published parameters, float32 [models, size].
+
+        Raises:
+          ConfigurationError: a table is missing or of another shape, or a number is not finite.
+        """
+        size = self.model.size
+        found = [dense.get(name, np.zeros((0, 0), dtype=np.float32)) for name in self.tables]
+        for name, table in zip(self.tables, found, strict=True):
+            if table.shape != (size, 1) or not np.isfinite(table).all():
+                raise ConfigurationError(
+                    f"Expected {size} finite parameters in the table {name!r} (got shape {list(table.shape)})"
+                )
+        return np.stack([table[:, 0].astype(np.float32) for table in found])
+
+
+def _scalars(given: model_evaluation_pb2.ModelEvaluation, model: TrainedModel) -> tuple[Scalar, ...]:
+    found = []
+    if given.HasField("loss"):
+        low, high = given.loss.low, given.loss.high
+        _validate.within(low=-_LARGEST_LOSS, high=_LARGEST_LOSS, loss_low=low, loss_high=high)
+        if not low < high:
+            raise ConfigurationError(f"Expected loss_low={low!r} to be below loss_high={high!r}")
+        found.append(Scalar("loss", low, high))
+    tops = tuple(given.top)
+    if tops and model.classes_range is None:
+        raise ConfigurationError(f"Expected no top={list(tops)}: the model predicts numbers, and no classes")
+    if len(tops) > MOST_TOPS or tops != tuple(sorted(set(tops))):
+        raise ConfigurationError(f"Expected top={list(tops)} to be at most {MOST_TOPS} ascending whole numbers")
+    for top in tops:
+        _validate.integer(low=1, high=int((model.classes_range or (0.0, 0.0))[1]), top=top)
+        found.append(Scalar("accuracy" if top == 1 else f"recall@{top}", 0.0, 1.0, top))
+    return tuple(found)
+
+
+def _personal(given: model_evaluation_pb2.ModelEvaluation) -> Personal | None:
+    if not given.HasField("personal"):
+        return None
+    _validate.within(low=0.01, high=0.99, held_out=given.personal.held_out)
+    return Personal(LocalTraining.of(given.personal.training), given.personal.held_out)
