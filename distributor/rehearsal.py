@@ -36,7 +36,8 @@ def _install(unsigned: common_pb2.TaskDefinition) -> None:
     """A model that has no rows to select."""
     developer = SigningKey.generate()
     signed = sign_task(unsigned, developer)
-    server = algorithm_for(open_task(signed)).server()
+    algorithm = algorithm_for(open_task(signed))
+    server = algorithm.server(item_features=algorithm.blank_matrix())
     broadcast = server.broadcast(server.start())
     manifest = sign_manifest(manifest_for(broadcast, task_sha256(signed)), developer)
     core = DistributorCore(HpkeKey.generate())

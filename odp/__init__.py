@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from odp.algorithms.fedavg.config import DPFedAvg
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.implicit.data import ImplicitData
+    from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
     from odp.algorithms.quantiles.task import Quantiles
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.algorithms.statistics.task import Statistics
@@ -60,6 +61,7 @@ _HOME = {
     "DPFTRL": "odp.algorithms.dpftrl.config",
     "DPSGD": "odp.algorithms.dpsgd.config",
     "ExampleColumns": "odp.models.example_columns",
+    "Evaluation": "odp.algorithms.model_evaluation.task",
     "Examples": "odp.models.examples",
     "ExamplesSplit": "odp.datasets.examples",
     "UsersExamples": "odp.datasets.examples",
@@ -76,6 +78,7 @@ _HOME = {
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
     "Ratings": "odp.datasets",
+    "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "Quantiles": "odp.algorithms.quantiles.task",
     "RatingsData": "odp.algorithms.dpam.data",
     "RunResult": "odp.simulation.engine",
@@ -108,6 +111,7 @@ __all__ = [
     "DataError",
     "Device",
     "DiskFull",
+    "Evaluation",
     "Events",
     "ExampleColumns",
     "Examples",
@@ -121,6 +125,7 @@ __all__ = [
     "MatrixFactorization",
     "Mean",
     "OdpError",
+    "PersonalTraining",
     "PrivacyError",
     "Quantiles",
     "Ratings",

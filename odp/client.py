@@ -149,7 +149,7 @@ class Connection:
     def submit(self, task: Task | Question) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
-        matrix = task.model.public_matrix if isinstance(task, Task) else None
+        matrix = task.public_matrix
         features = b"" if matrix is None else matrix.astype("<f4").tobytes()
         reply = channel.call(
             self._stub.SubmitTask,

@@ -34,6 +34,7 @@ from odp.models.glm import Glm
 from odp.models.litert.keras_model import KerasModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.models.trained import trained_models
+from odp.numerics.arrays import Float32Array
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
 from odp.v1 import common_pb2
@@ -281,6 +282,11 @@ class Task:
             )
         return self.model
 
+    @property
+    def public_matrix(self) -> Float32Array | None:
+        """What is submitted beside the definition, which names it by its hash; None without such a matrix."""
+        return self.model.public_matrix
+
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
         definition = common_pb2.TaskDefinition(
@@ -341,6 +347,11 @@ class Question(abc.ABC):
             )
         check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
         algorithm_for(self.definition()).check()
+
+    @property
+    def public_matrix(self) -> Float32Array | None:
+        """As of ``Task``."""
+        return None
 
     @abc.abstractmethod
     def definition(self) -> common_pb2.TaskDefinition:

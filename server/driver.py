@@ -39,7 +39,6 @@ from odp.errors import (
     ServiceError,
     StateError,
 )
-from odp.models.public_matrix import public_matrix_from
 from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
@@ -446,8 +445,9 @@ class Driver:
 
     def _server(self, task: TaskRecord) -> Server:
         definition = self._definition(task)
-        matrix = public_matrix_from(definition, self._storage.item_features(task.sha256))
-        return self._algorithm(definition).server(item_features=matrix)
+        algorithm = self._algorithm(definition)
+        matrix = algorithm.public_matrix_from(self._storage.item_features(task.sha256))
+        return algorithm.server(item_features=matrix)
 
     def _finish(self, task: TaskRecord) -> bool:
         if self._storage.end_task(task.sha256, TaskState.FINISHED):

@@ -16,7 +16,6 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import LARGEST_RELEASE_BYTES, release_bytes
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
-from odp.models.public_matrix import public_matrix_from
 from odp.signed.task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
 from odp.transport.channel import MAX_REPLY_BYTES
 from odp.transport.logs import Log, short
@@ -234,8 +233,8 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
     _refuse_unknown_fields(given)
     signed = sign_task(given, key)
     definition = open_task(signed)
-    public_matrix_from(definition, request.item_features)
     algorithm = algorithm_for(definition)
+    algorithm.public_matrix_from(request.item_features)
     # Every release has a number per item: this refuses most of the too large ones before their arrays are made.
     _check_release_bytes(definition, _INTEGER_BYTES * definition.model.items)
     for releases in algorithm.planned_releases():

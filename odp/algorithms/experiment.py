@@ -45,7 +45,7 @@ class NamedData:
         return load(self.name)
 
 
-class Evaluation(Protocol):
+class TrainingEvaluation(Protocol):
     """How good a model is. The class ``TaskEvaluation`` is made of a definition."""
 
     @property
@@ -75,7 +75,7 @@ class FinishedRun(Protocol):
 
     @property
     def metrics(self) -> Metrics:
-        """As of ``Evaluation.after_training``."""
+        """As of ``TrainingEvaluation.after_training``."""
         ...
 
     @property
@@ -168,9 +168,9 @@ class Quality:
     baselines: Mapping[str, str]
 
 
-def evaluation_of(definition: common_pb2.TaskDefinition) -> Evaluation:
+def evaluation_of(definition: common_pb2.TaskDefinition) -> TrainingEvaluation:
     """The evaluation of a model that a task trains."""
-    evaluation: Evaluation = part_of(str(training_of(definition)), "evaluation").TaskEvaluation(definition)
+    evaluation: TrainingEvaluation = part_of(str(training_of(definition)), "evaluation").TaskEvaluation(definition)
     return evaluation
 
 

@@ -370,6 +370,20 @@ class Algorithm(abc.ABC):
         """Rows of the keyed table that every device asks for in a round, whatever it holds; None without one."""
         return None
 
+    def public_matrix_from(self, data: bytes) -> Float32Array | None:
+        """The public matrix that the definition names by its hash, from its bytes; None where it names none.
+
+        Raises:
+          ConfigurationError: ``data`` is not that matrix.
+        """
+        from odp.models.public_matrix import public_matrix_from
+
+        return public_matrix_from(self.definition, data)
+
+    def blank_matrix(self) -> Float32Array | None:
+        """A public matrix of zeros, for rehearsals whose numbers do not matter; None where a server starts without."""
+        return None
+
     @property
     def local_tables(self) -> frozenset[str]:
         """The tables of a device's store that its contribution is made of."""

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +126,15 @@ class TrainedModel(Protocol):
         ...
 
 
+@runtime_checkable
+class EvaluatedModel(TrainedModel, Protocol):
+    """A model that devices can also test on their own examples, without a program of the developer."""
+
+    def probabilities(self, vector: Float32Array, features: Float32Array) -> Float32Array:
+        """The probability of each class, float32 [n, classes], at least two; of a model of classes alone."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Kind:
     """Module and class of what a developer writes, and of what parties train; the latter has ``of(message)``."""
@@ -160,6 +169,17 @@ def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:
     if definition.HasField("model") or kind not in _KINDS:
         raise ConfigurationError(f"Expected task {definition.name!r} to have a model of {', '.join(_KINDS)}")
     return cast("TrainedModel", _imported(_KINDS[kind].trained).of(getattr(definition, kind)))
+
+
+def evaluated_model_of(definition: common_pb2.TaskDefinition) -> EvaluatedModel:
+    """``model_of``. Raises ConfigurationError also where devices cannot test such a model."""
+    model = model_of(definition)
+    if not isinstance(model, EvaluatedModel):
+        raise ConfigurationError(
+            f"Expected a model that devices can test themselves, such as an odp.Glm (got {type(model).__name__}): they "
+            "run no program of a network to predict"
+        )
+    return model
 
 
 def _imported(place: tuple[str, str]) -> Any:

@@ -12,7 +12,8 @@ from odp.algorithms.dense.shares import sum_of_shares
 from odp.algorithms.registry import inquiry_for, training_of
 from odp.algorithms.release import charges_of, draw_noise, to_values
 from odp.algorithms.seam import Answers
-from odp.datasets.ratings import Ratings
+from odp.datasets.examples import ExamplesSplit, UsersExamples
+from odp.datasets.ratings import Ratings, Split
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.evaluation.users import user_seeds
@@ -65,16 +66,27 @@ class AnswersRun:
 
 
 def simulate_answers(
-    task: Question, population: Ratings, *, seed: int = 1, noise: bool | IntegerNoise = True
+    task: Question,
+    population: Ratings | Split | ExamplesSplit | UsersExamples,
+    *,
+    seed: int = 1,
+    noise: bool | IntegerNoise = True,
 ) -> AnswersRun:
     """Asks every user of ``population``; arguments as in ``odp.simulate``.
 
     Raises:
+      ConfigurationError: the question is about labelled examples and the population has ratings, or the reverse.
       DataError: there are no users, or more than the round takes, or fewer than share its noise.
       PrivacyError: delta is no guarantee at this number of users.
     """
     started = time.perf_counter()
     algorithm = inquiry_for(task.definition())
+    wanted = UsersExamples if any(table.features for table in algorithm.local_data) else Ratings
+    if not isinstance(population, wanted):
+        raise ConfigurationError(
+            f"Expected odp.{wanted.__name__} with odp.{type(task).__name__}, not a {type(population).__name__}: all "
+            "users are asked"
+        )
     query = algorithm.query(_ROUND)
     (release,) = query.releases
     if not 0 < population.n_users <= query.maximum:
@@ -88,7 +100,7 @@ def simulate_answers(
             f"(got {population.n_users}); lower the cohort's minimum, or take more users"
         )
     check_delta_for(task.privacy.delta, population.n_users)
-    server = algorithm.server()
+    server = algorithm.server(item_features=task.public_matrix)
     broadcast = server.broadcast(server.start())
     seeds = user_seeds(population, seed)
     exact = algorithm.population().contribute(broadcast, population, round=_ROUND, seeds=seeds)[release.name]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from odp.algorithms.experiment import Evaluation, Metrics, evaluation_of
+from odp.algorithms.experiment import Metrics, TrainingEvaluation, evaluation_of
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, Recommender, StreamQuery
@@ -170,13 +170,13 @@ def simulate(
 
 @overload
 def simulate(
-    task: Question, population: Ratings, *, seed: int = 1, noise: bool | IntegerNoise = True
+    task: Question, population: Ratings | UsersExamples, *, seed: int = 1, noise: bool | IntegerNoise = True
 ) -> AnswersRun: ...
 
 
 def simulate(
     task: Task | Question,
-    population: Ratings | Split | ExamplesSplit,
+    population: Ratings | Split | ExamplesSplit | UsersExamples,
     *,
     seed: int = 1,
     noise: bool | IntegerNoise = True,
@@ -214,9 +214,9 @@ def simulate(
         answers.require_answer_options(
             kind, on_round=on_round, on_release=on_release, on_users=on_users, checkpoint=checkpoint
         )
-        if not isinstance(population, Ratings):
-            raise ConfigurationError(f"Expected Ratings with {kind}, not a Split: all users are asked")
         return answers.simulate_answers(task, population, seed=seed, noise=noise)
+    if isinstance(population, UsersExamples):
+        raise ConfigurationError("Expected an odp.ExamplesSplit, whose test examples are public, with an odp.Task")
     started = time.perf_counter()
     split = random_split(population, seed=seed) if isinstance(population, Ratings) else population
     definition = task.definition()
@@ -235,7 +235,7 @@ def simulate(
     source = _Source(noise, seed)
     seeds = user_seeds(split.train, seed)
 
-    features = task.model.public_matrix
+    features = task.public_matrix
     server, population_side = algorithm.server(item_features=features), algorithm.population()
     evaluation = evaluation_of(definition)
     state = server.start()
@@ -388,7 +388,7 @@ def _record(result: RoundResult) -> dict[str, Any]:
     }
 
 
-def _restored(record: dict[str, Any], evaluation: Evaluation) -> RoundResult:
+def _restored(record: dict[str, Any], evaluation: TrainingEvaluation) -> RoundResult:
     return RoundResult(
         round=record["round"],
         contributions=record["contributions"],

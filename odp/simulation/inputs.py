@@ -43,7 +43,7 @@ def require_kinds(task: object, population: object) -> None:
         way = f"; odp.load_task({str(task)!r}) reads a task file" if isinstance(task, (str, os.PathLike)) else ""
         names = " or ".join(f"odp.{kind.__name__}" for kind in kinds)
         raise ConfigurationError(f"Expected task to be an {names}, got a {type(task).__name__}{way}")
-    if not isinstance(population, (Ratings, Split, ExamplesSplit)):
+    if not isinstance(population, (Ratings, Split, ExamplesSplit, UsersExamples)):
         named = isinstance(population, (str, os.PathLike))
         way = f"; odp.load({str(population)!r}) loads a data set" if named else ""
         raise ConfigurationError(

@@ -143,7 +143,7 @@ class _Rehearsal:
         )
         self._core.check_task(self._task)
         self._settle(self._core.set_charter(first))
-        server = self._algorithm.server()
+        server = self._algorithm.server(item_features=self._algorithm.blank_matrix())
         state = server.start()
         for number in range(len(self._algorithm.planned_releases())):
             broadcast = server.broadcast(state)

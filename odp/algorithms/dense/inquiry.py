@@ -67,11 +67,11 @@ class VectorInquiry(DenseInquiry):
     def tables(self) -> tuple[ModelTable, ...]:
         return (ModelTable(self.release, self.terms().grid.size, 1, False),)
 
-    def server(self, *, matrix: Float32Array | None = None) -> Server:
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.dense.server import VectorServer
 
-        if matrix is not None:
-            raise ConfigurationError("Expected no public matrix: the question does not use one")
+        if item_features is not None:
+            raise ConfigurationError("Expected no item_features: a question does not use them")
         return VectorServer(self.release, self.terms().grid.size)
 
     def client(self) -> Client:

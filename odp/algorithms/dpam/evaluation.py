@@ -14,7 +14,7 @@ from odp.wire.model import ModelVersion
 
 
 class TaskEvaluation:
-    """``odp.algorithms.experiment.Evaluation``: root mean square errors of predicted ratings."""
+    """``odp.algorithms.experiment.TrainingEvaluation``: root mean square errors of predicted ratings."""
 
     round_metrics: ClassVar[tuple[str, ...]] = ("validation_rmse", "test_rmse")
 

@@ -58,7 +58,7 @@ class RankingBaselines:
 
 
 class TaskEvaluation:
-    """``odp.algorithms.experiment.Evaluation``: how the items that a user has not shown are ranked."""
+    """``odp.algorithms.experiment.TrainingEvaluation``: how the items that a user has not shown are ranked."""
 
     round_metrics: ClassVar[tuple[str, ...]] = ("validation_recall", "validation_ndcg")
 

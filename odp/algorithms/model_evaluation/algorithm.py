@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from odp.algorithms.dense.inquiry import DenseInquiry
 from odp.algorithms.model_evaluation.terms import RELEASE, ROWS, Terms
 from odp.algorithms.seam import Answers, Client, LocalTable, ModelTable, Population, Server
-from odp.models.public_matrix import PublicMatrix
 from odp.numerics.arrays import Float32Array, Float64Array
 
 
@@ -25,23 +26,29 @@ class TaskAlgorithm(DenseInquiry):
     def local_data(self) -> tuple[LocalTable, ...]:
         examples = self.terms().examples
         shapes = {name: tuple(tensor.shape) for name, tensor in examples.features.items()}
-        return (LocalTable(ROWS, examples.table, frozenset({examples.table}), None, features=shapes),)
+        return (
+            LocalTable(ROWS, examples.table, frozenset({examples.table}), None, features=shapes, label=examples.label),
+        )
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:
         terms = self.terms()
         return tuple(ModelTable(name, terms.model.size, 1, False) for name in terms.tables)
 
-    @property
-    def public_matrix(self) -> PublicMatrix:
-        terms = self.terms()
-        sha256 = self.definition.model_evaluation.parameters_sha256
-        return PublicMatrix("parameters", len(terms.tables), terms.model.size, sha256)
+    def public_matrix_from(self, data: bytes) -> Float32Array:
+        from odp.algorithms.model_evaluation.parameters import parameters_from
 
-    def server(self, *, matrix: Float32Array | None = None) -> Server:
+        terms, named = self.terms(), self.definition.model_evaluation.parameters_sha256
+        return parameters_from(data, models=len(terms.tables), size=terms.model.size, sha256=named)
+
+    def blank_matrix(self) -> Float32Array:
+        terms = self.terms()
+        return np.zeros((len(terms.tables), terms.model.size), dtype=np.float32)
+
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.model_evaluation.server import EvaluationServer
 
-        return EvaluationServer(self.terms(), matrix)
+        return EvaluationServer(self.terms(), item_features)
 
     def client(self) -> Client:
         from odp.algorithms.model_evaluation.client import EvaluationClient

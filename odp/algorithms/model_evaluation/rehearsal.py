@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from odp.algorithms.model_evaluation.parameters import sha256_of
 from odp.algorithms.model_evaluation.task import Evaluation
 from odp.models.examples import Examples, Tensor
 from odp.models.glm import Glm
-from odp.models.public_matrix import PublicMatrix
 from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2, model_evaluation_pb2, statistics_pb2
 
@@ -48,7 +48,7 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
     definition.model_evaluation.CopyFrom(
         model_evaluation_pb2.ModelEvaluation(
             models=1,
-            parameters_sha256=PublicMatrix.hash_of(np.zeros((1, _MODEL.size), dtype=np.float32)),
+            parameters_sha256=sha256_of(np.zeros((1, _MODEL.size), dtype=np.float32)),
             top=[1],
             most_examples=1,
             dense=statistics_pb2.DenseTerms(clip=1.0, grid_bits=6, noise_std=1.0, maximum=2),

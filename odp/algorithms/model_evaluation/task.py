@@ -21,12 +21,12 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.model_evaluation.layout import Layout
+from odp.algorithms.model_evaluation.parameters import LARGEST, sha256_of
 from odp.algorithms.model_evaluation.terms import MOST_BINS, PARAMETERS
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.local_training import LocalTraining
-from odp.models.public_matrix import LARGEST_MATRIX, PublicMatrix
-from odp.models.trained import TrainedModel, model_of, trained_models
+from odp.models.trained import EvaluatedModel, evaluated_model_of, trained_models
 from odp.numerics.arrays import Float32Array
 from odp.task import Question
 from odp.v1 import common_pb2
@@ -118,14 +118,14 @@ class Evaluation(Question):
         given = (self.of,) if self.against is None else (self.of, self.against)
         rows = [_vector(one, name, trained.size) for one, name in zip(given, ("of", "against"), strict=False)]
         matrix = np.stack(rows)
-        if matrix.nbytes > LARGEST_MATRIX:
+        if matrix.nbytes > LARGEST:
             raise ConfigurationError(
-                f"Expected parameters of at most {LARGEST_MATRIX} bytes to evaluate (got {matrix.nbytes})"
+                f"Expected parameters of at most {LARGEST} bytes to evaluate (got {matrix.nbytes})"
             )
         matrix.flags.writeable = False
         for name, row in zip(("of", "against"), matrix, strict=False):
             object.__setattr__(self, name, row)
-        object.__setattr__(self, "parameters_sha256", PublicMatrix.hash_of(matrix))
+        object.__setattr__(self, "parameters_sha256", sha256_of(matrix))
         super().__post_init__()
 
     @property
@@ -165,10 +165,10 @@ class Evaluation(Question):
         written.dense.CopyFrom(grid.to_proto())
         return definition
 
-    def _trained(self) -> TrainedModel:
+    def _trained(self) -> EvaluatedModel:
         definition = common_pb2.TaskDefinition(name=self.name)
         self.model.write(definition)
-        return model_of(definition)
+        return evaluated_model_of(definition)
 
     def _names(self) -> tuple[str, ...]:
         classes = self._trained().classes_range
@@ -190,7 +190,7 @@ class Evaluation(Question):
             )
         return tuple(self.metrics)
 
-    def _loss_range(self, trained: TrainedModel) -> tuple[float, float]:
+    def _loss_range(self, trained: EvaluatedModel) -> tuple[float, float]:
         if self.loss_high is not None:
             return self.loss_low, self.loss_high
         if trained.classes_range is None:

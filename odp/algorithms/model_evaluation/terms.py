@@ -16,7 +16,7 @@ from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.errors import ConfigurationError
 from odp.models.examples import ExamplesTerms
 from odp.models.local_training import MOST_EXAMPLES, LocalTraining
-from odp.models.trained import TrainedModel, model_of
+from odp.models.trained import EvaluatedModel, TrainedModel, evaluated_model_of
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.v1 import common_pb2, model_evaluation_pb2
 
@@ -64,7 +64,7 @@ class Personal:
 class Terms:
     """An ``odp.v1.ModelEvaluation``, checked."""
 
-    model: TrainedModel
+    model: EvaluatedModel
     examples: ExamplesTerms
     scalars: tuple[Scalar, ...]
     most_examples: int
@@ -81,7 +81,7 @@ class Terms:
           ConfigurationError: another task, or a field is missing, out of range, or of training.
         """
         check_question(definition, TRAINING, reads_model=True)
-        given, model = definition.model_evaluation, model_of(definition)
+        given, model = definition.model_evaluation, evaluated_model_of(definition)
         if definition.WhichOneof("local_data") != "examples":
             raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
         examples = ExamplesTerms.of(definition.examples)

@@ -119,3 +119,8 @@ class TrainedGlm:
         if predictors.shape[1] == 1:
             return np.asarray(predictors[:, 0] > 0, dtype=np.float32)
         return np.asarray(predictors.argmax(axis=1), dtype=np.float32)
+
+    def probabilities(self, vector: Float32Array, features: Float32Array) -> Float32Array:
+        """The probability of each class, float32 [n, classes]."""
+        means = self.shape.means(self.shape.predictors(vector, features))
+        return np.column_stack((1 - means[:, 0], means[:, 0])) if means.shape[1] == 1 else means

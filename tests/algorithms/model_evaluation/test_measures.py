@@ -76,7 +76,7 @@ def test_clients_and_population_make_the_same_sum(kind: str) -> None:
         payload = client.contribute(slices, own, round=0, seed=int(seeds[user]))[0]
         query.check(payload)
         total.add([payload])
-    server = algorithm.server(matrix=task.public_matrix)
+    server = algorithm.server(item_features=task.public_matrix)
     simulated = algorithm.population().contribute(server.broadcast(server.start()), users, round=0, seeds=seeds)
     apart = (total.totals()[RELEASE] - simulated[RELEASE]) * query.releases[0].step / users.n_users
     assert simulated[RELEASE].any()
@@ -172,7 +172,7 @@ def test_devices_with_many_examples_draw_some_of_them() -> None:
 
 def test_seeds_and_examples_that_do_not_fit_are_refused() -> None:
     algorithm, users = algorithm_for(KINDS["one"].definition()), people(20)
-    server = algorithm.server(matrix=KINDS["one"].public_matrix)
+    server = algorithm.server(item_features=KINDS["one"].public_matrix)
     broadcast = server.broadcast(server.start())
     with pytest.raises(DataError, match="one seed per user"):
         algorithm.population().contribute(broadcast, users, round=0, seeds=np.zeros(3, dtype=np.uint64))

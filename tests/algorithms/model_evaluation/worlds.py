@@ -57,7 +57,7 @@ def rows_of(users: UsersExamples, user: int) -> LocalRows:
 def slices_of(task: odp.Evaluation) -> Slices:
     """What a device fetches of the evaluation."""
     algorithm = algorithm_for(task.definition())
-    server = algorithm.server(matrix=task.public_matrix)
+    server = algorithm.server(item_features=task.public_matrix)
     dense = server.broadcast(server.start()).dense
     assert set(dense) <= set(PARAMETERS)
     return Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), dense)
