@@ -16,7 +16,7 @@ two independent numbers give that of their difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,13 +99,9 @@ class EvaluationResults(Mapping[str, Estimate]):
         found = {scalar.name: self._difference(index, confidence) for index, scalar in enumerate(self.terms.scalars)}
         if AUC in self._names:
             first, second = (self._histograms(*place).auc(confidence, sampled=True) for place in self._places)
-            value = second.value - first.value
-            below, above = (second.value - second.low, first.high - first.value), (
-                second.high - second.value, first.value - first.low,
-            )  # fmt: skip
             # Halves are independent. Two models on the same users may err together.
             joined = math.hypot if self.terms.layout.halves == 2 else _plus
-            found[AUC] = Estimate(value, max(-1.0, value - joined(*below)), min(1.0, value + joined(*above)))
+            found[AUC] = _minus(second, first, joined, largest=1.0)
         return found
 
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
@@ -202,12 +198,12 @@ class EvaluationResults(Mapping[str, Estimate]):
             users, total = float(numbers[0]), float(numbers[layout.means(0)][scalar])
             spread = self._spread(numbers, scalar, total)
             found = quotient_interval((total, variance + max(users, 0.0) * spread), (users, variance), deviations=z)
-            sides.append((_quotient(total, users), *(found or (-1.0, 1.0))))
-        (first, first_low, first_high), (second, second_low, second_high) = sides
-        value = second - first
-        low = value - math.hypot(second - second_low, first_high - first)
-        high = value + math.hypot(second_high - second, first - first_low)
-        return Estimate(half_range * value, half_range * max(low, -2.0), half_range * min(high, 2.0))
+            mean = _quotient(total, users)
+            low, high = found or (-1.0, 1.0)
+            sides.append(
+                Estimate(*(half_range * one for one in (mean, max(-1.0, min(low, mean)), min(1.0, max(high, mean)))))
+            )
+        return _minus(sides[1], sides[0], math.hypot, largest=2.0 * half_range)
 
     def _spread(self, numbers: Float64Array, scalar: int, total: float) -> float:
         """Variance over users of a number in [-1, 1], from above."""
@@ -226,6 +222,16 @@ def _quotient(total: float, users: float) -> float:
 def _in_units(scalar: Scalar, value: float, interval: tuple[float, float]) -> Estimate:
     low, high = max(-1.0, min(interval[0], value)), min(1.0, max(interval[1], value))
     return Estimate(*(scalar.middle + scalar.half * one for one in (value, low, high)))
+
+
+def _minus(second: Estimate, first: Estimate, joined: Callable[[float, float], float], *, largest: float) -> Estimate:
+    """The difference; all of ``largest`` on both sides where one of the two can be any number."""
+    value = second.value - first.value
+    if max(second.high - second.low, first.high - first.low) >= largest:
+        return Estimate(value, -largest, largest)
+    low = value - joined(second.value - second.low, first.high - first.value)
+    high = value + joined(second.high - second.value, first.value - first.low)
+    return Estimate(value, max(-largest, low), min(largest, high))
 
 
 def _plus(first: float, second: float) -> float:

@@ -40,7 +40,7 @@ def evaluation(users: int = 60, *, model: Glm = LOGISTIC, mode: str = "enclave",
     given: dict[str, object] = {
         "name": "quality", "model": model, "data": DATA, "of": vector(model), "bins": 10,
         "privacy": odp.UserLevelDP(epsilon=4, delta=1e-6),
-        "cohort": odp.Cohort(minimum=2 if mode == "enclave" else 20, goal=users, aggregation=mode),
+        "cohort": odp.Cohort(minimum=min(20, users), goal=users, aggregation=mode),
     }  # fmt: skip
     return odp.Evaluation(**{**given, **changes})  # type: ignore[arg-type]
 
