@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from odp.models.examples import Examples, Tensor
     from odp.models.glm import Glm
     from odp.models.litert.keras_model import KerasModel
+    from odp.models.litert.two_tower import TwoTower
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
@@ -87,6 +88,7 @@ _HOME = {
     # The one name here that a service provides: what an app embeds.
     "Device": "device_runtime.sdk",
     "Task": "odp.task",
+    "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
     "connect": "odp.client",
     "load": "odp.datasets",
@@ -138,6 +140,7 @@ __all__ = [
     "Table",
     "Task",
     "Tensor",
+    "TwoTower",
     "UserLevelDP",
     "UsersExamples",
     "connect",

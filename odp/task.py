@@ -32,6 +32,7 @@ from odp.broadcast.terms import check_broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.glm import Glm
 from odp.models.litert.keras_model import KerasModel
+from odp.models.litert.two_tower import TwoTower
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.models.trained import trained_models
 from odp.numerics.arrays import Float32Array
@@ -208,7 +209,7 @@ class Task:
     """
 
     name: str
-    model: MatrixFactorization | Glm | KerasModel
+    model: MatrixFactorization | Glm | KerasModel | TwoTower
     data: TrainingData
     privacy: UserLevelDP
     training: Training = field(default_factory=default_training)

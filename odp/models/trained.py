@@ -150,6 +150,9 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
         "network": _Kind(
             ("odp.models.litert.keras_model", "KerasModel"), ("odp.models.litert.trained", "TrainedNetwork")
         ),
+        "two_tower": _Kind(
+            ("odp.models.litert.two_tower", "TwoTower"), ("odp.models.litert.trained_towers", "TrainedTowers")
+        ),
     }
 )
 

@@ -126,6 +126,16 @@ class NetworkModel(_message.Message):
     start_sha256: bytes
     def __init__(self, description: _Optional[str] = ..., program: _Optional[bytes] = ..., program_sha256: _Optional[bytes] = ..., start_sha256: _Optional[bytes] = ...) -> None: ...
 
+class TwoTowerModel(_message.Message):
+    __slots__ = ("network", "items", "negatives")
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVES_FIELD_NUMBER: _ClassVar[int]
+    network: NetworkModel
+    items: int
+    negatives: int
+    def __init__(self, network: _Optional[_Union[NetworkModel, _Mapping]] = ..., items: _Optional[int] = ..., negatives: _Optional[int] = ...) -> None: ...
+
 class ExamplesData(_message.Message):
     __slots__ = ("table", "features", "label", "label_low", "label_high")
     TABLE_FIELD_NUMBER: _ClassVar[int]

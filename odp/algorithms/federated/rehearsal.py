@@ -40,7 +40,7 @@ def aggregated_by(
         ).definition()
         for choices, name, clients in ways
     )
-    return (*tasks, *map(_of_a_network, tasks[:1]))
+    return (*tasks, *_of_networks(tasks[0]))
 
 
 def published_by(field: str) -> tuple[common_pb2.TaskDefinition, ...]:
@@ -63,18 +63,23 @@ def published_by(field: str) -> tuple[common_pb2.TaskDefinition, ...]:
             blocks=[federated_pb2.DenseRounds(rounds=1, dense=dense)],
         )
     )
-    return definition, _of_a_network(definition)
+    return definition, *_of_networks(definition)
 
 
-def _of_a_network(definition: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
-    """The task with a network of as many parameters: no enclave runs its program."""
-    x, y = TensorSpec("x0", (_FEATURES,)), TensorSpec("y", (1,))
+def _of_networks(definition: common_pb2.TaskDefinition) -> tuple[common_pb2.TaskDefinition, ...]:
+    """The task with networks of as many parameters: no enclave runs their programs."""
+    x, y, item = TensorSpec("x0", (_FEATURES,)), TensorSpec("y", (1,)), TensorSpec("x1", (1,))
     parameters = (Parameter("kernel", (_FEATURES, 1), 0), Parameter("bias", (1,), _FEATURES))
     program = Program(
         flatbuffer=bytes(8), features=(x,), target=y, prediction=TensorSpec("prediction", (1,)), parameters=parameters,
         metrics=(), batch=MOST_BATCH,
     )  # fmt: skip
-    changed = common_pb2.TaskDefinition()
-    changed.CopyFrom(definition)
-    changed.network.CopyFrom(network_message(program, None))
-    return changed
+    of_network, of_towers = common_pb2.TaskDefinition(), common_pb2.TaskDefinition()
+    for changed in (of_network, of_towers):
+        changed.CopyFrom(definition)
+    of_network.network.CopyFrom(network_message(program, None))
+    towers = dataclasses.replace(program, features=(dataclasses.replace(x, shape=(_FEATURES - 1,)), item))
+    of_towers.two_tower.CopyFrom(federated_pb2.TwoTowerModel(network=network_message(towers, None), items=2))
+    tensors = {"x": Tensor((_FEATURES - 1,), -1.0, 1.0), "item": Tensor((1,), 0.0, 1.0)}
+    Examples(tensors, label_low=-1.0, label_high=1.0).write(of_towers)
+    return of_network, of_towers

@@ -1,0 +1,142 @@
+"""Two encoders whose vectors meet in a score, as federated training sees them: a network whose last input is an item.
+
+Devices draw items that the person has not, where the task asks for them (``odp.models.negatives``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.datasets.examples import UsersExamples
+from odp.errors import ConfigurationError
+from odp.models.litert.program import Program
+from odp.models.litert.trained import TrainedNetwork
+from odp.models.litert.trainer import ProgramTrainer
+from odp.models.local_training import LocalTraining
+from odp.models.negatives import with_negatives
+from odp.numerics.arrays import Float32Array
+from odp.v1 import federated_pb2
+
+if TYPE_CHECKING:
+    from odp.models.examples import ExamplesTerms
+
+MOST_ITEMS, MOST_NEGATIVES = 2**24, 64
+
+
+class TrainedTowers(TrainedNetwork):
+    """``odp.models.trained.TrainedModel`` of one program whose last input is the number of an item.
+
+    Args:
+      program: what devices run.
+      start_sha256: of the first parameters.
+      items: how many there are.
+      negatives: examples of the class 0 that a device draws for each of its own of the class 1.
+      trainer: runs the program where this is a device.
+
+    Raises:
+      ConfigurationError: a number is out of range, the program's last input is no number, or there are negatives and
+        its target is not one of two classes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        start_sha256: bytes,
+        *,
+        items: int,
+        negatives: int = 0,
+        trainer: ProgramTrainer | None = None,
+    ) -> None:
+        super().__init__(program, start_sha256, trainer=trainer)
+        _validate.integer(low=2, high=MOST_ITEMS, items=items)
+        _validate.integer(low=0, high=MOST_NEGATIVES, negatives=negatives)
+        if len(program.features) < 2 or program.features[-1].size != 1:
+            raise ConfigurationError("Expected towers with inputs of the user and one number, an item, as the last")
+        if negatives and program.classes != 2:
+            raise ConfigurationError(f"Expected negatives={negatives} with a loss of two classes")
+        self.items, self.negatives = items, negatives
+
+    @classmethod
+    def of(cls, given: federated_pb2.NetworkModel | federated_pb2.TwoTowerModel) -> Self:
+        """The model of a definition.
+
+        Raises:
+          ConfigurationError: it is malformed or too large, or a hash is not that of the program.
+        """
+        if not isinstance(given, federated_pb2.TwoTowerModel):
+            raise ConfigurationError("Expected an odp.v1.TwoTowerModel")
+        network = TrainedNetwork.of(given.network)
+        return cls(network.program, given.network.start_sha256, items=given.items, negatives=given.negatives)
+
+    def check_examples(self, examples: ExamplesTerms) -> None:
+        """Raises ConfigurationError unless examples have a tensor per input, the last one within the items."""
+        super().check_examples(examples)
+        name, tensor = list(examples.features.items())[-1]
+        if tensor.size != 1 or not 0 <= tensor.low < tensor.high <= self.items - 1 or tensor.scale != 1.0:
+            raise ConfigurationError(
+                f"Expected the last feature, {name!r}, to be the item: odp.Tensor((1,), 0, {self.items - 1})"
+            )
+
+    def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedTowers:
+        """As ``TrainedNetwork.on_device``."""
+        network = super().on_device(trainer, training)
+        return TrainedTowers(
+            network.program, self._start_sha256, items=self.items, negatives=self.negatives, trainer=trainer
+        )
+
+    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """As ``TrainedNetwork.usable``, of examples whose item is one of the model's, bool [n]."""
+        item = features[:, -1].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            known = (item >= 0) & (item < self.items) & (item == np.floor(item))
+        return np.asarray(super().usable(features, targets) & known, dtype=np.bool_)
+
+    def difference(
+        self,
+        start: Float32Array,
+        features: Float32Array,
+        targets: Float32Array,
+        training: LocalTraining,
+        *,
+        seed: int,
+        round: int,
+    ) -> Float32Array:
+        """As ``TrainedNetwork.difference``, with the negatives that the seed draws."""
+        features, targets = self._with_negatives(features, targets, seed=seed, round=round)
+        return super().difference(start, features, targets, training, seed=seed, round=round)
+
+    def differences(
+        self,
+        start: Float32Array,
+        examples: UsersExamples,
+        training: LocalTraining,
+        *,
+        seeds: npt.NDArray[np.uint64],
+        round: int,
+        users: slice,
+        out: Float32Array,
+    ) -> Float32Array:
+        """``difference`` of consecutive users, computed in this process: for a program of one's own."""
+        if self.negatives:
+            owned = [
+                self._with_negatives(*examples.of(users.start + place), seed=seed, round=round)
+                for place, seed in enumerate(seeds.tolist())
+            ]
+            offsets = np.concatenate(([0], np.cumsum([len(targets) for _, targets in owned], dtype=np.int64)))
+            features, targets = (np.concatenate(parts) for parts in zip(*owned, strict=True))
+            examples = UsersExamples(features, targets, np.arange(offsets[-1]), offsets)
+            users = slice(0, len(seeds))
+        return super().differences(start, examples, training, seeds=seeds, round=round, users=users, out=out)
+
+    def _with_negatives(
+        self, features: Float32Array, targets: Float32Array, *, seed: int, round: int
+    ) -> tuple[Float32Array, Float32Array]:
+        if not self.negatives:
+            return features, targets
+        return with_negatives(
+            features, targets, items=self.items, per_example=self.negatives, seed=seed, round=round
+        )  # fmt: skip
