@@ -22,8 +22,9 @@ def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_p
 
 def published() -> tuple[common_pb2.TaskDefinition, ...]:
     """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries."""
-    (definition,) = published_by(DPFTRL.field)
-    definition.dpftrl.stream.most = 1
-    definition.dpftrl.stream.separation = 1
-    definition.dpftrl.stream.tree.SetInParent()
-    return (definition,)
+    definitions = published_by(DPFTRL.field)
+    for definition in definitions:
+        stream = definition.dpftrl.stream
+        stream.most = stream.separation = 1
+        stream.tree.SetInParent()
+    return definitions
