@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import numpy as np
+
 import odp
 from odp.aggregation.table import DEFAULT, MODES, SECAGG
 from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
@@ -12,7 +14,7 @@ from odp.task import ENCLAVE_POISSON, FULL, Cohort
 
 ITEMS = 12
 DEVICES = 4
-QUESTIONS = ("statistics", "quantiles")
+QUESTIONS = ("statistics", "quantiles", "model_evaluation")
 #: Trainings on labelled examples.
 FEDERATED = {
     "fedavg": odp.DPFedAvg(rounds=2, clip_quantile=0.5, noise_schedule=[(1, 2.0), (1, 1.0)]),
@@ -21,6 +23,9 @@ FEDERATED = {
     "eight-bits": odp.DPFedAvg(rounds=2, clip_quantile=0.5, upload_bits=8),
 }
 EXAMPLES = odp.Examples({"x": odp.Tensor((2, 2), -1, 1)}, label="kind")
+MODEL = odp.Glm("multinomial", features=4, classes=3)
+#: Those that read them.
+OF_EXAMPLES = (*FEDERATED, "model_evaluation")
 ALGORITHMS = ("ratings", "implicit", *QUESTIONS, *FEDERATED)
 AGGREGATIONS = tuple(MODES)
 SAMPLINGS = (FULL, ENCLAVE_POISSON)
@@ -69,7 +74,7 @@ class Combination:
         without_rows = self.algorithm in (*QUESTIONS, *FEDERATED)
         return self.is_offered and (not self.broadcast if without_rows else self.broadcast in (ENCLAVE, ALL, PIR))
 
-    def task(self, helper_key: str) -> odp.Task | odp.Statistics | odp.Quantiles:
+    def task(self, helper_key: str) -> odp.Task | odp.Statistics | odp.Quantiles | odp.Evaluation:
         """The task. Raises ConfigurationError or PrivacyError where there is none."""
         sampled = {"sampling_probability": 0.5, "most_contributions": 2 * DEVICES}
         secagg = {"corrupt_fraction": 0.0, "dropout_fraction": 0.3}
@@ -86,10 +91,13 @@ class Combination:
             asked = {"name": self.name, "cohort": cohort, "privacy": odp.UserLevelDP(epsilon=4.0, delta=1e-6)}
             if self.algorithm == "quantiles":
                 return odp.Quantiles(low=0, high=6, bins=ITEMS, **asked, **broadcast)
+            if self.algorithm == "model_evaluation":
+                of = np.zeros(MODEL.size)
+                return odp.Evaluation(model=MODEL, data=EXAMPLES, of=of, against=of, bins=4, **asked, **broadcast)
             return odp.Statistics(queries={"items": odp.Histogram(bins=ITEMS)}, **asked, **broadcast)
         if self.algorithm in FEDERATED:
             return odp.Task(
-                name=self.name, model=odp.Glm("multinomial", features=4, classes=3), cohort=cohort, data=EXAMPLES,
+                name=self.name, model=MODEL, cohort=cohort, data=EXAMPLES,
                 privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6), training=FEDERATED[self.algorithm], **broadcast,
             )  # fmt: skip
         implicit = self.algorithm == "implicit"

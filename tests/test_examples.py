@@ -192,6 +192,15 @@ def test_each_python_block_of_the_statistics_page_is_a_task_of_one_release() -> 
         assert (event.name, event.sensitivity) == (name, 1.0)
 
 
+def test_the_python_block_of_the_evaluation_page_measures_what_it_says() -> None:
+    (block,) = _python_blocks(ROOT / "docs" / "evaluation.md")
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/evaluation.md", "exec"), names)
+    run = names["run"]
+    assert run.results["auc"].low <= run.exact["auc"].value <= run.results["auc"].high
+    assert 1.0 - 1e-4 < run.epsilon <= 1.0
+
+
 def test_the_first_page_quotes_the_error_of_a_misspelt_key() -> None:
     with pytest.raises(ConfigurationError) as caught:
         odp.DPAM(step=3)  # type: ignore[call-arg]

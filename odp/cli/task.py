@@ -211,10 +211,10 @@ def results(
     picture: Annotated[
         Path | None, typer.Option(callback=output_file, help="Also draw the results into this file (.png, .svg, .pdf).")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Confidence of the intervals, which cover the noise alone.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95,
     json: Json = False,
 ) -> None:
-    """Print what a statistics task released, with intervals for the noise.
+    """Print what a task that asks a question released: statistics, quantiles or metrics of a model, with intervals.
 
     With reference values in the state folder, the command checks that the attested aggregator signed the release.
     """

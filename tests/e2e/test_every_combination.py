@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from task_combinations import COMBINATIONS, DEVICES, FEDERATED, ITEMS, Combination
+from task_combinations import COMBINATIONS, DEVICES, ITEMS, OF_EXAMPLES, Combination
 
 import device_runtime
 import odp
@@ -55,7 +55,7 @@ def _devices(services: Services, combination: Combination) -> device_runtime.Run
         seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
         ratings = Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
     data: dict[str, object] = {"ratings": ratings}
-    if combination.algorithm in FEDERATED:
+    if combination.algorithm in OF_EXAMPLES:
         owners = np.arange(20) % DEVICES
         columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
         data = {"examples": odp.ExampleColumns.of_users(columns, owners)}

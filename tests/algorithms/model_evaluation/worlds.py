@@ -38,10 +38,12 @@ def vector(model: Glm, *, seed: int = 2, scale: float = 1.0) -> Float32Array:
 
 def evaluation(users: int = 60, *, model: Glm = LOGISTIC, mode: str = "enclave", **changes: object) -> odp.Evaluation:
     given: dict[str, object] = {
-        "name": "quality", "model": model, "data": DATA, "of": vector(model), "bins": 10,
+        "name": "quality", "model": model, "data": DATA, "bins": 10,
         "privacy": odp.UserLevelDP(epsilon=4, delta=1e-6),
         "cohort": odp.Cohort(minimum=min(20, users), goal=users, aggregation=mode),
     }  # fmt: skip
+    if "of" not in changes:
+        given["of"] = vector(model)
     return odp.Evaluation(**{**given, **changes})  # type: ignore[arg-type]
 
 
