@@ -10,7 +10,7 @@ BASELINE := protos/released.binpb
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-keras lint proto proto-release bench clean
+.PHONY: help demo test test-all test-keras tff-env test-tff lint proto proto-release bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,23 @@ test-all: $(VENV)/dev ## Run all tests, in about half an hour
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
 	$(VENV)-keras/bin/python -m pytest tests/models/litert $(ARGS)
 
+# TensorFlow Federated runs on Python 3.11 alone, beside packages that the core library does not want everywhere.
+TFF_PYTHON ?= python3.11
+TFF_VENV := .venv-tff
+
+$(TFF_VENV)/made: tools/tff-environment.txt
+	@$(TFF_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+		|| { echo "TensorFlow Federated needs Python 3.11; set TFF_PYTHON="; exit 1; }
+	$(TFF_PYTHON) -m venv $(TFF_VENV)
+	$(TFF_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	$(TFF_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+tff-env: $(TFF_VENV)/made ## Make the environment of TensorFlow Federated: 3 GB, a few minutes
+
+test-tff: $(TFF_VENV)/made ## Compare with TensorFlow Federated
+	$(TFF_VENV)/bin/python -m pytest tests/interop $(ARGS)
+
 lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,4 +85,4 @@ bench: $(VENV)/dev ## Run all benchmarks (ARGS="demo --quick" picks one)
 	$(BIN)/python -m benchmarks $(if $(ARGS),$(ARGS),all)
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) $(VENV)-keras build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-keras $(TFF_VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

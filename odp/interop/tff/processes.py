@@ -1,0 +1,206 @@
+"""A task of this platform as a learning process of TensorFlow Federated. Needs that (`make tff-env`).
+
+==============================  ==========================================================================
+of the task                     of the process
+==============================  ==========================================================================
+``odp.Glm``                     a FunctionalModel: weights [outputs, features], biases [outputs]
+local epochs, batches, order    the data sets of clients: ``client_datasets``
+``rate``, ``proximal``          client optimizer
+``clip``, cohort, noise         a differentially private aggregation: sum of clipped differences over a fixed
+                                number, plus Gaussian noise
+``server`` and its numbers      server optimizer
+==============================  ==========================================================================
+
+What the process does not have: the exact noise, the grid of integers, the enclave and the ledger. Its noise is drawn
+from a floating-point generator, so its runs are for comparison, and nobody's data are protected by them.
+
+The proximal term is in the client optimizer, as ``build_unweighted_fed_prox`` of TensorFlow Federated 0.87 adds
+μ (w0 - w) to a gradient: the term with the other sign, which drives clients away from w0.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
+from odp.algorithms.federated.population import prepared
+from odp.algorithms.federated.terms import Terms
+from odp.datasets.examples import UsersExamples
+from odp.errors import ConfigurationError
+from odp.evaluation.users import user_seeds
+from odp.models.glm.shape import POISSON_LIMIT, Family, Glm
+from odp.models.glm.trained import TrainedGlm
+from odp.numerics.arrays import Float32Array
+from odp.task import Task
+
+
+def to_tff(task: Task, *, noise: bool = True) -> Any:
+    """A ``tff.learning.templates.LearningProcess`` that trains as the task does.
+
+    Its ``next`` takes the state and one data set per client of the round (``client_datasets``).
+
+    Args:
+      task: that trains an ``odp.Glm`` by ``odp.DPFedAvg`` or ``odp.DPSGD``.
+      noise: whether to add noise of the task's size.
+
+    Raises:
+      ConfigurationError: the task trains another model, or its clip norm or its noise changes from round to round.
+    """
+    terms = _terms(task)
+    if terms.adaptive is not None:
+        raise ConfigurationError("Expected clip_quantile=None: a process of TensorFlow Federated has one clip norm")
+    if noise and len(terms.blocks) > 1:
+        raise ConfigurationError("Expected no noise_schedule: a process of TensorFlow Federated has equal noise")
+    deviation = terms.blocks[0].grid.noise_std * terms.clip if noise else 0.0
+    query = tfp.NormalizedQuery(tfp.GaussianSumQuery(terms.clip, deviation), denominator=terms.cohort)
+    return tff.learning.algorithms.build_unweighted_fed_avg(
+        glm_model(_shape(terms)),
+        client_optimizer_fn=_Client(terms.local.rate, terms.local.proximal),
+        server_optimizer_fn=_Server(terms.optimizer),
+        model_aggregator=tff.aggregators.DifferentiallyPrivateFactory(query),
+    )
+
+
+def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int = 1) -> list[Any]:
+    """What every user trains on in a round: a ``tf.data.Dataset`` of batches each, in the task's order.
+
+    The order is that of ``odp.simulate(task, .., seed=seed)``; numbers are clamped and scaled, and examples that the
+    model cannot use are left out.
+
+    Raises:
+      ConfigurationError: as ``to_tff``.
+      DataError: examples have another number of features than the task declares.
+    """
+    terms = _terms(task)
+    local, usable = terms.local, prepared(terms, people)
+    found = []
+    for user, own_seed in enumerate(user_seeds(people, seed)):
+        features, targets = usable.of(user)
+        batches = list(local.batches(len(targets), seed=int(own_seed), round=round))
+        # An epoch's last batch may be smaller than others, so that epochs are rows, and each is cut by itself.
+        order = np.concatenate(batches) if batches else np.zeros(0, dtype=np.int64)
+        rows = order.reshape(local.epochs, -1)
+        epochs = tf.data.Dataset.from_tensor_slices((features[rows], targets[rows]))
+        found.append(epochs.flat_map(lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).batch(local.batch)))
+    return found
+
+
+def parameters_of(process: Any, state: Any) -> Float32Array:
+    """The parameters in a state of ``to_tff``'s process as the task's vector, float32 [size]."""
+    weights = process.get_model_weights(state).trainable
+    return np.concatenate([np.asarray(part, dtype=np.float32).reshape(-1) for part in weights])
+
+
+def glm_model(shape: Glm) -> Any:
+    """A ``tff.learning.models.FunctionalModel`` with the loss of a generalised linear model, from zeros on."""
+    weights = np.zeros((shape.outputs, shape.features), dtype=np.float32)
+    biases = np.zeros(shape.outputs, dtype=np.float32)
+
+    @tf.function
+    def predict(model_weights: Any, x: Any, training: bool) -> Any:
+        (slopes, offsets), _ = model_weights
+        return tf.matmul(x, slopes, transpose_b=True) + offsets
+
+    def loss(output: Any, label: Any, sample_weight: Any = None) -> Any:
+        return tf.reduce_mean(_losses(shape, output, label))
+
+    spec = (tf.TensorSpec([None, shape.features], tf.float32), tf.TensorSpec([None], tf.float32))
+    return tff.learning.models.FunctionalModel(
+        initial_weights=((weights, biases), ()), predict_on_batch_fn=predict, loss_fn=loss, input_spec=spec
+    )
+
+
+def _losses(shape: Glm, z: Any, targets: Any) -> Any:
+    """``Glm.losses`` of predictors [n, outputs] in TensorFlow, whose gradient is mean minus target."""
+    if shape.family is Family.MULTINOMIAL:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(targets, tf.int32), z)
+    z = z[:, 0]
+    if shape.family is Family.LOGISTIC:
+        return tf.nn.sigmoid_cross_entropy_with_logits(targets, z)
+    if shape.family is Family.POISSON:
+        # The limit is one of the mean: the gradient goes through it.
+        z += tf.stop_gradient(tf.clip_by_value(z, -POISSON_LIMIT, POISSON_LIMIT) - z)
+        return tf.exp(z) - targets * z
+    return tf.square(z - targets) / 2
+
+
+class _Client(tff.learning.optimizers.Optimizer):
+    """Gradient descent with a proximal term: the pull to the weights of the first step, which its state keeps."""
+
+    def __init__(self, rate: float, proximal: float) -> None:
+        self._rate, self._proximal = rate, proximal
+
+    def initialize(self, specs: Any) -> Any:
+        starts = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+        return collections.OrderedDict(first=tf.constant(1.0), starts=starts)
+
+    def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+        first, starts = state["first"], []
+        moved = []
+        for weight, slope, start in zip(*map(tf.nest.flatten, (weights, gradients, state["starts"])), strict=True):
+            starts.append(tf.where(first > 0, weight, start))
+            moved.append(weight - self._rate * (slope + self._proximal * (weight - starts[-1])))
+        kept = tf.nest.pack_sequence_as(weights, starts)
+        return (
+            collections.OrderedDict(first=tf.zeros_like(first), starts=kept),
+            tf.nest.pack_sequence_as(weights, moved),
+        )
+
+
+class _Server(tff.learning.optimizers.Optimizer):
+    """``odp.algorithms.dense.optimizers.ServerOptimizer``, whose moments have no corrections of their bias."""
+
+    def __init__(self, numbers: ServerOptimizer) -> None:
+        self._numbers = numbers
+
+    def initialize(self, specs: Any) -> Any:
+        slots = range(self._numbers.slots)
+        starts = [0.0, self._numbers.adaptivity**2]
+        return collections.OrderedDict(
+            (f"moments{slot}", tf.nest.map_structure(lambda s, slot=slot: tf.fill(s.shape, starts[slot]), specs))
+            for slot in slots
+        )
+
+    def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+        numbers = self._numbers
+        moments = [tf.nest.flatten(part) for part in state.values()]
+        slopes, moved = tf.nest.flatten(gradients), []
+        kept: list[list[Any]] = [[] for _ in moments]
+        for place, weight in enumerate(tf.nest.flatten(weights)):
+            new, move = self._step([part[place] for part in moments], -slopes[place])
+            moved.append(weight + numbers.rate * move)
+            for slot, moment in enumerate(new):
+                kept[slot].append(moment)
+        packed = [tf.nest.pack_sequence_as(weights, part) for part in kept]
+        return collections.OrderedDict(zip(state, packed, strict=True)), tf.nest.pack_sequence_as(weights, moved)
+
+    def _step(self, moments: list[Any], mean: Any) -> tuple[list[Any], Any]:
+        numbers = self._numbers
+        if numbers.kind is OptimizerKind.SGD:
+            moved = numbers.momentum * moments[0] + mean
+            return [moved], moved
+        first = numbers.momentum * moments[0] + (1.0 - numbers.momentum) * mean
+        squares, past = tf.square(mean), moments[1]
+        if numbers.kind is OptimizerKind.YOGI:
+            second = past - (1.0 - numbers.second_moment) * squares * tf.sign(past - squares)
+        else:
+            second = numbers.second_moment * past + (1.0 - numbers.second_moment) * squares
+        return [first, second], first / (tf.sqrt(second) + numbers.adaptivity)
+
+
+def _terms(task: Task) -> Terms:
+    terms = Terms.of(task.definition())
+    _shape(terms)
+    return terms
+
+
+def _shape(terms: Terms) -> Glm:
+    if not isinstance(terms.model, TrainedGlm):
+        raise ConfigurationError("Expected a task that trains an odp.Glm")
+    return terms.model.shape
