@@ -1,15 +1,7 @@
-"""A Keras model as a program for devices. Needs TensorFlow; only the developer's side imports this.
-
-The program trains by itself: its signature ``train`` computes the loss, the gradient and a step of gradient descent,
-all in operations that LiteRT has built in. Weights are resource variables, which ``load`` and ``save`` exchange with
-one vector.
-"""
+"""A Keras model as a program for devices. Needs TensorFlow and Keras 3; only the developer's side imports this."""
 
 from __future__ import annotations
 
-import dataclasses
-import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,22 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from odp.errors import ConfigurationError
-from odp.models.litert.gradients import builtin_gradients
-from odp.models.litert.inspection import check, without_initial_values
-from odp.models.litert.program import (
-    LOADED,
-    LOSS,
-    PREDICTION,
-    SIGNATURES,
-    TARGET,
-    VECTOR,
-    Parameter,
-    Program,
-    TensorSpec,
-)
+from odp.models.litert.conversion import Functions, converted
+from odp.models.litert.program import LOSS, PREDICTION, TARGET, Parameter, Program, TensorSpec
 from odp.numerics.arrays import Float32Array
 
-_REFUSED_OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
 # The state of a layer that could draw random numbers; and what layers call the share of numbers that they drop.
 _SEED = "seed_generator_state"
 _DROPPED = ("rate", "dropout", "recurrent_dropout")
@@ -90,11 +70,7 @@ def compile_model(
         threshold=0.0 if lost.from_logits else 0.5,
         proximal=proximal,
     )
-    network = _Network(model, [variable for variable, _ in order], lost, measured, proximal=proximal)
-    flatbuffer = without_initial_values(_converted(network, program))
-    compiled = dataclasses.replace(program, flatbuffer=flatbuffer)
-    check(compiled)
-    return compiled
+    return converted(_functions(model, [variable for variable, _ in order], lost, measured), program)
 
 
 def initial_vector(model: Any, program: Program) -> Float32Array:
@@ -119,87 +95,22 @@ class _Loss:
         return 2 if "binary" in self.name and prediction.size == 1 else 0
 
 
-class _Network(tf.Module):
-    """The model with variables of its own, and the functions that become signatures."""
+def _functions(model: Any, order: Sequence[Any], loss: _Loss, metrics: Mapping[str, PerExample]) -> Functions:
+    """What the model computes, by the weights in the order of the vector."""
+    constants = [np.asarray(variable.value) for variable in model.non_trainable_variables]
+    places = [next(i for i, one in enumerate(order) if one is v) for v in model.trainable_variables]
 
-    def __init__(
-        self, model: Any, order: Sequence[Any], loss: _Loss, metrics: Mapping[str, PerExample], *, proximal: bool
-    ) -> None:
-        super().__init__()
-        self._model, self._loss, self._metrics = model, loss, metrics
-        self._constants = [np.asarray(variable.value) for variable in model.non_trainable_variables]
-        self._places = [next(i for i, one in enumerate(order) if one is v) for v in model.trainable_variables]
-        self._shapes = [tuple(variable.shape) for variable in order]
-        self.weights = [tf.Variable(tf.zeros(shape)) for shape in self._shapes]
-        self.starts = [tf.Variable(tf.zeros(shape)) for shape in self._shapes] if proximal else []
-
-    def predict(self, weights: Sequence[Any], x: Sequence[Any]) -> Any:
+    def predict(weights: Sequence[Any], x: Sequence[Any]) -> Any:
         inputs = list(x) if len(x) > 1 else x[0]
-        ours = [weights[place] for place in self._places]
-        found, _ = self._model.stateless_call(ours, self._constants, inputs, training=False)
+        found, _ = model.stateless_call([weights[place] for place in places], constants, inputs, training=False)
         return found[0] if isinstance(found, (list, tuple)) else found
 
-    def losses(self, targets: Any, predictions: Any) -> Any:
-        return _per_example(self._loss.of(targets, predictions))
+    def evaluate(weights: Sequence[Any], x: Sequence[Any], targets: Any) -> dict[str, Any]:
+        predictions = predict(weights, x)
+        measured = {name: _per_example(measure(targets, predictions)) for name, measure in metrics.items()}
+        return {LOSS: _per_example(loss.of(targets, predictions)), **measured}
 
-    def load(self, vector: Any) -> dict[str, Any]:
-        offset = 0
-        for place, shape in enumerate(self._shapes):
-            size = int(np.prod(shape, dtype=np.int64))
-            part = tf.reshape(tf.slice(vector, [offset], [size]), shape)
-            for held in (self.weights, self.starts):
-                if held:
-                    held[place].assign(part)
-            offset += size
-        return {LOADED: tf.constant(1.0)}
-
-    def save(self) -> dict[str, Any]:
-        return {VECTOR: tf.concat([tf.reshape(variable.read_value(), [-1]) for variable in self.weights], axis=0)}
-
-    def infer(self, *x: Any) -> dict[str, Any]:
-        return {PREDICTION: self.predict([variable.read_value() for variable in self.weights], x)}
-
-    def evaluate(self, *given: Any) -> dict[str, Any]:
-        *x, targets = given
-        predictions = self.predict([variable.read_value() for variable in self.weights], x)
-        found = {name: _per_example(measure(targets, predictions)) for name, measure in self._metrics.items()}
-        return {LOSS: self.losses(targets, predictions), **found}
-
-    def train(self, *given: Any) -> dict[str, Any]:
-        *x, targets, mask, rate = given[: -1 if self.starts else None]
-        weights = [variable.read_value() for variable in self.weights]
-        with builtin_gradients():
-            found = self.losses(targets, self.predict(weights, x))
-            loss = tf.reduce_sum(found * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
-        slopes = tf.gradients(loss, weights)
-        for place, (weight, slope) in enumerate(zip(weights, slopes, strict=True)):
-            step = tf.zeros_like(weight) if slope is None else tf.convert_to_tensor(slope)
-            if self.starts:
-                step += given[-1] * (weight - self.starts[place].read_value())
-            self.weights[place].assign(weight - rate * step)
-        return {LOSS: loss}
-
-
-def _converted(network: _Network, program: Program) -> bytes:
-    signatures = {}
-    for name in SIGNATURES:
-        specs = [tf.TensorSpec(shape, dtype, name=given) for given, (shape, dtype) in program.inputs(name).items()]
-        signatures[name] = tf.function(getattr(network, name), input_signature=specs).get_concrete_function()
-    with tempfile.TemporaryDirectory(prefix="odp-compile-") as folder:
-        # Nobody differentiates what was saved, and gradients by name could not be saved.
-        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-        tf.saved_model.save(network, folder, signatures=signatures, options=options)
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(SIGNATURES))
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        converter.experimental_enable_resource_variables = True
-        try:
-            return bytes(converter.convert())
-        except Exception as error:  # the converter raises its own kinds, and several of Python's
-            refused = sorted(set(_REFUSED_OPERATION.findall(str(error))))
-            what = ", ".join(refused) if refused else str(error).strip().splitlines()[-1]
-            raise ConfigurationError(
-                f"Expected a model of operations that LiteRT has built in; it needs {what}"
-            ) from None
+    return Functions(predict, evaluate)
 
 
 def _check(model: Any, local: Sequence[str]) -> None:

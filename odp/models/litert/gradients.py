@@ -162,3 +162,13 @@ def builtin_gradients() -> Iterator[None]:
     graph = tf.compat.v1.get_default_graph()
     with graph.gradient_override_map({name: f"{_PREFIX}{name}" for name in _FORMS}):
         yield
+
+
+def with_builtin_gradients(graph: Any) -> Any:
+    """A copy of a ``GraphDef`` whose operations have gradients of builtin operations wherever it is imported."""
+    copy = type(graph)()
+    copy.CopyFrom(graph)
+    for node in copy.node:
+        if node.op in _FORMS:
+            node.attr["_gradient_op_type"].s = f"{_PREFIX}{node.op}".encode()
+    return copy

@@ -6,14 +6,17 @@ signature      inputs                                              outputs
 ``load``       vector float32 [size]                               loaded float32 []
 ``save``                                                           vector float32 [size]
 ``train``      x0, x1, .., y, mask float32 [batch],                loss float32 []: the batch's mean, before the
-               rate float32 [], with a proximal term also          step
-               proximal float32 []
+               rate float32 [], with local parameters also         step
+               local_rate float32 [], with a proximal term
+               also proximal float32 []
 ``infer``      x0, x1, ..                                          prediction float32 [batch, ..]
 ``evaluate``   x0, x1, .., y                                       loss and each metric float32 [batch]
 =============  ==================================================  ==============================================
 
 A batch has a fixed size, so that every tensor's size is known before anything is allocated. A smaller batch is filled
-up with copies of its first example, and ``mask`` is 0 for them: they move nothing.
+up with copies of its first example, and ``mask`` is 0 for them: they move nothing. Local parameters have a step size of
+their own, so that a device can train either kind of parameters while the other one stays. The proximal term is one of
+the shared parameters alone.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ MOST_TENSORS, MOST_DIMENSIONS, MOST_NUMBERS = 4096, 8, 2**26
 DTYPES = ("float32", "int32")
 SIGNATURES = ("evaluate", "infer", "load", "save", "train")
 #: Names of the inputs of ``train`` besides the features.
-TARGET, MASK, RATE, PROXIMAL, VECTOR = "y", "mask", "rate", "proximal", "vector"
+TARGET, MASK, RATE, LOCAL_RATE, PROXIMAL, VECTOR = "y", "mask", "rate", "local_rate", "proximal", "vector"
 LOSS, PREDICTION, LOADED = "loss", "prediction", "loaded"
 
 
@@ -149,6 +152,11 @@ class Program:
         """Numbers of it that devices train together: those before the local ones."""
         return sum(one.size for one in self.parameters if not one.local)
 
+    @property
+    def has_local(self) -> bool:
+        """Whether some parameters never leave a device."""
+        return self.parameters[-1].local
+
     def split(self, vector: Float32Array) -> dict[str, Float32Array]:
         """Views of a vector as named tensors. Raises ConfigurationError for another length."""
         if vector.shape != (self.size,):
@@ -169,6 +177,7 @@ class Program:
                 TARGET: self._batched(self.target),
                 MASK: ((self.batch,), "float32"),
                 RATE: number,
+                **({LOCAL_RATE: number} if self.has_local else {}),
                 **({PROXIMAL: number} if self.proximal else {}),
             },
         }

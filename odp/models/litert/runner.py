@@ -9,6 +9,7 @@ device, with one thread, equal inputs give equal bits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from odp.errors import DataError
 from odp.models.litert.inspection import check
 from odp.models.litert.program import (
+    LOCAL_RATE,
     LOSS,
     MASK,
     PREDICTION,
@@ -32,6 +34,21 @@ from odp.numerics.arrays import Float32Array, Int64Array
 
 class ProgramFailed(Exception):
     """LiteRT could not load or run the program."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """How a device finds its local parameters, from those it starts with, before it trains the shared ones.
+
+    Attributes:
+      batches: rows of each step.
+      rate: step size; shared parameters stay meanwhile.
+
+    Source: Singhal et al. 2021, "Federated reconstruction: partially local federated learning", algorithm 1.
+    """
+
+    batches: Sequence[Int64Array]
+    rate: float
 
 
 class Runner:
@@ -65,6 +82,7 @@ class Runner:
         *,
         rate: float,
         proximal: float = 0.0,
+        reconstruction: Reconstruction | None = None,
     ) -> Float32Array:
         """What training moves the parameters by, float32 [size]; zeros without examples, and where it is not finite.
 
@@ -76,27 +94,28 @@ class Runner:
             (``odp.models.local_training``, whose seed stays outside of the walls).
           rate: step size.
           proximal: factor of the proximal term.
+          reconstruction: of the local parameters, which then stay while the shared ones are trained; without it, steps
+            move both.
 
         Raises:
-          DataError: arrays have other shapes than the program says, batches are larger, or there is no proximal term.
+          DataError: arrays have other shapes than the program says, batches are larger, or there is no proximal term or
+            no local parameter.
           ProgramFailed: LiteRT failed.
         """
         self._check(features, targets)
         if proximal and not self._program.proximal:
             raise DataError(f"Expected proximal={proximal} to be 0: the program has no proximal term")
+        if reconstruction is not None and not self._program.has_local:
+            raise DataError("Expected a program with local parameters to reconstruct")
         if not len(targets):
             return np.zeros(self._program.size, dtype=np.float32)
         self._call("load", {VECTOR: start})
-        numbers = {RATE: np.float32(rate)}
-        if self._program.proximal:
-            numbers[PROXIMAL] = np.float32(proximal)
-        mask = np.zeros(self._program.batch, dtype=np.float32)
-        for rows in batches:
-            if not 1 <= len(rows) <= self._program.batch:
-                raise DataError(f"Expected batches of 1 to {self._program.batch} examples (got {len(rows)})")
-            mask[: len(rows)], mask[len(rows) :] = 1.0, 0.0
-            inputs = self._batch(features, targets, rows)
-            self._call("train", {**inputs, **numbers, MASK: mask})
+        proximal_term = {PROXIMAL: proximal} if self._program.proximal else {}
+        if reconstruction is not None:
+            self._steps(features, targets, reconstruction.batches,
+                        {RATE: 0.0, LOCAL_RATE: reconstruction.rate, **proximal_term})  # fmt: skip
+        local = {LOCAL_RATE: rate if reconstruction is None else 0.0} if self._program.has_local else {}
+        self._steps(features, targets, batches, {RATE: rate, **local, **proximal_term})
         with np.errstate(invalid="ignore", over="ignore"):
             moved = self._call("save", {})[VECTOR] - start
         return moved if np.isfinite(moved).all() else np.zeros_like(moved)
@@ -120,6 +139,17 @@ class Runner:
             for name in names:
                 found[name].append(answer[name][: len(rows)])
         return {name: np.concatenate(parts) for name, parts in found.items()}
+
+    def _steps(
+        self, features: Sequence[Array], targets: Array, batches: Iterable[Int64Array], numbers: Mapping[str, float]
+    ) -> None:
+        scalars = {name: np.float32(number) for name, number in numbers.items()}
+        mask = np.zeros(self._program.batch, dtype=np.float32)
+        for rows in batches:
+            if not 1 <= len(rows) <= self._program.batch:
+                raise DataError(f"Expected batches of 1 to {self._program.batch} examples (got {len(rows)})")
+            mask[: len(rows)], mask[len(rows) :] = 1.0, 0.0
+            self._call("train", {**self._batch(features, targets, rows), **scalars, MASK: mask})
 
     def _all(self, examples: int) -> Sequence[Int64Array]:
         places = np.arange(examples, dtype=np.int64)

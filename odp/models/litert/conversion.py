@@ -1,0 +1,113 @@
+"""Functions of weights and examples as a program for devices. Needs TensorFlow; only the developer's side imports this.
+
+The program trains by itself: its signature ``train`` computes the loss, the gradient and a step of gradient descent,
+all in operations that LiteRT has built in. Weights are resource variables, which ``load`` and ``save`` exchange with
+one vector.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from odp.errors import ConfigurationError
+from odp.models.litert.gradients import builtin_gradients
+from odp.models.litert.inspection import check, without_initial_values
+from odp.models.litert.program import LOADED, LOSS, PREDICTION, SIGNATURES, VECTOR, Program
+
+_REFUSED_OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What a network computes of its weights, one tensor per parameter of the program, and a whole batch.
+
+    Attributes:
+      predict: (weights, x) -> prediction [batch, ..].
+      evaluate: (weights, x, targets) -> loss, and each metric of the program, by name: a number per example [batch].
+    """
+
+    predict: Callable[[Sequence[Any], Sequence[Any]], Any]
+    evaluate: Callable[[Sequence[Any], Sequence[Any], Any], dict[str, Any]]
+
+
+def converted(functions: Functions, program: Program) -> Program:
+    """The program with the flatbuffer that computes these functions.
+
+    Raises:
+      ConfigurationError: they need operations that LiteRT has not built in, which the message names.
+    """
+    network = _Network(functions, program)
+    signatures = {}
+    for name in SIGNATURES:
+        specs = [tf.TensorSpec(shape, dtype, name=given) for given, (shape, dtype) in program.inputs(name).items()]
+        signatures[name] = tf.function(getattr(network, name), input_signature=specs).get_concrete_function()
+    with tempfile.TemporaryDirectory(prefix="odp-compile-") as folder:
+        # Nobody differentiates what was saved, and gradients by name could not be saved.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(network, folder, signatures=signatures, options=options)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(SIGNATURES))
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        converter.experimental_enable_resource_variables = True
+        try:
+            flatbuffer = bytes(converter.convert())
+        except Exception as error:  # the converter raises its own kinds, and several of Python's
+            refused = sorted(set(_REFUSED_OPERATION.findall(str(error))))
+            what = ", ".join(refused) if refused else str(error).strip().splitlines()[-1]
+            raise ConfigurationError(
+                f"Expected a model of operations that LiteRT has built in; it needs {what}"
+            ) from None
+    compiled = dataclasses.replace(program, flatbuffer=without_initial_values(flatbuffer))
+    check(compiled)
+    return compiled
+
+
+class _Network(tf.Module):
+    """The weights as variables, and the functions that become signatures."""
+
+    def __init__(self, functions: Functions, program: Program) -> None:
+        super().__init__()
+        self._functions, self._parameters = functions, program.parameters
+        self._features = len(program.features)
+        self._has_local = program.has_local
+        self.weights = [tf.Variable(tf.zeros(one.shape)) for one in self._parameters]
+        self.starts = [tf.Variable(tf.zeros(one.shape)) for one in self._parameters] if program.proximal else []
+
+    def load(self, vector: Any) -> dict[str, Any]:
+        for place, one in enumerate(self._parameters):
+            part = tf.reshape(tf.slice(vector, [one.offset], [one.size]), one.shape)
+            for held in (self.weights, self.starts):
+                if held:
+                    held[place].assign(part)
+        return {LOADED: tf.constant(1.0)}
+
+    def save(self) -> dict[str, Any]:
+        return {VECTOR: tf.concat([tf.reshape(variable.read_value(), [-1]) for variable in self.weights], axis=0)}
+
+    def infer(self, *x: Any) -> dict[str, Any]:
+        return {PREDICTION: self._functions.predict([variable.read_value() for variable in self.weights], x)}
+
+    def evaluate(self, *given: Any) -> dict[str, Any]:
+        *x, targets = given
+        return self._functions.evaluate([variable.read_value() for variable in self.weights], x, targets)
+
+    def train(self, *given: Any) -> dict[str, Any]:
+        x, (targets, mask, rate, *others) = given[: self._features], given[self._features :]
+        local_rate = others.pop(0) if self._has_local else rate
+        weights = [variable.read_value() for variable in self.weights]
+        with builtin_gradients():
+            found = self._functions.evaluate(weights, x, targets)[LOSS]
+            loss = tf.reduce_sum(found * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
+        slopes = tf.gradients(loss, weights)
+        for place, (one, weight, slope) in enumerate(zip(self._parameters, weights, slopes, strict=True)):
+            step = tf.zeros_like(weight) if slope is None else tf.convert_to_tensor(slope)
+            if self.starts and not one.local:
+                step += others[0] * (weight - self.starts[place].read_value())
+            self.weights[place].assign(weight - (local_rate if one.local else rate) * step)
+        return {LOSS: loss}
