@@ -25,6 +25,7 @@ from odp.cli import (
     population,
     privacy,
     report,
+    reproduce,
     services,
     simulate,
     table,
@@ -58,6 +59,7 @@ app.command("simulate", rich_help_panel=_DEVELOP)(simulate.simulate)
 app.command("compare", rich_help_panel=_DEVELOP)(compare.compare)
 app.command("tune", rich_help_panel=_DEVELOP)(tune.tune)
 app.command("report", rich_help_panel=_DEVELOP)(report.report)
+app.add_typer(reproduce.app, name="reproduce", rich_help_panel=_DEVELOP)
 app.add_typer(table.app, name="table", rich_help_panel=_DEVELOP)
 app.add_typer(population.app, name="population", rich_help_panel=_DEVELOP)
 app.add_typer(services.server_app, name="server", rich_help_panel=_RUN)

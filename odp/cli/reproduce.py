@@ -1,0 +1,70 @@
+"""`odp reproduce`: published experiments on this platform, with what was published beside what is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import console, print_json
+from odp.cli.outputs import output_folder, writing
+
+app = typer.Typer(
+    help="Run published experiments again, and show them beside what was published.", no_args_is_help=True
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Keeps the names of experiments, also while there is one alone."""
+
+
+@app.command("geyer")
+def geyer(
+    data: Annotated[Path, typer.Option(help="Folder with the four files of MNIST; `odp data fetch mnist` loads them.")],
+    clients: Annotated[int, typer.Option(help="Number of clients: 100, 1000 or 10000.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the clients' shards, of their order and of the noise.")] = 1,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Train once more without noise.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for geyer-CLIENTS-SEED.json and .png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Federated training on MNIST with privacy for whole clients, of two digits each.
+
+    Geyer, Klein, Nabi 2017, table 1. ε is 8, all rounds and the clip norm charged; data are simulated clients.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from odp.reproductions.geyer import population, reproduce, task_of
+    from odp.reproductions.geyer_results import draw, table_of
+    from odp.simulation.engine import RoundResult
+    from odp.simulation.inputs import SIMULATION
+
+    out, task = console(), task_of(clients)
+    with out.status("reading the pictures"):
+        people = population(data, clients, seed=seed)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=out, transient=True) as bar:
+        shown = bar.add_task("training", total=None)
+
+        def on_users(number: int, users: int, rounds: int) -> None:
+            bar.update(shown, total=rounds * clients, completed=number * clients + users)
+
+        def on_round(result: RoundResult) -> None:
+            bar.update(shown, description=f"round {result.round}: accuracy {result.metrics['test_accuracy']:.4f}")
+
+        found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round, on_users=on_users)
+    out.print(table_of(found))
+    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
+    if output is not None:
+        name = f"geyer-{clients}-{seed}"
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+            draw(output / f"{name}.png", found)
+            (output / f"{name}.json").write_text(json.dumps(found.to_json(), indent=1) + "\n")
+        out.print(f"figure: {output / name}.png; all numbers: {output / name}.json")
+    if json_output:
+        print_json(found.to_json())

@@ -1,0 +1,1 @@
+"""Published experiments run again on this platform, with what was published beside what is found."""
