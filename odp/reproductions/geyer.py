@@ -27,7 +27,7 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.dense.update_spread import Spread, SpreadTerms
 from odp.algorithms.fedavg.config import DPFedAvg
-from odp.algorithms.federated.population import prepared
+from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import RELEASE, Terms
 from odp.algorithms.seam import DeclaredRelease, NoisyTensors
 from odp.datasets.examples import ExamplesSplit, UsersExamples
@@ -262,7 +262,7 @@ def exact_spread_at(
 
     Memory is that of a block of users.
     """
-    usable, size = prepared(terms, users), terms.model.size
+    usable, size = UsableTable.of(terms.model, terms.examples, users).usable(users), terms.model.size
     total, squares = np.zeros(size), 0.0
     moved = np.empty((_BLOCK, size), dtype=np.float32)
     for first in range(0, users.n_users, _BLOCK):

@@ -35,6 +35,7 @@ from odp.aggregation.table import noise_sharers
 from odp.crypto.keyed_hash import fraction_of, round_hashes
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.numerics.row_squares import row_squares
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, SMALLEST_STD, TAIL, largest
 
 if TYPE_CHECKING:
@@ -290,7 +291,8 @@ def quantise_rows(
       DataError: a value is not finite; nothing of it is shown.
     """
     values = rows.astype(np.float64)
-    lengths = np.sqrt(np.einsum("up,up->u", values, values))
+    with np.errstate(over="ignore"):
+        lengths = np.sqrt(row_squares(values))
     if not np.isfinite(lengths).all():
         raise DataError("numbers of a contribution are not finite or too large; correct the device's data")
     values *= (np.minimum(1.0, grid.clip / np.maximum(lengths, grid.clip)) / grid.step)[:, None]

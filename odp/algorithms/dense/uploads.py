@@ -55,28 +55,35 @@ class Upload(Protocol):
 
 def upload_of(grid: Grid | RotatedGrid, round: int) -> Upload:
     """How vectors on ``grid`` travel in a round."""
-    return _Plain(grid, round) if isinstance(grid, Grid) else _Rotated(grid, round)
+    return PlainUpload(grid, round) if isinstance(grid, Grid) else _Rotated(grid, round)
 
 
 @dataclass(frozen=True)
-class _Plain:
+class PlainUpload:
+    """``Upload`` of 32 bits per number, on one grid."""
+
     grid: Grid
     round: int
 
     @property
     def size(self) -> int:
+        """Numbers of one vector."""
         return self.grid.size
 
     def numbers(self, rows: Float32Array | Float64Array, *, seeds: npt.NDArray[np.uint64]) -> Float64Array:
+        """As ``Upload.numbers``."""
         return quantise_rows(self.grid, rows, round=self.round, seeds=seeds)
 
     def payload(self, numbers: Float64Array) -> bytes:
+        """As ``Upload.payload``."""
         return numbers.astype(NUMBER).tobytes()
 
     def query(self, name: str) -> SampledQuery:
+        """As ``Upload.query``."""
         return SampledDenseQuery(name, self.grid)
 
     def values(self, released: Float64Array) -> Float64Array:
+        """The release itself."""
         return released
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from odp.algorithms.dpam.codec import TARGET_UNITS
 from odp.algorithms.factorization.codec import WEIGHT_UNITS
+from odp.numerics.hash_kernels import splitmix64
 from odp.numerics.tiles import (
     CHUNK,
     LANES,
@@ -28,21 +29,10 @@ from odp.numerics.tiles import (
 
 _FUSED = {"contract", "nsz"}
 _GUARD = 1e-6  # as in ``userside.py``
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _LARGEST = np.uint64(2**64 - 1)
-_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 #: What an entry is used for.
 UNUSED, SOLVED, CONTRIBUTED = 0, 1, 2
-
-
-@numba.njit(nogil=True, cache=True, inline="always")
-def _splitmix64(number: Any) -> Any:
-    mixed = number + _GOLDEN
-    mixed = (mixed ^ (mixed >> _S30)) * _FIRST
-    mixed = (mixed ^ (mixed >> _S27)) * _SECOND
-    return mixed ^ (mixed >> _S31)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -57,10 +47,10 @@ def choose(offsets: Any, items: Any, seeds: Any, round: int, fetched: int, sent:
         if size <= sent:
             use[first:last] = CONTRIBUTED
             continue
-        stream = _splitmix64(_splitmix64(seeds[user]) ^ np.uint64(round))
+        stream = splitmix64(splitmix64(seeds[user]) ^ np.uint64(round))
         hashes = np.empty(size, np.uint64)
         for place in range(size):
-            hashes[place] = _splitmix64(stream ^ _splitmix64(np.uint64(items[first + place])))
+            hashes[place] = splitmix64(stream ^ splitmix64(np.uint64(items[first + place])))
         # A user's hashes are distinct: so many are at or below a bound.
         bound = _LARGEST
         kept = hashes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from odp.algorithms.federated.adding import add_contributions
 from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
 from odp.datasets.examples import UsersExamples
@@ -58,9 +59,7 @@ class FederatedPopulation:
             terms.model.differences(
                 start, usable, terms.local, seeds=own, round=round, users=chosen, out=found
             )  # fmt: skip
-            values = terms.contributions(found, clip)
-            # Exact: whole numbers, whose sums stay below 2^53.
-            total += upload.numbers(values, seeds=own).sum(axis=0)
+            add_contributions(terms, upload, found, clip=clip, seeds=own, total=total)
             if progress is not None:
                 progress(chosen.stop)
         return {RELEASE: total.astype(np.int64)}

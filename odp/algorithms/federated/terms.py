@@ -19,6 +19,7 @@ from odp.models.examples import ExamplesTerms
 from odp.models.local_training import LocalTraining
 from odp.models.trained import TrainedModel, model_of
 from odp.numerics.arrays import Float32Array, Float64Array
+from odp.numerics.row_squares import row_squares
 from odp.v1 import common_pb2, federated_pb2
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Terms:
         A difference of zero is the empty contribution: its user counts in no quantile.
         """
         values = moved.astype(np.float64)
-        lengths = np.sqrt(np.einsum("up,up->u", values, values))
+        lengths = np.sqrt(row_squares(values))
         values /= np.maximum(lengths, clip)[:, None]
         if self.adaptive is None:
             return values

@@ -13,15 +13,14 @@ import numpy as np
 from odp.models.glm.shape import POISSON_LIMIT
 from odp.models.local_training import EPOCH_SHIFT
 from odp.numerics.float32_tiles import LANES, add_outer, set_dots
+from odp.numerics.hash_kernels import splitmix64
 
 #: Families by number.
 LINEAR, LOGISTIC, MULTINOMIAL, POISSON = 0, 1, 2, 3
 
 _FUSED = {"contract", "nsz"}
 _SUMMED = {"contract", "nsz", "reassoc"}
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+_S32 = np.uint64(32)
 _LIMIT = np.float32(POISSON_LIMIT)
 _ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
 _SURE = np.float32(87.0)  # a logistic mean beyond it is 0 or 1 in float32
@@ -32,14 +31,6 @@ _T3, _T4, _T5, _T6, _T7 = (np.float32(1.0 / n) for n in (6, 24, 120, 720, 5040))
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
-def _splitmix64(number: Any) -> Any:
-    mixed = number + _GOLDEN
-    mixed = (mixed ^ (mixed >> _S30)) * _FIRST
-    mixed = (mixed ^ (mixed >> _S27)) * _SECOND
-    return mixed ^ (mixed >> _S31)
-
-
 @numba.njit(nogil=True, cache=True)
 def _draw(order: Any, size: int, taken: int, stream: Any, epoch: int) -> None:
     """The first ``taken`` of a permutation of 0 .. size - 1, as ``LocalTraining`` draws it."""
@@ -47,7 +38,7 @@ def _draw(order: Any, size: int, taken: int, stream: Any, epoch: int) -> None:
         order[place] = place
     for place in range(taken):
         number = np.uint64(((epoch + 1) << EPOCH_SHIFT) + place)
-        drawn = _splitmix64(stream ^ _splitmix64(number)) >> _S32
+        drawn = splitmix64(stream ^ splitmix64(number)) >> _S32
         other = place + np.int64((drawn * np.uint64(size - place)) >> _S32)
         order[place], order[other] = order[other], order[place]
 
@@ -184,7 +175,7 @@ def differences(
         taken = min(held, most)
         w[:] = first
         biases[:] = first_biases
-        stream = _splitmix64(_splitmix64(seeds[user]) ^ np.uint64(round))
+        stream = splitmix64(splitmix64(seeds[user]) ^ np.uint64(round))
         for epoch in range(epochs):
             if shuffle:
                 _draw(order, held, taken, stream, epoch)
