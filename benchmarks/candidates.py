@@ -14,8 +14,9 @@ import numpy as np
 
 import odp
 from benchmarks.harness import Figure, Limit, progress
+from odp.algorithms.capabilities import Recommender, RecommenderClient
 from odp.algorithms.registry import recommender_for
-from odp.algorithms.seam import LocalData, LocalRows, Recommender, RecommenderClient
+from odp.algorithms.seam import LocalData, LocalRows
 from odp.datasets import Ratings, Split, random_split
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array, Int64Array

@@ -49,7 +49,7 @@ from odp.wire.model import ModelVersion
 from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:
-    from odp.algorithms.seam import Answers
+    from odp.algorithms.capabilities import Answers
     from odp.task import Question
 
 _REFERENCE_VALUES = "reference_values.json"

@@ -20,8 +20,8 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
 from device_runtime.tasks.charters import CharterMemory, charter_of
 from odp import _validate
+from odp.algorithms.capabilities import RecommenderClient
 from odp.algorithms.registry import recommender_for
-from odp.algorithms.seam import RecommenderClient
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard

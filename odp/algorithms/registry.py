@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 
-from odp.algorithms.seam import Algorithm, Inquiry, Recommender
+from odp.algorithms.capabilities import Inquiry, Recommender
+from odp.algorithms.seam import Algorithm
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 

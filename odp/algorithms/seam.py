@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,6 @@ from odp.wire.encoding import Encoding
 from odp.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from odp.datasets.ratings import Ratings
     from odp.models.litert.trainer import ProgramTrainer
     from odp.privacy.events import StreamRelease
     from odp.privacy.matrix.encoding import Encoder
@@ -432,96 +429,3 @@ class Algorithm(abc.ABC):
     @abc.abstractmethod
     def population(self) -> Population[Any]:
         """The client for many users at once."""
-
-
-@runtime_checkable
-class RecommenderClient(Client, Protocol):
-    """A client that can predict."""
-
-    def items(self, data: LocalData) -> Int64Array:
-        """The items that the person has, int64: they are not recommended again."""
-        ...
-
-    def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
-        """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``."""
-        ...
-
-
-class RecommenderServer(Server, Protocol):
-    """A server whose model knows how often items are used."""
-
-    def counts(self, state: bytes) -> Float64Array:
-        """Popularity of the items, float64 [m] at least 0, estimated from the noisy counts; 1 before them."""
-        ...
-
-
-class RecommenderPopulation(Population["Ratings"], Protocol):
-    """A population whose users can predict."""
-
-    def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
-        """Predictions float64 [targets.n_ratings] for every entry of ``targets``, personalised on ``history``."""
-        ...
-
-
-class Answers(Protocol):
-    """What a question released, in its own units, with intervals for the noise."""
-
-    @property
-    def contributions(self) -> int:
-        """Devices that took part."""
-        ...
-
-    @property
-    def epsilon(self) -> float:
-        """What it cost each of them at ``delta``; infinite without noise."""
-        ...
-
-    @property
-    def delta(self) -> float:
-        """As in the budget."""
-        ...
-
-    def to_json(self, confidence: float = ...) -> dict[str, object]:
-        """Plain values."""
-        ...
-
-    def lines(self, confidence: float, exact: Self | None = None) -> Iterator[object]:
-        """What a terminal shows (text and tables of rich), beside ``exact`` of a simulation."""
-        ...
-
-    def draw(self, path: str | Path, *, exact: Self | None = None, confidence: float = ...) -> None:
-        """Saves a picture. Raises DataError where it cannot."""
-        ...
-
-
-class Inquiry(Algorithm):
-    """The capability of algorithms that answer a question in one round of dense contributions, and train no model."""
-
-    dense = True
-    reads_model = False
-
-    @abc.abstractmethod
-    def answers(
-        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
-    ) -> Answers:
-        """The answers in the released values, by release name; without noise, intervals have no width.
-
-        Raises:
-          ConfigurationError: ``released`` are not what the task releases.
-        """
-
-
-class Recommender(Algorithm):
-    """The capability of algorithms whose model scores items for a person, and whose keyed table has a row per item."""
-
-    @abc.abstractmethod
-    def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
-        """As ``Algorithm.server``."""
-
-    @abc.abstractmethod
-    def client(self) -> RecommenderClient:
-        """As ``Algorithm.client``."""
-
-    @abc.abstractmethod
-    def population(self) -> RecommenderPopulation:
-        """As ``Algorithm.population``."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from odp import _validate
+from odp.algorithms.capabilities import Recommender
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
-from odp.algorithms.seam import Recommender
 from odp.errors import ConfigurationError
 from odp.privacy import accounting
 from odp.privacy.events import Event

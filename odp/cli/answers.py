@@ -9,7 +9,7 @@ from odp.cli.console import console, print_json
 from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
-    from odp.algorithms.seam import Answers
+    from odp.algorithms.capabilities import Answers
     from odp.datasets import Ratings
     from odp.task import Question
 

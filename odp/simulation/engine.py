@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from odp.algorithms.capabilities import Recommender
 from odp.algorithms.experiment import Metrics, TrainingEvaluation, evaluation_of
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
-from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, Recommender, StreamQuery
+from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, StreamQuery
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split

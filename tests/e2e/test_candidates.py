@@ -153,7 +153,7 @@ def test_a_table_is_refused_as_a_task_by_aggregator_and_server(trained: Trained)
     definition.table.rows_per_request = BUCKETS
 
     class Table:
-        name = opened.name
+        name, public_matrix = opened.name, None
 
         @staticmethod
         def definition() -> common_pb2.TaskDefinition:

@@ -31,7 +31,7 @@ from device_runtime.round.made_examples import MadeExamples
 from device_runtime.rows.lookup import FoundTable
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import open_assignment, open_model
-from odp.algorithms.seam import Recommender
+from odp.algorithms.capabilities import Recommender
 from odp.enrolment.attesters.roster import RosterVerifier
 from odp.errors import OdpError
 from odp.public_tables.candidates import candidate_tables, stamp_of

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from google.protobuf.message import Message
 
+from odp.algorithms.capabilities import Inquiry
 from odp.algorithms.dense.records import GridTerms, VectorTerms, check_round
-from odp.algorithms.seam import Client, DeclaredRelease, Inquiry, ModelTable, Population, Query, Server
+from odp.algorithms.seam import Client, DeclaredRelease, ModelTable, Population, Query, Server
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
 

@@ -170,8 +170,8 @@ def require_unmasked(cohort: common_pb2.CohortTerms, *, upload_bits: int) -> Non
     mode = mode_of(cohort)
     if mode.dense_only:
         raise ConfigurationError(
-            f"Expected upload_bits={upload_bits} to be left out with aggregation={mode.name!r}: a masked number has 32 "
-            "bits; or take aggregation='enclave'"
+            f"Expected upload_bits={upload_bits} to be left out with aggregation={mode.name!r}: under a mask, a number "
+            "has 32 bits; or take aggregation='enclave'"
         )
 
 

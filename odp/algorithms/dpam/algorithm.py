@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from odp import _validate
+from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.dpam.terms import GLOBALS_TABLE, GLOBALS_WIDTH, ITEMS_TABLE, Terms
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
-from odp.algorithms.seam import (
-    LocalTable,
-    ModelTable,
-    Query,
-    RecommenderClient,
-    RecommenderPopulation,
-    RecommenderServer,
-)
+from odp.algorithms.seam import LocalTable, ModelTable, Query
 from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array
@@ -21,7 +15,7 @@ from odp.wire.encoding import Encoding, encoding_of
 
 
 class TaskAlgorithm(Factorization):
-    """``odp.algorithms.seam.Recommender`` of tasks that train on explicit ratings."""
+    """``odp.algorithms.capabilities.Recommender`` of tasks that train on explicit ratings."""
 
     @property
     def encoding(self) -> Encoding:

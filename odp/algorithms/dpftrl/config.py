@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
+from odp.aggregation.table import mode_of
 from odp.algorithms.dpftrl.stream import MOST_BANDS, MOST_TREE_ROUNDS, fits_ring, growth, terms_of
 from odp.algorithms.federated.config import FederatedTraining
 from odp.errors import ConfigurationError
@@ -117,32 +118,32 @@ class DPFTRL(FederatedTraining):
     def _resolved(
         self, definition: common_pb2.TaskDefinition, written: federated_pb2.FederatedTraining
     ) -> list[federated_pb2.DenseRounds]:
-        from odp.v1 import common_pb2, federated_pb2
+        from odp.v1 import federated_pb2
 
         cohort = definition.cohort
         if definition.privacy.epsilon == math.inf:
             raise ConfigurationError(
                 "Expected epsilon to be finite; odp.simulate(.., noise=False) shows a training without noise"
             )
-        if cohort.HasField("secagg"):
+        mode = mode_of(cohort)
+        if mode.in_session:
             raise ConfigurationError(
-                "Expected aggregation='enclave' or 'masked' with odp.DPFTRL: noise of the devices would be on each sum,"
-                " and has to be on the encoded one"
+                f"Expected an aggregation whose noise the enclave draws, with odp.DPFTRL (got {mode.name!r}): noise of "
+                "the devices would be on each sum, and has to be on the encoded one"
             )
         if cohort.HasField("enclave_poisson"):
             raise ConfigurationError("Expected no sampling with odp.DPFTRL: its charge assumes none")
-        masked = cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED
-        stream, grid = self._chosen(definition, masked=masked)
+        stream, grid = self._chosen(definition, wraps=mode.dense_only)
         written.stream.CopyFrom(terms_of(stream.matrix, stream.allowed))
         return [federated_pb2.DenseRounds(rounds=self.rounds, dense=grid.to_proto())]
 
-    def _chosen(self, definition: common_pb2.TaskDefinition, *, masked: bool) -> tuple[Stream, Grid]:
-        """The finest coefficients and grid whose encoded sums fit."""
-        for bits in _BITS if masked and self.mechanism == BANDED else _BITS[:1]:
+    def _chosen(self, definition: common_pb2.TaskDefinition, *, wraps: bool) -> tuple[Stream, Grid]:
+        """The finest coefficients and grid whose encoded sums fit, 32 bits where sums wrap around."""
+        for bits in _BITS if wraps and self.mechanism == BANDED else _BITS[:1]:
             matrix = self.matrix(bits)
-            if masked:
+            if wraps:
                 growth(matrix)  # refuses what masks cannot go with
-            found = self._grid(definition, matrix, masked=masked)
+            found = self._grid(definition, matrix, wraps=wraps)
             if found is not None:
                 return found
         raise ConfigurationError(
@@ -151,7 +152,7 @@ class DPFTRL(FederatedTraining):
         )
 
     def _grid(
-        self, definition: common_pb2.TaskDefinition, matrix: EncoderMatrix, *, masked: bool
+        self, definition: common_pb2.TaskDefinition, matrix: EncoderMatrix, *, wraps: bool
     ) -> tuple[Stream, Grid] | None:
         from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS, Grid
         from odp.privacy.accounting import mu_for
@@ -170,7 +171,7 @@ class DPFTRL(FederatedTraining):
                 grid = Grid(size=size, clip=1.0, bits=bits, noise_std=stream.noise_std, maximum=maximum)
             except ConfigurationError:  # of a matrix that rounds, noise and its finest grid depend on the step
                 continue
-            if not masked or fits_ring(stream, grid):
+            if not wraps or fits_ring(stream, grid):
                 return stream, grid
         return None
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from odp import _validate
+from odp.aggregation.table import mode_of
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.federated.terms import RELEASE, Terms
 from odp.errors import ConfigurationError
@@ -54,16 +55,17 @@ def stream_of(definition: common_pb2.TaskDefinition, terms: Terms) -> StreamOfTa
         raise ConfigurationError("Expected one block of rounds and a clip norm that stays: noise of past rounds has it")
     if definition.cohort.HasField("enclave_poisson"):
         raise ConfigurationError("Expected no sampling with DP-FTRL: its charge assumes none")
-    if definition.cohort.HasField("secagg"):
+    mode = mode_of(definition.cohort)
+    if mode.in_session:
         raise ConfigurationError(
-            "Expected aggregation='enclave' or 'masked' with DP-FTRL: noise of the devices would be on each sum, and "
-            "has to be on the encoded one"
+            f"Expected an aggregation whose noise the enclave draws, with DP-FTRL (got {mode.name!r}): noise of the "
+            "devices would be on each sum, and has to be on the encoded one"
         )
     grid = terms.blocks[0].grid
     if not isinstance(grid, Grid):
         raise ConfigurationError("Expected no upload_bits with DP-FTRL: the enclave encodes sums on one grid")
     found = _stream(definition.dpftrl.stream.SerializeToString(deterministic=True), terms.rounds, grid)
-    if definition.cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_MASKED:
+    if mode.dense_only:
         require_ring(found.stream, found.grid)
     return found
 
@@ -125,8 +127,8 @@ def growth(matrix: EncoderMatrix) -> int:
     if isinstance(matrix, BandedMatrix):
         return int(matrix.diagonals[-1].sum())
     raise ConfigurationError(
-        "Expected mechanism='banded' or 'tree' with aggregation='masked': sums that are known modulo 2^32 alone need "
-        "an exact encoder, and that of mechanism='blt' rounds"
+        "Expected mechanism='banded' or 'tree', or aggregation='enclave': sums that are known modulo 2^32 alone need an "
+        "exact encoder, and that of mechanism='blt' rounds"
     )
 
 

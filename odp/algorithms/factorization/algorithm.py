@@ -5,8 +5,9 @@ from __future__ import annotations
 import abc
 
 from odp._validate import identifier, integer
+from odp.algorithms.capabilities import Recommender
 from odp.algorithms.factorization.terms import CommonTerms
-from odp.algorithms.seam import DeclaredRelease, Recommender
+from odp.algorithms.seam import DeclaredRelease
 from odp.errors import ConfigurationError
 
 MOST_ITEMS = 2**24

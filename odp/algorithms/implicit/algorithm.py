@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.implicit.terms import GRAMIAN_TABLE, ITEMS_TABLE, Terms
-from odp.algorithms.seam import (
-    LocalTable,
-    ModelTable,
-    Query,
-    RecommenderClient,
-    RecommenderPopulation,
-    RecommenderServer,
-)
+from odp.algorithms.seam import LocalTable, ModelTable, Query
 from odp.errors import ConfigurationError
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array
 
 
 class TaskAlgorithm(Factorization):
-    """``odp.algorithms.seam.Recommender`` of tasks that train on implicit feedback."""
+    """``odp.algorithms.capabilities.Recommender`` of tasks that train on implicit feedback."""
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:

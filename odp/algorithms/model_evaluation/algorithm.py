@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import DenseInquiry
 from odp.algorithms.model_evaluation.terms import RELEASE, ROWS, Terms
-from odp.algorithms.seam import Answers, Client, LocalTable, ModelTable, Population, Server
+from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server
 from odp.numerics.arrays import Float32Array, Float64Array
 
 
 class TaskAlgorithm(DenseInquiry):
-    """``odp.algorithms.seam.Inquiry`` of tasks that evaluate models: devices read the models first."""
+    """``odp.algorithms.capabilities.Inquiry`` of tasks that evaluate models: devices read the models first."""
 
     release = RELEASE
     reads_model = True

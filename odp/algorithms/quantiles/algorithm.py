@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import VectorInquiry
 from odp.algorithms.quantiles.terms import RELEASE, ROWS, Terms
-from odp.algorithms.seam import Answers, LocalTable
+from odp.algorithms.seam import LocalTable
 from odp.numerics.arrays import Float64Array
 
 
 class TaskAlgorithm(VectorInquiry):
-    """``odp.algorithms.seam.Inquiry`` of tasks that ask for quantiles."""
+    """``odp.algorithms.capabilities.Inquiry`` of tasks that ask for quantiles."""
 
     release = RELEASE
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import VectorInquiry
-from odp.algorithms.seam import Answers, LocalTable
+from odp.algorithms.seam import LocalTable
 from odp.algorithms.statistics.terms import RELEASE, Terms
 from odp.numerics.arrays import Float64Array
 
@@ -13,7 +14,7 @@ _OWN = frozenset({"ratings", "events"})
 
 
 class TaskAlgorithm(VectorInquiry):
-    """``odp.algorithms.seam.Inquiry`` of tasks that ask for statistics."""
+    """``odp.algorithms.capabilities.Inquiry`` of tasks that ask for statistics."""
 
     release = RELEASE
 

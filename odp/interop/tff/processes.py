@@ -29,7 +29,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
-from odp.algorithms.federated.population import prepared
+from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import Terms
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
@@ -78,7 +78,7 @@ def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int 
       DataError: examples have another number of features than the task declares.
     """
     terms = _terms(task)
-    local, usable = terms.local, prepared(terms, people)
+    local, usable = terms.local, UsableTable.of(terms.model, terms.examples, people).usable(people)
     found = []
     for user, own_seed in enumerate(user_seeds(people, seed)):
         features, targets = usable.of(user)

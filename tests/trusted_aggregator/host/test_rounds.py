@@ -38,7 +38,7 @@ class Core:
     def commit(self):
         self.steps.append("commit")
 
-    def seal_release(self, order, *, noise=None, host_sum=None):
+    def seal_release(self, order, *, noise=None, stream=None, host_sum=None):
         self.steps.append(f"seal {host_sum.sum.decode() if host_sum else 'alone'}")
         return () if self.released else (RELEASE,)
 
