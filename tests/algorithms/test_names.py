@@ -30,6 +30,7 @@ NAMED = {
     "odp/simulation/presets.py": "settings for data sets, written like a developer's task",
     "odp/simulation/methods.py": "a comparison of algorithms",
     "odp/simulation/tuning.py": "a search among the settings of one algorithm",
+    "odp/reproductions/": "published experiments, written like a developer's tasks",
     "odp/simulation/fleet/run.py": "the task that the fleet trains",
 }  # fmt: skip
 

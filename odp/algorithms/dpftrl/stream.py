@@ -127,8 +127,8 @@ def growth(matrix: EncoderMatrix) -> int:
     if isinstance(matrix, BandedMatrix):
         return int(matrix.diagonals[-1].sum())
     raise ConfigurationError(
-        "Expected mechanism='banded' or 'tree', or aggregation='enclave': sums that are known modulo 2^32 alone need an "
-        "exact encoder, and that of mechanism='blt' rounds"
+        "Expected mechanism='banded' or 'tree', or aggregation='enclave': sums that are known modulo 2^32 alone need "
+        "an exact encoder, and that of mechanism='blt' rounds"
     )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
 from odp.models.litert.program import Program
 from odp.models.litert.trained import TrainedNetwork
@@ -22,6 +21,7 @@ from odp.numerics.arrays import Float32Array
 from odp.v1 import federated_pb2
 
 if TYPE_CHECKING:
+    from odp.datasets.examples import UsersExamples
     from odp.models.examples import ExamplesTerms
 
 MOST_ITEMS, MOST_NEGATIVES = 2**24, 64
@@ -128,6 +128,8 @@ class TrainedTowers(TrainedNetwork):
             ]
             offsets = np.concatenate(([0], np.cumsum([len(targets) for _, targets in owned], dtype=np.int64)))
             features, targets = (np.concatenate(parts) for parts in zip(*owned, strict=True))
+            from odp.datasets.examples import UsersExamples
+
             examples = UsersExamples(features, targets, np.arange(offsets[-1]), offsets)
             users = slice(0, len(seeds))
         return super().differences(start, examples, training, seeds=seeds, round=round, users=users, out=out)

@@ -140,7 +140,7 @@ def test_without_noise_the_server_steps_by_the_sums_of_the_rounds(mechanism: str
         ({"mechanism": "trees"}, "mechanism"),
         ({"min_separation": 9}, "min_separation"),
         ({"max_participations": 0}, "max_participations"),
-        ({"cohort": {"aggregation": "secagg+", "minimum": 20}}, "'enclave' or 'masked'"),
+        ({"cohort": {"aggregation": "secagg+", "minimum": 20}}, "whose noise the enclave draws"),
         (
             {"cohort": {"sampling": "enclave_poisson", "sampling_probability": 0.5, "most_contributions": 50}},
             "no sampling",
