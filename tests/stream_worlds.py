@@ -41,7 +41,8 @@ class StreamWorld(World):  # type: ignore[misc]
         """In steps of the grid, within the bound."""
         units = self.algorithm.query(round).grid.units
         direction = np.random.default_rng([device, round]).normal(size=SIZE)
-        return np.trunc(direction / np.linalg.norm(direction) * units).astype(np.int64)
+        steps: Int64Array = np.trunc(direction / np.linalg.norm(direction) * units).astype(np.int64)
+        return steps
 
     def payload(self, device: int, round: int = 0, *, seed: int = 0) -> bytes:
         return self.vector(device, round).astype("<i4").tobytes()

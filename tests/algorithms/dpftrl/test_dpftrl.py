@@ -124,7 +124,7 @@ def test_without_noise_the_server_steps_by_the_sums_of_the_rounds(mechanism: str
     sums = random.integers(-query.grid.units, query.grid.units, (ROUNDS, query.grid.size))
     state, encoder = server.start(), query.encoder()
     for round, total in enumerate(sums):
-        tensors = {RELEASE: encoder.step(total) * query.releases[0].step}
+        tensors = {RELEASE: encoder.step(total).astype(np.float64) * query.releases[0].step}
         state = server.step(state, NoisyTensors(round, tensors, 5))
         expected = sums[: round + 1].sum(axis=0) * query.grid.step * 0.5 * 2.0 / 20
         np.testing.assert_allclose(server.broadcast(state).dense[PARAMETERS][:, 0], expected, atol=1e-6)
