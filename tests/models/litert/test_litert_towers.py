@@ -123,8 +123,8 @@ def test_devices_and_the_simulator_make_the_same_sum() -> None:
         assert expected.any()
         step = algorithm.query(round).releases[0].step
         state = server.step(state, NoisyTensors(round, {RELEASE: expected * step}, USERS))
-    items, targets = trainer.given[1]  # the first user has no examples, and runs nothing
-    # Of nine examples, three cannot be used; the class is 1 of those whose item is drawn beside.
+    items, targets = trainer.given[-3]  # the third of five users, in the last round
+    # Of nine examples, four cannot be used; the class is 1 of those whose item is drawn beside.
     usable = people().targets[[1, 2, 3, 8, 9]]
     assert len(targets) == 5 + 2 * int(usable.sum())
     assert not set(items[5:, 0].tolist()) & set(items[:5, 0].tolist())
