@@ -1,7 +1,7 @@
 """Every combination of algorithm, aggregation, sampling and broadcast that a task can be made with runs to its end.
 
 The services are real programs, whose enclaves can open no file: what one loads late, on any path of any task, fails
-here. All tasks run at once, each in a population and with a device host of its own.
+here. As many tasks as an enclave has populations run at once, each with a device host of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.local.processes import Services
 from odp.transport.logs import Log
 from odp.v1 import server_pb2
+from trusted_aggregator.state.limits import MOST_POPULATIONS
 
 pytestmark = pytest.mark.processes
 
@@ -32,20 +32,26 @@ RUN = [combination for combination in COMBINATIONS if combination.is_distinct]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Combination, server_pb2.TaskStatus]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[Combination, server_pb2.TaskStatus]:
     """The last status of each task, and what failed before."""
-    root = tmp_path_factory.mktemp("combinations")
+    root, statuses = tmp_path_factory.mktemp("combinations"), {}
+    for first in range(0, len(RUN), MOST_POPULATIONS):
+        statuses.update(_finished(RUN[first : first + MOST_POPULATIONS], root / str(first)))
+    return statuses
+
+
+def _finished(combinations: list[Combination], root: Path) -> dict[Combination, server_pb2.TaskStatus]:
     policy = EnclavePolicy(role="aggregator", minimum_cohort=DEVICES)
     with contextlib.ExitStack() as stack:
         services = stack.enter_context(
             Services(root, policy=policy, helper=True, aggregator_options=["--secagg-silent", "60"])
         )
         connection = stack.enter_context(connect(services.server_address, state=root))
-        handles = {one: connection.submit(one.task(services.helper_key)) for one in RUN}
+        handles = {one: connection.submit(one.task(services.helper_key)) for one in combinations}
         for combination, handle in handles.items():
             _until(lambda handle=handle: bool(handle.status().rounds))
             stack.callback(_devices(services, combination).stop)
-        yield {one: _ended(handle) for one, handle in handles.items()}
+        return {one: _ended(handle) for one, handle in handles.items()}
 
 
 def _devices(services: Services, combination: Combination) -> device_runtime.Running:

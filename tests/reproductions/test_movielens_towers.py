@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+
 import numpy as np
 import pytest
 
 import odp
 from odp.datasets.splitting import random_split
 from odp.reproductions.movielens_towers import compare, examples_of
+
+TOWERS = importlib.util.find_spec("keras") is not None
 
 
 def _ratings() -> odp.Ratings:
@@ -56,3 +61,18 @@ def test_the_towers_learn_more_than_the_means_of_persons() -> None:
     assert found.towers > found.without_noise
     assert 0 < found.dpam < 2
     assert set(found.to_json()) >= {"towers", "dpam", "dpam_with_features"}
+
+
+def test_the_command_prints_the_comparison() -> None:
+    from typer.testing import CliRunner
+
+    from odp.cli.main import app
+
+    options = ["--data", "synthetic:n_users=300,n_items=40,ratings_per_user=10", "--rounds", "1", "--delta", "1e-4"]
+    result = CliRunner().invoke(app, ["reproduce", "two-tower", *options, "--json"])
+    if not TOWERS:
+        assert "pip install 'odp[keras]'" in str(result.exception)
+        return
+    assert result.exit_code == 0, result.output
+    assert "DPAM with public item features" in result.output
+    assert 0.0 < json.loads(result.stdout.splitlines()[-1])["towers"] < 10.0
