@@ -11,13 +11,17 @@ from odp.v1 import common_pb2
 
 
 def sampled(definitions: Iterable[common_pb2.TaskDefinition]) -> tuple[common_pb2.TaskDefinition, ...]:
-    """Of tasks without sampling, those that can have it, with it.
+    """Of tasks without sampling, those that can have it, with it: one per kind of query, as accounting takes long.
 
     Their noise stays: it is more than the draw needs, but the exact amount takes seconds to find.
     """
     found = []
+    kinds: set[tuple[str | None, type]] = set()
     for definition in definitions:
-        if mode_of(definition.cohort).samples and isinstance(algorithm_for(definition).query(0), SampledQuery):
+        query = algorithm_for(definition).query(0)
+        kind = (definition.WhichOneof("local_data"), type(query))
+        if mode_of(definition.cohort).samples and isinstance(query, SampledQuery) and kind not in kinds:
+            kinds.add(kind)
             copy = common_pb2.TaskDefinition()
             copy.CopyFrom(definition)
             copy.cohort.enclave_poisson.CopyFrom(

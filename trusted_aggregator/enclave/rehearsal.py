@@ -7,6 +7,7 @@ a task can be made with: each algorithm, way to aggregate and way to sample, and
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
@@ -78,6 +79,7 @@ def rehearse_sampling() -> None:
     _account((*unsampled, *drawn))
 
 
+@functools.cache
 def _unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
     rehearsals = (part_of(training, "rehearsal") for training in TABLE)
     return tuple(

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from odp.aggregation.table import ENCLAVE, SECAGG
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.federated.rehearsal import aggregated_by, published_by
+from odp.privacy.matrix.blt import BITS
 from odp.v1 import common_pb2
 
 
 def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
     """One task per way through the aggregator's enclave; ``aggregations`` has the fewest contributions of each."""
-    ways = {name: clients for name, clients in aggregations.items() if name != SECAGG}
-    return (
-        *aggregated_by(DPFTRL(rounds=2, bands=2), ways, fewer_bits=False),
-        *aggregated_by(DPFTRL(rounds=2, mechanism="tree"), ways, fewer_bits=False),
-        *aggregated_by(DPFTRL(rounds=2, mechanism="blt"), {ENCLAVE: aggregations[ENCLAVE]}, fewer_bits=False),
-    )
+    ways = {name: aggregations[name] for name in (ENCLAVE, *aggregations) if name != SECAGG}
+    trees = aggregated_by(DPFTRL(rounds=2, mechanism="tree"), ways)
+    return (*trees, *map(_banded, trees), _buffered(trees[0]))
 
 
 def published() -> tuple[common_pb2.TaskDefinition, ...]:
@@ -28,3 +26,22 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
         stream.most = stream.separation = 1
         stream.tree.SetInParent()
     return definitions
+
+
+def _banded(tree: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
+    """The task with another encoder of the same noise; the best one takes a second to find."""
+    changed = common_pb2.TaskDefinition()
+    changed.CopyFrom(tree)
+    changed.dpftrl.stream.banded.bits = 1
+    changed.dpftrl.stream.banded.coefficients.extend((2, 1))
+    return changed
+
+
+def _buffered(tree: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
+    changed = common_pb2.TaskDefinition()
+    changed.CopyFrom(tree)
+    half = 1 << (BITS - 1)
+    changed.dpftrl.stream.buffered.scales.append(half)
+    changed.dpftrl.stream.buffered.decays.append(half)
+    changed.dpftrl.blocks[0].dense.grid_bits -= 8  # its encoded grid is 2^20 finer, and noise has a most of steps
+    return changed

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from odp.aggregation.table import ENCLAVE
 from odp.algorithms.dpsgd.config import DPSGD
 from odp.algorithms.federated.rehearsal import aggregated_by, published_by
 from odp.v1 import common_pb2
 
 
 def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
-    """One task per way through the aggregator's enclave; ``aggregations`` has the fewest contributions of each."""
-    return aggregated_by(DPSGD(rounds=1), aggregations)
+    """One task: an enclave runs DP-SGD as it runs DP-FedAvg, whose package has the ways."""
+    return aggregated_by(DPSGD(rounds=1), {ENCLAVE: aggregations[ENCLAVE]})
 
 
 def published() -> tuple[common_pb2.TaskDefinition, ...]:

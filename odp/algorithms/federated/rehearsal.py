@@ -19,14 +19,15 @@ _FEATURES = 3
 
 
 def aggregated_by(
-    training: FederatedTraining, aggregations: Mapping[str, int], *, fewer_bits: bool = True
+    training: FederatedTraining, aggregations: Mapping[str, int], *, every_way: bool = False
 ) -> tuple[common_pb2.TaskDefinition, ...]:
-    """A task of ``training`` per way of aggregation and upload; ``aggregations`` has the fewest contributions of each.
+    """A task of ``training`` per way of aggregation; ``aggregations`` has the fewest contributions of each.
 
-    ``fewer_bits``: whether the training can have ``upload_bits``.
+    With ``every_way`` also one with ``upload_bits``, and one per further kind of model. An enclave runs the same code
+    for them whatever the training is, so one training has them: each task is time at every start of an enclave.
     """
     ways = [(training, *way) for way in aggregations.items()]
-    if fewer_bits:
+    if every_way:
         few_bits = dataclasses.replace(training, upload_bits=LARGEST_WIDTH)
         ways += [(few_bits, name, clients) for name, clients in aggregations.items() if name == ENCLAVE]
     tasks = tuple(
@@ -34,17 +35,17 @@ def aggregated_by(
             name="rehearsal",
             model=Glm("linear", _FEATURES),
             data=Examples({"x": Tensor((_FEATURES,), -1.0, 1.0)}, label_low=-1.0, label_high=1.0),
-            privacy=UserLevelDP(epsilon=8.0, delta=1e-6),
+            privacy=UserLevelDP(epsilon=0.5, delta=1e-6),
             training=choices,
             cohort=Cohort(minimum=clients, goal=clients, aggregation=name),
         ).definition()
         for choices, name, clients in ways
     )
-    return (*tasks, *_of_networks(tasks[0]))
+    return (*tasks, *_of_networks(tasks[0])) if every_way else tasks
 
 
-def published_by(field: str) -> tuple[common_pb2.TaskDefinition, ...]:
-    """A task whose training is ``field``, made without the accountant and its libraries."""
+def published_by(field: str, *, every_way: bool = False) -> tuple[common_pb2.TaskDefinition, ...]:
+    """A task whose training is ``field``, made without the accountant and its libraries; ``every_way`` as above."""
     definition = common_pb2.TaskDefinition(
         name="rehearsal",
         population="rehearsal",
@@ -63,7 +64,7 @@ def published_by(field: str) -> tuple[common_pb2.TaskDefinition, ...]:
             blocks=[federated_pb2.DenseRounds(rounds=1, dense=dense)],
         )
     )
-    return definition, *_of_networks(definition)
+    return (definition, *_of_networks(definition)) if every_way else (definition,)
 
 
 def _of_networks(definition: common_pb2.TaskDefinition) -> tuple[common_pb2.TaskDefinition, ...]:
