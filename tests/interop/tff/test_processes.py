@@ -98,7 +98,7 @@ def test_five_rounds_agree_to_a_hundred_thousandth(family: str) -> None:
 def test_the_simulator_agrees_up_to_the_grid() -> None:
     data, given = people("multinomial"), task("multinomial", odp.DPFedAvg(rounds=ROUNDS, rate=0.5, batch=4, clip=1.0))
     run = odp.simulate(given, odp.ExamplesSplit(train=data, test=data), seed=5, noise=False)
-    step = Terms.of(given.definition()).grid(0).step
+    step = Terms.of(given.definition()).blocks[0].grid.step
     # Every user rounds by less than a step, and clipping after it moves less than another: in the mean, in each round.
     np.testing.assert_allclose(
         run.model.dense[PARAMETERS][:, 0], in_tff(given, data), rtol=0, atol=1e-5 + ROUNDS * 4 * step
@@ -118,7 +118,7 @@ def test_noise_has_the_size_of_the_task() -> None:
     for round in range(3):
         state = process.next(state, client_datasets(given, silent, round=round)).state
         noise.append(parameters_of(process, state))
-    deviation = terms.grid(0).noise_std * terms.clip / terms.cohort
+    deviation = terms.blocks[0].grid.noise_std * terms.clip / terms.cohort
     # Features are zeros, so noise alone moves the weights.
     steps = np.diff(noise, axis=0)[:, :wide]
     # 1,200 normals: the deviation of their deviation is 1 / sqrt(2400) = 2 %; six of it fail once in 10^9 runs.
