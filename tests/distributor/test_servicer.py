@@ -521,5 +521,6 @@ def test_downloads_beyond_the_queue_are_told_when_to_come_back(
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         refusals += 1
         windows.add(dict(error.trailing_metadata())["odp-retry-ms"])
-    assert (refusals, len(windows)) == (3, 3)
+    assert refusals == 3
+    assert len(windows) > 1  # each is drawn: two may be alike by chance
     assert answers == [model.tables["items"]] * (servicer.MAX_DOWNLOADS + servicer.WAITING_DOWNLOADS)
