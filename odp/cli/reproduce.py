@@ -82,7 +82,7 @@ def two_tower(
 ) -> None:
     """Two towers beside DPAM on MovieLens, at an equal budget and on the same split.
 
-    Needs TensorFlow: pip install 'odp[keras]'. Some four minutes for MovieLens-1M on two cores.
+    Needs TensorFlow, as the extra `keras` installs it. Some four minutes for MovieLens-1M on two cores.
     """
     import importlib.util
 
