@@ -27,7 +27,7 @@ from odp.errors import DataError
 _SYNTHETIC = "synthetic"
 _USER, _TEST = "user", "test"
 _LARGEST_USER = 10**8
-_TESTS = 10  # of examples without tests, one in so many is for tests
+_TESTS = 10  # where a file names no tests, one example in ten is for tests
 
 
 def load_examples(name_or_path: str, terms: DeclaredExamples, *, classes: int | None, seed: int = 1) -> ExamplesSplit:

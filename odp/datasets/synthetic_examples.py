@@ -8,7 +8,7 @@ from odp import _validate
 from odp.datasets.examples import DeclaredExamples, ExamplesSplit, UsersExamples
 from odp.numerics.arrays import Float32Array
 
-_TEST_SHARE = 5  # one test example for so many training examples, of other users
+_TEST_SHARE = 5  # one test example for five training examples, of other users
 _MOST_NUMBERS = 2**31
 
 

@@ -39,7 +39,7 @@ class _Writer(Writer):
         self._reduce = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
 
     def vectors(self, pointer: Any, count: int) -> list[Any]:
-        """Pointers to so many vectors in a row."""
+        """Pointers to that number of vectors in a row."""
         places = [self.at(pointer, v * LANES) for v in range(count)]
         return [self._builder.bitcast(place, self.vector.as_pointer()) for place in places]
 

@@ -34,7 +34,7 @@ _PLACES = (SIDE - POOL) // STRIDE + 1
 #: Numbers of a picture before the whitening.
 RAW = _PLACES * _PLACES * ANGLES
 _PICTURES, _SEED, _FLOOR = 3000, 1, 0.02
-#: Of either sign, of a number of the projection: so few that a network with it is small enough for a task.
+#: Of either sign, of a number of the projection: few enough for the network to fit in a task.
 _LEVELS = 16
 _BLOCK = 256  # pictures whose gradients stay in the processor's cache
 

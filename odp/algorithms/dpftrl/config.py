@@ -48,7 +48,7 @@ class DPFTRL(FederatedTraining):
       max_participations: of a device; None is what the separation leaves.
       mechanism: "banded", "tree" or "blt". A banded matrix has the least noise where ``bands`` is near
         ``min_separation``; "blt" keeps little where that is large; "tree" is the simplest.
-      bands: of "banded": the aggregator keeps the sums of so many rounds but one. None is ``min_separation``, at most
+      bands: of "banded": the aggregator keeps the sums of one round less than that. None is ``min_separation``, at most
         16.
       buffers: of "blt".
 

@@ -102,7 +102,7 @@ class _Rows:
 
 
 def _blocks(offsets: Int64Array, *, users: int, examples: int) -> list[tuple[int, int]]:
-    """Consecutive users as (first, one after the last), of at most so many examples unless one user has more."""
+    """Consecutive users as (first, one after the last), of at most ``examples`` unless one user has more."""
     first, found = 0, []
     while first < len(offsets) - 1:
         fitting = int(np.searchsorted(offsets, offsets[first] + examples, side="right")) - 1

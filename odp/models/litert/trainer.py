@@ -19,7 +19,7 @@ class ProgramTrainer(Protocol):
     """Trains programs; thread-safe."""
 
     def require(self, program: Program, *, most_examples: int) -> None:
-        """Returns if it can run the program on so many examples: a function of public facts alone.
+        """Returns if it can run the program on that number of examples: a function of public facts alone.
 
         Raises:
           ConfigurationError: it cannot, whatever the examples are.

@@ -146,7 +146,7 @@ def digest_of(kind: str, bits: int, numbers: Sequence[Int64Array]) -> bytes:
 
 
 def require_size(size: int) -> None:
-    """Raises ConfigurationError unless sums can have so many numbers."""
+    """Raises ConfigurationError unless sums can have that many numbers."""
     _validate.integer(low=1, high=MOST_SIZE, size=size)
 
 

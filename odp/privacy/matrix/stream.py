@@ -72,7 +72,7 @@ class Stream:
 
         Raises:
             ConfigurationError: as the class.
-            PrivacyError: so many numbers are noised that sampling the noise uses up delta.
+            PrivacyError: too many numbers are noised: sampling the noise alone uses up delta.
         """
         encoding.require_size(size)
         _validate.positive(clip=clip, step=step)
