@@ -46,7 +46,8 @@ test-all: $(VENV)/dev ## Run all tests, in about half an hour
 	$(PYTEST) $(ARGS)
 
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
-	$(VENV)-keras/bin/python -m pytest tests/models/litert tests/reproductions tests/e2e/test_federated_network.py $(ARGS)
+	$(VENV)-keras/bin/python -m pytest tests/models/litert tests/reproductions \
+		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py $(ARGS)
 
 # TensorFlow Federated runs on Python 3.11 alone, beside packages that the core library does not want everywhere.
 TFF_PYTHON ?= python3.11
