@@ -28,6 +28,7 @@ _SURE = np.float32(87.0)  # a logistic mean beyond it is 0 or 1 in float32
 _LOWEST, _LOG2_E = np.float32(-87.0), np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _T3, _T4, _T5, _T6, _T7 = (np.float32(1.0 / n) for n in (6, 24, 120, 720, 5040))
+_LINE = 16  # numbers of a cache line
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 
 
@@ -110,6 +111,21 @@ def _moves(
             biases[o] += z[e * outputs + o]
 
 
+@numba.njit(nogil=True, cache=True)
+def _aligned(numbers: int) -> Any:
+    """Zeros float32 [numbers] from the start of a cache line on: vectors across two lines cost a fifth of the work."""
+    spare = np.zeros(numbers + _LINE, dtype=np.float32)
+    begin = (-spare.ctypes.data % (4 * _LINE)) // 4
+    return spare[begin : begin + numbers]
+
+
+@numba.njit(nogil=True, cache=True)
+def _copy(values: Any, into: Any) -> None:
+    """An assignment of the whole array takes three times as long."""
+    for j in range(len(values)):
+        into[j] = values[j]
+
+
 @numba.njit(nogil=True, cache=True, fastmath=_FUSED)
 def _gather(features: Any, chosen: Any, count: int, scale: Any, width: int, into: Any) -> None:
     size = features.shape[1]
@@ -157,24 +173,24 @@ def differences(
     width = (size + LANES - 1) // LANES * LANES
     weights = outputs * size
     direct = len(flat) > 0
-    first = np.zeros(outputs * width, dtype=np.float32)
+    first = _aligned(outputs * width)
     for o in range(outputs):
         first[o * width : o * width + size] = start[o * size : (o + 1) * size]
     first_biases = start[weights:]
-    w, biases = first.copy(), first_biases.copy()
+    w, biases = _aligned(outputs * width), first_biases.copy()
     room = 1
     for user in range(len(seeds)):
         room = max(room, offsets[user + 1] - offsets[user])
     batch = min(batch, room)
     order, chosen, places = np.empty(room, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
     z, powers = np.zeros(batch * outputs, dtype=np.float32), np.zeros(batch * outputs, dtype=np.int32)
-    copied = np.zeros(1 if direct else batch * width, dtype=np.float32)
+    copied = _aligned(1 if direct else batch * width)
     pull = np.float32(rate * proximal)
     for user in range(len(seeds)):
         held = offsets[user + 1] - offsets[user]
         taken = min(held, most)
-        w[:] = first
-        biases[:] = first_biases
+        _copy(first, w)
+        _copy(first_biases, biases)
         stream = splitmix64(splitmix64(seeds[user]) ^ np.uint64(round))
         for epoch in range(epochs):
             if shuffle:
