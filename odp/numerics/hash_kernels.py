@@ -7,15 +7,15 @@ from typing import Any
 import numba
 import numpy as np
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+SHIFTS = _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
 def splitmix64(number: Any) -> Any:
     """``odp.crypto.keyed_hash.splitmix64`` of one uint64."""
-    mixed = number + _GOLDEN
-    mixed = (mixed ^ (mixed >> _S30)) * _FIRST
-    mixed = (mixed ^ (mixed >> _S27)) * _SECOND
+    mixed = number + GOLDEN
+    mixed = (mixed ^ (mixed >> _S30)) * FIRST
+    mixed = (mixed ^ (mixed >> _S27)) * SECOND
     return mixed ^ (mixed >> _S31)

@@ -11,31 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from odp.numerics.hash_kernels import splitmix64
+from odp.numerics.row_kernels import add_row, round_number, round_row, squares
 from odp.numerics.row_squares import LANES
-
-_S11 = np.uint64(11)
-_UNIT = 2.0**-53
-
-
-@numba.njit(nogil=True, cache=True)
-def _squares(values: Any, lanes: Any) -> Any:
-    """``odp.numerics.row_squares.row_squares`` of one row."""
-    for lane in range(LANES):
-        lanes[lane] = 0.0
-    whole = len(values) // LANES * LANES
-    for start in range(0, whole, LANES):
-        part = values[start : start + LANES]
-        for lane in range(LANES):
-            value = np.float64(part[lane])
-            lanes[lane] += value * value
-    for place in range(whole, len(values)):
-        value = np.float64(values[place])
-        lanes[place - whole] += value * value
-    total = lanes[0]
-    for lane in range(1, LANES):
-        total += lanes[lane]
-    return total
 
 
 @numba.njit(nogil=True, cache=True)
@@ -54,27 +31,21 @@ def add_rounded(
       hashes: uint64 [numbers], of the places.
     """
     size, numbers = moved.shape[1], len(total)
-    values, lanes = np.zeros(numbers), np.zeros(LANES)
+    values, lanes = np.zeros(numbers, dtype=np.int32), np.zeros(LANES)
     for user in range(len(moved)):
-        row, stream = moved[user], streams[user]
-        length = np.sqrt(_squares(row, lanes))
+        row, stream, last = moved[user], streams[user], 0.0
+        length = np.sqrt(squares(row, 1.0, 0.0, lanes))
         if not np.isfinite(length):
             return False
-        divisor = max(length, clip)
-        for place in range(size):
-            values[place] = np.float64(row[place]) / divisor
+        scale = 1.0 / max(length, clip)
         if numbers > size:
-            values[size] = 0.0 if length <= 0.0 else half if length <= clip else -half
-        longer = np.sqrt(_squares(values, lanes))
+            last = 0.0 if length <= 0.0 else half if length <= clip else -half
+        longer = np.sqrt(squares(row, scale, last, lanes))
         factor = min(1.0, bound / max(longer, bound)) / step
-        for place in range(numbers):
-            hashed = splitmix64(stream ^ hashes[place]) >> _S11
-            values[place] = np.floor(values[place] * factor + np.float64(np.int64(hashed)) * _UNIT)
-        squares = _squares(values, lanes)
-        if squares > limit:
-            shorter = units / np.sqrt(squares)
-            for place in range(numbers):
-                values[place] = np.trunc(values[place] * shorter)
-        for place in range(numbers):
-            total[place] += values[place]
+        total_squares = round_row(row, scale, factor, stream, hashes, values, lanes)
+        if numbers > size:
+            rounded = round_number(last * factor, stream, hashes[size])
+            values[size] = np.int32(rounded)
+            total_squares += rounded * rounded
+        add_row(values, units / np.sqrt(total_squares) if total_squares > limit else 1.0, total)
     return True

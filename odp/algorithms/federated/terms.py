@@ -137,7 +137,7 @@ class Terms:
         """
         values = moved.astype(np.float64)
         lengths = np.sqrt(row_squares(values))
-        values /= np.maximum(lengths, clip)[:, None]
+        values *= (1.0 / np.maximum(lengths, clip))[:, None]
         if self.adaptive is None:
             return values
         half = self.adaptive.weight / 2.0
