@@ -29,7 +29,7 @@ from odp.datasets import load
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceError
 from odp.local.processes import Child, Services
-from odp.transport.service import stop_event
+from odp.transport.stopping import stop_event
 from odp.v1 import server_pb2
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ from odp.transparency.proofs import LogGuard
 from odp.transport.backpressure import Patience
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log
-from odp.transport.service import stop_event
 from odp.transport.state_folder import StateFolder
+from odp.transport.stopping import stop_event
 
 ROLE = "devices"
 #: What this host's devices saw of the transparency log.

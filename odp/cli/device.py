@@ -99,7 +99,7 @@ def run(
     from device_runtime import Conditions, Config, Limits, start
     from device_runtime.store.retention import Retention
     from odp.local.foreground import parent_watch
-    from odp.transport.service import stop_event
+    from odp.transport.stopping import stop_event
 
     stop = stop_event()
     if with_parent:

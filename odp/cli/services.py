@@ -300,7 +300,7 @@ def up(
     from odp.local.processes import AdmissionRule, ListenAddresses, Services
     from odp.local.supervising import Supervisor
     from odp.transport.channel import parse_address
-    from odp.transport.service import stop_event
+    from odp.transport.stopping import stop_event
 
     host, port = parse_address(listen)
     ports = {"server": port, "distributor": port + 1, "aggregator": port + 2} if port else {}

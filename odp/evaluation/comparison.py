@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from odp.evaluation.baselines import Baselines
-from odp.evaluation.spending import Spend
+if TYPE_CHECKING:
+    from odp.evaluation.baselines import Baselines
+    from odp.evaluation.spending import Spend
 
 
 def comparison_table(baselines: Baselines, model_rmse: float, epsilon: float, delta: float) -> Table:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from odp.errors import StateError
 from odp.transport.running import Running
-from odp.transport.service import stop_event
 from odp.transport.state_folder import state_errors, write_atomically
+from odp.transport.stopping import stop_event
 
 
 def parent_watch(stop: threading.Event) -> None:

@@ -7,7 +7,7 @@ import threading
 
 from odp.errors import StateError
 from odp.transport.logs import Log
-from odp.transport.service import stop_event
+from odp.transport.stopping import stop_event
 
 _POLL_SECONDS = 0.2
 

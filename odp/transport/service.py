@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -36,7 +35,6 @@ __all__ = [
     "answers",
     "serve",
     "servicer",
-    "stop_event",
 ]
 
 _GRACE_SECONDS = 5.0
@@ -152,14 +150,6 @@ class _Registry:
 
 def _on_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
     return asyncio.run_coroutine_threadsafe(coroutine, event_loop()).result()
-
-
-def stop_event() -> threading.Event:
-    """An event that SIGINT and SIGTERM set; call from the main thread."""
-    event = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: event.set())
-    return event
 
 
 def answers(log: Log) -> Callable[[_Method], _Method]:
