@@ -11,13 +11,14 @@ from typing import Any
 import numba
 import numpy as np
 
+from odp.numerics.hash_kernels import splitmix64
 from odp.numerics.row_kernels import add_row, round_number, round_row, squares
 from odp.numerics.row_squares import LANES
 
 
 @numba.njit(nogil=True, cache=True)
 def add_rounded(
-    moved: Any, clip: float, half: float, bound: float, step: float, units: float, limit: float, streams: Any,
+    moved: Any, clip: float, half: float, bound: float, step: float, units: float, limit: float, seeds: Any, round: int,
     hashes: Any, total: Any,
 ) -> bool:  # fmt: skip
     """Adds to ``total`` float64 [numbers] what users send of ``moved`` float32 [users, size]; False where not finite.
@@ -27,13 +28,14 @@ def add_rounded(
       half: of the last number, which says whether a norm is within the clip norm; there is none where ``numbers`` is
         ``size``.
       bound, step, units, limit: of the grid.
-      streams: uint64 [users], of user and round.
+      seeds: uint64 [users].
       hashes: uint64 [numbers], of the places.
     """
     size, numbers = moved.shape[1], len(total)
     values, lanes = np.zeros(numbers, dtype=np.int32), np.zeros(LANES)
     for user in range(len(moved)):
-        row, stream, last = moved[user], streams[user], 0.0
+        row, last = moved[user], 0.0
+        stream = splitmix64(splitmix64(seeds[user]) ^ np.uint64(round))
         length = np.sqrt(squares(row, 1.0, 0.0, lanes))
         if not np.isfinite(length):
             return False

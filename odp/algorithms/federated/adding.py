@@ -37,11 +37,9 @@ def add_contributions(
     from odp.algorithms.dense import grid_kernels
 
     grid = upload.grid
-    with np.errstate(over="ignore"):
-        streams = splitmix64(splitmix64(seeds) ^ np.uint64(upload.round))
     half = 0.0 if terms.adaptive is None else terms.adaptive.weight / 2.0
     finite = grid_kernels.add_rounded(
-        moved, clip, half, grid.clip, grid.step, float(grid.units), float(grid.limit), streams,
+        moved, clip, half, grid.clip, grid.step, float(grid.units), float(grid.limit), seeds, upload.round,
         _places(grid.size), total,
     )  # fmt: skip
     if not finite:

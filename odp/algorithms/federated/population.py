@@ -15,7 +15,7 @@ from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
 from odp.wire.model import ModelVersion
 
-_NUMBERS = 2**17  # of a block of differences: it stays in the processor's cache
+_NUMBERS = 2**18  # of a block of differences: it stays in the processor's cache
 
 
 class FederatedPopulation:
