@@ -1,4 +1,4 @@
-"""``odp.models.glm.training`` for many users at once: with numba in machine code, without it one after the other."""
+"""``odp.models.glm.training`` for many users at once: with numba in machine code, without it in batched products."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
+from odp.models.glm import stacked
 from odp.models.glm.shape import Family, Glm
-from odp.models.glm.training import difference
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array
 
@@ -49,9 +49,7 @@ def differences(
     if found.shape != (len(seeds), shape.size) or found.dtype != np.float32:
         raise DataError(f"Expected out to be float32 [{len(seeds)}, {shape.size}]")
     if not _compiled():
-        for place, seed in enumerate(seeds):
-            own = examples.of(first + place)
-            found[place] = difference(shape, start, *own, training, seed=int(seed), round=round)
+        stacked.differences(shape, start, examples, training, seeds=seeds, round=round, first=first, out=found)
         return found
     from odp.models.glm import kernels
     from odp.numerics.float32_tiles import LANES
