@@ -28,7 +28,8 @@ from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.registry import algorithm_for
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.models.glm.population import add_clipped, differences
 from odp.models.local_training import LocalTraining

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from odp.isolated import IsolatedService
     from odp.models.events import Events
     from odp.models.example_columns import ExampleColumns
-    from odp.models.examples import Examples, Tensor
+    from odp.models.examples import Examples
+    from odp.models.features import Category, Tensor, Text
     from odp.models.glm import Glm
     from odp.models.litert.keras_model import KerasModel
     from odp.models.litert.two_tower import TwoTower
@@ -67,7 +68,9 @@ _HOME = {
     "ExamplesSplit": "odp.datasets.examples",
     "UsersExamples": "odp.datasets.examples",
     "Glm": "odp.models.glm",
-    "Tensor": "odp.models.examples",
+    "Category": "odp.models.features",
+    "Tensor": "odp.models.features",
+    "Text": "odp.models.features",
     "Events": "odp.models.events",
     "Cohort": "odp.task",
     "Connection": "odp.client",
@@ -105,6 +108,7 @@ __all__ = [
     "AttestationError",
     "Broadcast",
     "BudgetExceeded",
+    "Category",
     "Cohort",
     "ConfigurationError",
     "Connection",
@@ -140,6 +144,7 @@ __all__ = [
     "Table",
     "Task",
     "Tensor",
+    "Text",
     "TwoTower",
     "UserLevelDP",
     "UsersExamples",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import re
 import tomllib
 import typing
@@ -28,7 +29,8 @@ from odp.algorithms.statistics.task import Statistics
 from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.events import Events
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import KINDS, Feature
 from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.task import Cohort, Question, Task, UserLevelDP
@@ -221,7 +223,7 @@ def _build(
         if isinstance(values.get("events"), dict):
             values["events"] = Events(**values["events"])
         if isinstance(values.get("features"), dict):
-            values["features"] = {name: _tensor(name, one) for name, one in values["features"].items()}
+            values["features"] = {name: _feature(name, one) for name, one in values["features"].items()}
         return cls(**values, **shared)
     except TypeError as error:
         missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name in names]
@@ -238,10 +240,18 @@ def _build(
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}") from error
 
 
-def _tensor(name: str, given: Any) -> Tensor:
+def _feature(name: str, given: Any) -> Feature:
     if not isinstance(given, dict):
-        raise ConfigurationError(f"Expected features to have a table of shape, low and high for {name!r}")
-    return Tensor(**given)
+        raise ConfigurationError(
+            f"Expected features to have a table for {name!r}: of shape, low and high, or of a kind and what it has"
+        )
+    kind = given.get("kind", next(iter(KINDS)))
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigurationError(
+            f"Expected features to be of kinds that are known: {name!r} has kind {kind!r}{nearest(kind, KINDS)}; "
+            f"valid: {', '.join(KINDS)}"
+        )
+    return KINDS[kind](**{key: value for key, value in given.items() if key != "kind"})
 
 
 def _with_features(content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
@@ -318,11 +328,13 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        # JSON's escapes are TOML's; TOML has one control character more to escape.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, enum.Enum):
         return _toml(value.value)
-    if isinstance(value, Tensor):
-        return _toml(vars(value))
+    for kind, feature in KINDS.items():
+        if isinstance(value, feature):
+            return _toml({"kind": kind, **vars(value)})
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_toml(str(name))} = {_toml(one)}" for name, one in value.items()) + " }"
     if isinstance(value, tuple):

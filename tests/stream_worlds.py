@@ -8,7 +8,8 @@ import numpy as np
 from worlds import conftest_of
 
 from odp.algorithms.dpftrl.config import DPFTRL
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.numerics.arrays import Int64Array
 from odp.task import Cohort, Task, UserLevelDP

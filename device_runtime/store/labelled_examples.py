@@ -1,8 +1,9 @@
-"""Labelled examples in a store: rows of tensors by name, in a namespace per service.
+"""Labelled examples in a store: rows of tensors and texts by name, in a namespace per service.
 
-A row is one example, its numbers as bytes with their own type: an image of 28 x 28 bytes takes 784 bytes. Beside them
-lies the *layout*: name, type and shape of each column, in the order of the bytes. Rows of different layouts may share a
-namespace; a task reads those that have its label and all of its features.
+A row is one example, its numbers as bytes with their own type: an image of 28 x 28 bytes takes 784 bytes. Text is
+UTF-8, and takes as many bytes as the longest text that was added with it. Beside them lies the *layout*: name, type and
+shape of each column, in the order of the bytes. Rows of different layouts may share a namespace; a task reads those
+that have its label and all of its features.
 
 Examples of no service are what a device was given when it was set up.
 """
@@ -26,6 +27,7 @@ from odp.algorithms.seam import LocalRows
 from odp.errors import DataError
 from odp.models.example_columns import checked_columns
 from odp.models.examples import service_of
+from odp.models.features import Feature
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ class _Column:
         return self.start + self.type.itemsize * math.prod(self.shape)
 
     def of(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """The column [n, *shape] of rows of bytes uint8 [n, size]."""
-        return np.ascontiguousarray(rows[:, self.start : self.end]).view(self.type).reshape(len(rows), *self.shape)
+        """The column [n, *shape] of rows of bytes uint8 [n, size]; text as text."""
+        stored = np.ascontiguousarray(rows[:, self.start : self.end]).view(self.type).reshape(len(rows), *self.shape)
+        return np.char.decode(stored, "utf-8") if self.type.kind == "S" else stored
 
 
 class LabelledExamples:
@@ -57,17 +60,17 @@ class LabelledExamples:
         """Adds examples in one transaction; returns their number.
 
         Args:
-          columns: numbers [n, ..] by name: features, and what tasks may have as their label.
+          columns: numbers [n, ..] or text [n] by name: features, and what tasks may have as their label.
           time: when they were made, seconds since the epoch.
 
         Raises:
           ConfigurationError: a column's name is no name.
-          DataError: columns are no numbers or differ in length; or an example, the namespace or the file would be too
-            large; nothing was added.
+          DataError: columns are neither numbers nor text, or differ in length; or an example, the namespace or the file
+            would be too large; nothing was added.
           StateError: the store cannot be written.
         """
         _validate.finite(time=time)
-        numbers = checked_columns(columns)
+        numbers = {name: _bytes(name, column) for name, column in checked_columns(columns).items()}
         count = len(next(iter(numbers.values())))
         if not count:
             return 0
@@ -99,10 +102,11 @@ class LabelledExamples:
         row = self._database.one("SELECT count(*) FROM examples WHERE service = ?", (self._service,))
         return 0 if row is None else int(row[0])
 
-    def read(self, features: Mapping[str, tuple[int, ...]], *, label: str) -> LocalRows:
-        """The examples that have all of ``features`` in these shapes, and ``label`` as one number: oldest first.
+    def read(self, features: Mapping[str, Feature], *, label: str) -> LocalRows:
+        """The examples that have columns for all of ``features``, and ``label`` as one number: oldest first.
 
-        Columns have the types in which they were stored; numbers of any size, also such that are none.
+        Tensors have the types in which they were stored; numbers of any size, also such that are none. Names and text
+        become numbers (``odp.models.features``).
 
         Raises:
           StateError: the store cannot be read.
@@ -110,16 +114,23 @@ class LabelledExamples:
         stored = self._database.all(
             "SELECT layout, data FROM examples WHERE service = ? ORDER BY time, id", (self._service,)
         )
-        wanted = {**features, label: ()}
+        wanted: dict[str, tuple[int, ...]] = {name: tuple(one.shape) for name, one in features.items()} | {label: ()}
         places: dict[str, list[int]] = {}
         for place, (layout, _) in enumerate(stored):
             places.setdefault(layout, []).append(place)
         parts: list[tuple[list[int], dict[str, npt.NDArray[Any]]]] = []
         for layout, own in places.items():
             columns, size = _columns(layout)
-            if all(name in columns and columns[name].shape == shape for name, shape in wanted.items()):
-                rows = np.frombuffer(b"".join(stored[place][1] for place in own), dtype=np.uint8).reshape(-1, size)
-                parts.append((own, {name: columns[name].of(rows) for name in wanted}))
+            if not columns.keys() >= wanted.keys() or columns[label].shape or columns[label].type.kind == "S":
+                continue
+            rows = np.frombuffer(b"".join(stored[place][1] for place in own), dtype=np.uint8).reshape(-1, size)
+            part: dict[str, npt.NDArray[Any]] = {label: columns[label].of(rows)}
+            for name, feature in features.items():
+                numbers = feature.numbers(columns[name].of(rows))
+                if numbers is not None:
+                    part[name] = numbers
+            if part.keys() == wanted.keys():
+                parts.append((own, part))
         order = np.argsort(np.array([place for own, _ in parts for place in own], dtype=np.int64))
         found = {name: _joined([part[name] for _, part in parts], shape)[order] for name, shape in wanted.items()}
         values = found.pop(label).astype(np.float64)
@@ -149,6 +160,17 @@ def examples_of(database: Database, table: str, bounds: Bounds | None = None) ->
     return LabelledExamples(database, service_of(table), Bounds() if bounds is None else bounds)
 
 
+def _bytes(name: str, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Text as UTF-8 [n]; numbers as they are. Raises DataError where text is none that UTF-8 has."""
+    if column.dtype.kind != "U":
+        return column
+    try:
+        encoded: npt.NDArray[Any] = np.char.encode(column, "utf-8")
+    except UnicodeEncodeError:
+        raise DataError(f"Expected column {name!r} of the examples to be text without lone surrogates") from None
+    return encoded
+
+
 def _columns(layout: str) -> tuple[dict[str, _Column], int]:
     """The columns of a layout, and the bytes of a row."""
     columns: dict[str, _Column] = {}
@@ -165,6 +187,8 @@ def _joined(parts: list[npt.NDArray[Any]], shape: tuple[int, ...]) -> npt.NDArra
 
 def _exported(column: _Column, rows: npt.NDArray[np.uint8]) -> Any:
     numbers = column.of(rows)[0]
+    if column.type.kind == "S":
+        return str(numbers)
     if column.shape:
         data = base64.b64encode(numbers.tobytes()).decode()
         return {"type": column.type.str, "shape": list(column.shape), "base64": data}

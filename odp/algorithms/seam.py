@@ -36,6 +36,7 @@ from odp.wire.encoding import Encoding
 from odp.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
+    from odp.models.features import Feature
     from odp.models.litert.trainer import ProgramTrainer
     from odp.privacy.events import StreamRelease
     from odp.privacy.matrix.encoding import Encoder
@@ -82,7 +83,7 @@ class LocalTable:
       table: of the store, as the definition names it: one of ``own``, or ``events.SERVICE`` with ``events``.
       own: the tables that the algorithm can read beside those of events.
       events: how rows are made of a service's events; None for another table.
-      features: of labelled examples, the shape of each feature; none for rows of (item, value).
+      features: of labelled examples, what each feature is; none for rows of (item, value).
       label: of labelled examples, the column that is a row's value; "" for rows of (item, value).
     """
 
@@ -90,7 +91,7 @@ class LocalTable:
     table: str
     own: frozenset[str]
     events: EventsTerms | None
-    features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    features: Mapping[str, Feature] = field(default_factory=dict)
     label: str = ""
 
 

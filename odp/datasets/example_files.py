@@ -3,7 +3,7 @@
 =====================================  =======================================================================
 ``"synthetic"``                        invented examples, no download
 ``"synthetic:n_users=50,seed=3"``      the same with arguments of ``synthetic_examples``
-``"file.npz"``                         arrays of equal length n: one per feature [n, *shape], the label [n],
+``"file.npz"``                         arrays of equal length n: one per feature [n, *shape] or text [n], the label [n],
                                        ``user`` [n] whole numbers from 0; ``test`` bool [n] if there are test
                                        examples: else a tenth, drawn at random, is for tests
 =====================================  =======================================================================
@@ -66,12 +66,17 @@ def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
     for name in wanted:
         if name not in found:
             raise DataError(f"{path}: the array {name!r} is missing; a file has {', '.join(wanted)}")
-        if found[name].dtype.kind not in "biuf":
+        if found[name].dtype.kind not in ("biufU" if name in terms.features else "biuf"):
             raise DataError(f"{path}: expected {name!r} to be numbers (got {found[name].dtype})")
     users = found[_USER]
     count = users.size
-    shapes: Mapping[str, tuple[int, ...]] = {name: tuple(tensor.shape) for name, tensor in terms.features.items()}
+    for name, feature in terms.features.items():
+        numbers = feature.numbers(found[name]) if found[name].ndim else None
+        found[name] = found[name] if numbers is None else numbers
+    shapes: Mapping[str, tuple[int, ...]] = {name: tuple(feature.shape) for name, feature in terms.features.items()}
     for name, array in found.items():
+        if array.dtype.kind == "U":
+            raise DataError(f"{path}: expected {name!r} to be numbers, as the task declares it (got {array.dtype})")
         if array.shape != (count, *shapes.get(name, ())):
             raise DataError(
                 f"{path}: expected {name!r} to be of shape {[count, *shapes.get(name, ())]} (got {list(array.shape)})"

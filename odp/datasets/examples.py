@@ -13,8 +13,8 @@ from odp.errors import DataError
 from odp.numerics.arrays import Float32Array, Int64Array
 
 
-class DeclaredTensor(Protocol):
-    """A feature as a task declares it; see ``odp.models.examples.Tensor``."""
+class DeclaredFeature(Protocol):
+    """A feature as a task declares it; see ``odp.models.features``."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -26,14 +26,12 @@ class DeclaredTensor(Protocol):
         """Numbers of one example."""
         ...
 
-    @property
-    def low(self) -> float:
-        """The least number."""
+    def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+        """Numbers [n, *shape] of a column of numbers or text; None where it is not of this feature."""
         ...
 
-    @property
-    def high(self) -> float:
-        """The largest number."""
+    def spread(self, part: Float32Array) -> None:
+        """Spreads numbers [n, size] from -1 to 1 over what the feature may be, in place."""
         ...
 
 
@@ -41,7 +39,7 @@ class DeclaredExamples(Protocol):
     """What a task declares of its examples; see ``odp.models.examples.ExamplesTerms``."""
 
     @property
-    def features(self) -> Mapping[str, DeclaredTensor]:
+    def features(self) -> Mapping[str, DeclaredFeature]:
         """In the order in which a model reads them."""
         ...
 

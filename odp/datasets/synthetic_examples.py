@@ -23,7 +23,7 @@ def synthetic_examples(
 ) -> ExamplesSplit:
     """Examples whose label a linear rule knows nine times in ten.
 
-    Features are uniform in their range.
+    Features are uniform in their range, categories and tokens among all of them.
 
     Args:
       terms: shapes and ranges.
@@ -68,11 +68,9 @@ def _drawn(
         wanted = (low + high) / 2 + (high - low) / 4 * np.where(known, scores[:, 0], generator.normal(size=examples))
         labels = np.clip(wanted, low, high).astype(np.float32)
     start = 0
-    for tensor in terms.features.values():
-        part = spread[:, start : start + tensor.size]
-        part *= np.float32((tensor.high - tensor.low) / 2)
-        part += np.float32((tensor.high + tensor.low) / 2)
-        start += tensor.size
+    for feature in terms.features.values():
+        feature.spread(spread[:, start : start + feature.size])
+        start += feature.size
     return spread, labels
 
 

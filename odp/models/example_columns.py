@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import DataError
-from odp.models.examples import MOST_AXES, Examples
+from odp.models.examples import Examples
+from odp.models.features import MOST_AXES, described
 from odp.numerics.arrays import Int64Array
 
 if TYPE_CHECKING:
@@ -28,17 +29,18 @@ MOST_COLUMNS = 128
 #: Of a file, the array that says whose each example is.
 USER = "user"
 
-_KINDS = "biuf"
+_NUMBERS, _TEXT = "biuf", "U"
 
 
 def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
-    """Columns of examples [n, ..] as arrays of truth values, whole numbers or floats, in the order of their names.
+    """Columns of examples [n, ..] as arrays of truth values, whole numbers, floats or text, in order of their names.
 
-    Floats of 64 bits become float32, as which models read them; beyond its range they become infinite.
+    Text has one string per example; null characters at its end are dropped. Floats of 64 bits become float32, as which
+    models read them; beyond its range they become infinite.
 
     Raises:
       ConfigurationError: a column's name is no name.
-      DataError: there is no column, or there are too many; one holds no numbers; or they differ in length.
+      DataError: there is no column, or there are too many; one holds neither numbers nor text; or lengths differ.
     """
     if not isinstance(columns, Mapping):
         raise DataError(f"Expected the columns of examples by name, got a {type(columns).__name__}")
@@ -52,10 +54,11 @@ def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArr
             numbers = np.asarray(columns[name])
         except ValueError:  # rows of different lengths
             numbers = np.empty(0, dtype=object)
-        if numbers.dtype.kind not in _KINDS or not 1 <= numbers.ndim <= MOST_AXES + 1 or 0 in numbers.shape[1:]:
+        axes = {**dict.fromkeys(_NUMBERS, MOST_AXES), _TEXT: 0}.get(numbers.dtype.kind)
+        if axes is None or not 1 <= numbers.ndim <= axes + 1 or 0 in numbers.shape[1:]:
             raise DataError(
                 f"Expected column {name!r} of the examples to be an array of numbers, with one entry per example and "
-                f"at most {MOST_AXES} further axes, none of them empty"
+                f"at most {MOST_AXES} further axes, none of them empty; or a list of one text per example"
             )
         if numbers.dtype.kind == "f":
             with np.errstate(over="ignore"):
@@ -72,7 +75,7 @@ class ExampleColumns:
     """Labelled examples of many users; treat the arrays as read-only.
 
     Attributes:
-      columns: numbers [n, ..] by name: features and labels.
+      columns: numbers [n, ..] or text [n] by name: features and labels.
       rows: int64 [k], the examples of all users, one user after the other.
       offsets: int64 [users + 1], from 0 to k, never decreasing; user u has ``rows[offsets[u]:offsets[u + 1]]``.
 
@@ -114,22 +117,46 @@ class ExampleColumns:
     def of(cls, users: UsersExamples, data: Examples) -> Self:
         """The examples of a simulation, cut into the features that a task declares and its label.
 
-        Bytes stay bytes where ``users.scale`` is 1.
+        Categories and text are columns of their numbers. Bytes stay bytes where ``users.scale`` is 1.
 
         Raises:
           DataError: an example has another number of features than ``data``.
         """
-        width = sum(tensor.size for tensor in data.features.values())
+        width = sum(feature.size for feature in data.features.values())
         if users.features.shape[1] != width:
             raise DataError(f"Expected examples of {width} numbers, as the task declares (got {users.features.shape})")
         numbers: npt.NDArray[Any] = users.features
         if users.scale != 1.0:
             numbers = numbers.astype(np.float32) * np.float32(users.scale)
         columns, start = {data.label: users.targets}, 0
-        for name, tensor in data.features.items():
-            columns[name] = numbers[:, start : start + tensor.size].reshape(-1, *tensor.shape)
-            start += tensor.size
+        for name, feature in data.features.items():
+            columns[name] = numbers[:, start : start + feature.size].reshape(-1, *feature.shape)
+            start += feature.size
         return cls(columns, users.rows, users.offsets)
+
+    def users_examples(self, data: Examples) -> UsersExamples:
+        """The examples of a simulation of a task that reads ``data``: the numbers of all features side by side.
+
+        Raises:
+          DataError: a column is missing, or is not of the shape and kind of its feature.
+        """
+        from odp.datasets.examples import UsersExamples
+
+        for name in (*data.features, data.label):
+            if name not in self.columns:
+                raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(self.columns)})")
+        targets = self.columns[data.label]
+        if targets.ndim != 1 or targets.dtype.kind == _TEXT:
+            raise DataError(f"Expected one number per example in the column {data.label!r} of labels")
+        parts = []
+        for name, feature in data.features.items():
+            numbers = feature.numbers(self.columns[name])
+            if numbers is None:
+                raise DataError(f"Expected the column {name!r} to hold {described(feature)}")
+            parts.append(numbers.reshape(len(targets), feature.size))
+        kept = np.uint8 if len(parts) == 1 and parts[0].dtype == np.uint8 else np.float32
+        features = np.concatenate(parts, axis=1).astype(kept, copy=False)
+        return UsersExamples(features, targets.astype(np.float32), self.rows, self.offsets)
 
     @property
     def n_users(self) -> int:
@@ -166,7 +193,7 @@ class ExampleColumns:
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
         except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
-            raise DataError(f"{path}: not a readable npz file of arrays of numbers") from None
+            raise DataError(f"{path}: not a readable npz file of arrays of numbers or text") from None
         users = columns.pop(USER, None)
         if users is None:
             raise DataError(f"{path}: Expected an array {USER!r} that says whose each example is")

@@ -7,6 +7,7 @@ of an example                  what happens
 =============================  ====================================================
 a number beyond its range      is clamped to it; infinities are
 a number that is not a number  the example is left out
+an unknown category            the example is left out
 a class that the model lacks   the example is left out
 a missing feature              all examples of that read are left out
 =============================  ====================================================
@@ -14,8 +15,7 @@ a missing feature              all examples of that read are left out
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,53 +24,17 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
+from odp.models.features import MOST_NUMBERS, Category, Encoding, Feature, Tensor, Text, check_range, feature_of
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
     from odp.v1 import common_pb2, federated_pb2
 
-MOST_TENSORS, MOST_AXES, MOST_NUMBERS = 64, 8, 2**20
+MOST_FEATURES = 64
 #: The table of examples that a device was given; those of a service are ``examples.SERVICE``.
 TABLE = "examples"
 TABLE_PREFIX = f"{TABLE}."
-_LARGEST = 1e9
-
-
-@_validate.strict_keywords
-@dataclass(frozen=True)
-class Tensor:
-    """A feature of a fixed shape.
-
-    Attributes:
-      shape: of one example; () for a single number.
-      low, high: declared range; numbers outside are clamped.
-      scale: the model reads each number times this one; 1 / 255 makes bytes numbers from 0 to 1.
-
-    Raises:
-      ConfigurationError: a number is out of range.
-    """
-
-    shape: Sequence[int]
-    low: float
-    high: float
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.shape, Sequence) or len(self.shape) > MOST_AXES:
-            raise ConfigurationError(f"Expected shape={self.shape!r} to be at most {MOST_AXES} whole numbers")
-        for size in self.shape:
-            _validate.integer(low=1, high=MOST_NUMBERS, shape=size)
-        object.__setattr__(self, "shape", tuple(self.shape))
-        _validate.integer(low=1, high=MOST_NUMBERS, numbers=self.size)
-        check_range(low=self.low, high=self.high)
-        _validate.positive(scale=self.scale)
-        _validate.within(low=1e-9, high=1e9, scale=self.scale)
-
-    @property
-    def size(self) -> int:
-        """Numbers of one example."""
-        return math.prod(self.shape)
 
 
 @_validate.strict_keywords
@@ -90,7 +54,7 @@ class Examples:
       ConfigurationError: a name or a number is out of range.
     """
 
-    features: Mapping[str, Tensor]
+    features: Mapping[str, Feature]
     label: str = "label"
     label_low: float | None = None
     label_high: float | None = None
@@ -100,11 +64,14 @@ class Examples:
         _validate.identifier(table=self.table, label=self.label)
         service_of(self.table)
         if not isinstance(self.features, Mapping):
-            raise ConfigurationError("Expected features to be tensors by name")
-        for name, tensor in self.features.items():
+            raise ConfigurationError("Expected features to be tensors, categories or texts by name")
+        for name, feature in self.features.items():
             _validate.identifier(feature=name)
-            if not isinstance(tensor, Tensor):
-                raise ConfigurationError(f"Expected feature {name!r} to be an odp.Tensor, got {type(tensor).__name__}")
+            if not isinstance(feature, (Tensor, Category, Text)):
+                raise ConfigurationError(
+                    f"Expected feature {name!r} to be an odp.Tensor, odp.Category or odp.Text, got "
+                    f"{type(feature).__name__}"
+                )
         if self.label in self.features:
             raise ConfigurationError(f"Expected label={self.label!r} to be no feature")
         object.__setattr__(self, "features", dict(self.features))
@@ -112,7 +79,7 @@ class Examples:
             raise ConfigurationError("Expected label_low and label_high together")
         if self.label_low is not None and self.label_high is not None:
             check_range(label_low=self.label_low, label_high=self.label_high)
-        check_tensors(self.features)
+        check_features(self.features)
 
     def check(self, ratings: Ratings) -> None:
         """Raises DataError: ratings have no features."""
@@ -128,17 +95,10 @@ class Examples:
         from odp.v1 import federated_pb2
 
         low, high = self.label_range or (0.0, 0.0)
-        features = [
-            federated_pb2.TensorFeature(
-                name=name, shape=tensor.shape, low=tensor.low, high=tensor.high, scale=tensor.scale
-            )
-            for name, tensor in self.features.items()
-        ]
-        definition.examples.CopyFrom(
-            federated_pb2.ExamplesData(
-                table=self.table, features=features, label=self.label, label_low=low, label_high=high
-            )
-        )
+        data = federated_pb2.ExamplesData(table=self.table, label=self.label, label_low=low, label_high=high)
+        for name, feature in self.features.items():
+            feature.write(data.features.add(name=name))
+        definition.examples.CopyFrom(data)
 
 
 @dataclass(frozen=True)
@@ -146,7 +106,7 @@ class ExamplesTerms:
     """An ``odp.v1.ExamplesData``, checked."""
 
     table: str
-    features: Mapping[str, Tensor]
+    features: Mapping[str, Feature]
     label: str
     label_range: tuple[float, float]
 
@@ -155,46 +115,56 @@ class ExamplesTerms:
         """Raises ConfigurationError where a field is missing or out of range."""
         _validate.identifier(table=data.table, label=data.label)
         service_of(data.table)
-        features = {one.name: Tensor(tuple(one.shape), one.low, one.high, one.scale) for one in data.features}
+        _validate.integer(low=1, high=MOST_FEATURES, features=len(data.features))
+        features = {one.name: feature_of(one) for one in data.features}
         if len(features) != len(data.features) or data.label in features:
             raise ConfigurationError("Expected distinct names of features and label")
         for name in features:
             _validate.identifier(feature=name)
-        check_tensors(features)
+        check_features(features)
         check_range(label_low=data.label_low, label_high=data.label_high)
         return cls(data.table, features, data.label, (data.label_low, data.label_high))
 
     @property
     def width(self) -> int:
-        """Numbers of one example, all tensors together."""
-        return sum(tensor.size for tensor in self.features.values())
+        """Numbers of one example, all features together."""
+        return sum(feature.size for feature in self.features.values())
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How a generalised linear model reads these numbers; None where it reads them as they are."""
+        return Encoding.of(self.features.values())
 
     def matrix(self, columns: Mapping[str, npt.NDArray[Any]], *, examples: int) -> Float32Array:
-        """Features as the model reads them, float32 [examples, width], clamped and scaled; not a number stays.
+        """The numbers of all features, float32 [examples, width]: clamped and scaled, or of categories and tokens.
 
-        All rows are not a number where a feature is missing or has another shape than [examples, *shape].
+        What is no number, no category or no token is not a number. All rows are where a feature is missing or has
+        another shape than [examples, *shape].
         """
         found = np.full((examples, self.width), np.nan, dtype=np.float32)
-        if any(
-            name not in columns or columns[name].shape != (examples, *tensor.shape)
-            for name, tensor in self.features.items()
-        ):
-            return found
+        read = {
+            name: feature.numbers(columns[name]) if name in columns and len(columns[name]) == examples else None
+            for name, feature in self.features.items()
+        }
         start = 0
-        for name, tensor in self.features.items():
-            part = found[:, start : start + tensor.size]
-            part[:] = columns[name].reshape(examples, tensor.size)
-            _clamp(part, tensor)
-            start += tensor.size
+        for name, feature in self.features.items():
+            numbers = read[name]
+            if numbers is None:
+                found[:] = np.nan
+                return found
+            part = found[:, start : start + feature.size]
+            part[:] = numbers.reshape(examples, feature.size)
+            feature.clean(part)
+            start += feature.size
         return found
 
     def clamped(self, features: npt.NDArray[Any], *, scale: float) -> tuple[npt.NDArray[Any], float]:
-        """``matrix`` of rows [n, width] of all tensors side by side, as (numbers, what to multiply them by).
+        """``matrix`` of rows [n, width] of all features' numbers, as (numbers, what to multiply them by).
 
         One tensor whose range has all of the numbers keeps them as they are, bytes as bytes; others are copied.
         """
         (first, *others) = self.features.values()
-        if not others and features.size:
+        if not others and features.size and isinstance(first, Tensor):
             least, most = float(features.min()) * scale, float(features.max()) * scale
             if first.low <= least <= most <= first.high:
                 return features, scale * first.scale
@@ -202,9 +172,9 @@ class ExamplesTerms:
         if scale != 1.0:
             found *= np.float32(scale)
         start = 0
-        for tensor in self.features.values():
-            _clamp(found[:, start : start + tensor.size], tensor)
-            start += tensor.size
+        for feature in self.features.values():
+            feature.clean(found[:, start : start + feature.size])
+            start += feature.size
         return found, 1.0
 
     def labels(self, values: npt.NDArray[Any], *, classes: bool) -> Float32Array:
@@ -228,23 +198,7 @@ def service_of(table: str) -> str:
     return service
 
 
-def check_range(**bounds: float) -> None:
-    """Raises ConfigurationError unless the two bounds are finite, not too large, and ascending."""
-    _validate.finite(**bounds)
-    (low_name, low), (high_name, high) = bounds.items()
-    if not -_LARGEST <= low < high <= _LARGEST:
-        raise ConfigurationError(
-            f"Expected {low_name}={low!r} to be below {high_name}={high!r}, both within {_LARGEST:g}"
-        )
-
-
-def check_tensors(features: Mapping[str, Tensor]) -> None:
+def check_features(features: Mapping[str, Feature]) -> None:
     """Raises ConfigurationError unless there are some, and not too many numbers in all."""
-    _validate.integer(low=1, high=MOST_TENSORS, features=len(features))
-    _validate.integer(low=1, high=MOST_NUMBERS, numbers=sum(tensor.size for tensor in features.values()))
-
-
-def _clamp(numbers: Float32Array, tensor: Tensor) -> None:
-    np.clip(numbers, np.float32(tensor.low), np.float32(tensor.high), out=numbers)
-    if tensor.scale != 1.0:
-        numbers *= np.float32(tensor.scale)
+    _validate.integer(low=1, high=MOST_FEATURES, features=len(features))
+    _validate.integer(low=1, high=MOST_NUMBERS, numbers=sum(feature.size for feature in features.values()))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class TrainedModel(Protocol):
     """A model whose trained parameters are one vector, float32 [size].
 
-    Examples are rows of numbers, float32 [n, width]: the features of the task side by side, clamped and scaled
-    (``ExamplesTerms.matrix``). Targets are float32 [n]; classes are whole numbers.
+    Examples are rows of numbers, float32 [n, width]: the features of the task side by side, clamped and scaled, or the
+    numbers of categories and tokens (``ExamplesTerms.matrix``). Targets are float32 [n]; classes are whole numbers.
     """
 
     @property
@@ -38,8 +38,12 @@ class TrainedModel(Protocol):
         """(first, last) of targets that are classes; None where they are numbers."""
         ...
 
-    def check_examples(self, examples: ExamplesTerms) -> None:
-        """Raises ConfigurationError where the model does not read examples of this shape."""
+    def reading(self, examples: ExamplesTerms) -> TrainedModel:
+        """The model as it reads examples of these features.
+
+        Raises:
+          ConfigurationError: it does not read such examples.
+        """
         ...
 
     @property
@@ -129,6 +133,10 @@ class TrainedModel(Protocol):
 @runtime_checkable
 class EvaluatedModel(TrainedModel, Protocol):
     """A model that devices can also test on their own examples, without a program of the developer."""
+
+    def reading(self, examples: ExamplesTerms) -> EvaluatedModel:
+        """As ``TrainedModel.reading``."""
+        ...
 
     def probabilities(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The probability of each class, float32 [n, classes], at least two; of a model of classes alone."""

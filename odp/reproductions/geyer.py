@@ -34,7 +34,8 @@ from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.mnist import Images, load_mnist
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.users import user_seeds
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.privacy.adaptive_clip import ClipState

@@ -22,7 +22,8 @@ from odp.algorithms.dpsgd.config import DPSGD
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.item_features import item_features
 from odp.datasets.ratings import Ratings, Split
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.litert.two_tower import TwoTower
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.simulation.engine import RoundResult, RunResult, simulate

@@ -151,18 +151,48 @@ class ExamplesData(_message.Message):
     def __init__(self, table: _Optional[str] = ..., features: _Optional[_Iterable[_Union[TensorFeature, _Mapping]]] = ..., label: _Optional[str] = ..., label_low: _Optional[float] = ..., label_high: _Optional[float] = ...) -> None: ...
 
 class TensorFeature(_message.Message):
-    __slots__ = ("name", "shape", "low", "high", "scale")
+    __slots__ = ("name", "shape", "low", "high", "scale", "category", "text")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     LOW_FIELD_NUMBER: _ClassVar[int]
     HIGH_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     low: float
     high: float
     scale: float
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., scale: _Optional[float] = ...) -> None: ...
+    category: CategoryFeature
+    text: TextFeature
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., scale: _Optional[float] = ..., category: _Optional[_Union[CategoryFeature, _Mapping]] = ..., text: _Optional[_Union[TextFeature, _Mapping]] = ...) -> None: ...
+
+class CategoryFeature(_message.Message):
+    __slots__ = ("classes", "names")
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    classes: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, classes: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TextFeature(_message.Message):
+    __slots__ = ("vocabulary", "length", "unit")
+    class Unit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNIT_UNSPECIFIED: _ClassVar[TextFeature.Unit]
+        UNIT_WORD: _ClassVar[TextFeature.Unit]
+        UNIT_CHARACTER: _ClassVar[TextFeature.Unit]
+    UNIT_UNSPECIFIED: TextFeature.Unit
+    UNIT_WORD: TextFeature.Unit
+    UNIT_CHARACTER: TextFeature.Unit
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    vocabulary: _containers.RepeatedScalarFieldContainer[str]
+    length: int
+    unit: TextFeature.Unit
+    def __init__(self, vocabulary: _Optional[_Iterable[str]] = ..., length: _Optional[int] = ..., unit: _Optional[_Union[TextFeature.Unit, str]] = ...) -> None: ...
 
 class LocalTrainingTerms(_message.Message):
     __slots__ = ("rate", "epochs", "batch", "most_examples", "proximal")

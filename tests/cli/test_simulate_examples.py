@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import odp as platform
@@ -65,3 +66,31 @@ def test_a_task_is_shown_with_a_line_for_each_number(odp, tmp_path):
     assert all(line.startswith("#") for line in shown.splitlines()[-6:])
     assert '# local = {"rate": 0.5' in shown
     assert "# round 3: update: sensitivity 1" in shown
+
+
+def test_categories_and_text_run_from_a_task_file_and_a_file_of_text(odp, tmp_path):
+    data = platform.Examples(
+        {"place": platform.Category(("home", 'a "bar"\n')), "hour": platform.Category(24),
+         "said": platform.Text(("rain", "sun"), 3), "letters": platform.Text(("a", "\n", "\x7f"), 2, unit="character")}
+    )  # fmt: skip
+    path = written(tmp_path, model=platform.Glm("multinomial", 31, 2), data=data)
+    assert platform.load_task(path).data == data
+    kinds = np.arange(400) % 2
+    said = np.array(["Sun and sun", "rain, rain"])[kinds]
+    np.savez(
+        tmp_path / "people.npz", place=np.array(["home", 'a "bar"\n'])[kinds], hour=np.arange(400) % 24, said=said,
+        letters=np.array(["a", "\nb"])[kinds], label=kinds, user=np.arange(400) // 4,
+    )  # fmt: skip
+    printed = odp("simulate", path, "--data", tmp_path / "people.npz", "--output", tmp_path / "run", "--json")
+    assert printed.json["test_accuracy"] > 0.9
+    assert odp("simulate", path, "--data", DATA, "--output", tmp_path / "other", "--json").json["test_loss"] > 0
+    np.savez(tmp_path / "bad.npz", place=kinds, hour=said, said=said, letters=said, label=kinds, user=kinds)
+    with pytest.raises(OdpError, match="expected 'hour' to be numbers"):
+        odp("simulate", path, "--data", tmp_path / "bad.npz")
+
+
+def test_an_unknown_kind_of_feature_is_refused_by_name(odp, tmp_path):
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace('"kind" = "tensor"', '"kind" = "tenser"'))
+    with pytest.raises(OdpError, match="has kind 'tenser'; did you mean 'tensor'"):
+        odp("task", "show", path)

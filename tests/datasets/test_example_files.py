@@ -10,7 +10,8 @@ import pytest
 
 from odp.datasets.example_files import load_examples
 from odp.errors import ConfigurationError, DataError
-from odp.models.examples import Examples, ExamplesTerms, Tensor
+from odp.models.examples import Examples, ExamplesTerms
+from odp.models.features import Tensor
 from odp.v1 import common_pb2
 
 

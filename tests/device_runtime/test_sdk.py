@@ -236,6 +236,6 @@ def test_an_app_without_a_service_keeps_labelled_examples(tmp_path: Path) -> Non
         with pytest.raises(odp.DataError, match="the same length"):
             device.add_examples({"image": np.ones((1, 28, 28)), "digit": []})
     with Store.open(store_path(tmp_path / "state", 0)) as store:
-        rows = store.examples("examples.camera").read({"image": (28, 28)}, label="digit")
+        rows = store.examples("examples.camera").read({"image": odp.Tensor((28, 28), -1, 1)}, label="digit")
         assert rows.values.tolist() == [1.0, 3.0, 7.0]
         assert rows.features["image"][:, 0, 0].tolist() == [1.0, 0.0, 0.0]

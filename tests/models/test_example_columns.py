@@ -68,7 +68,7 @@ def test_a_file_has_the_same_examples(tmp_path: Path) -> None:
         ({"x": [1]}, "an array 'user'"), ({"user": [0], "x": [1, 2]}, "one for each of the 2"),
         ({"user": [-1], "x": [1]}, "users from 0"), ({"user": [0.5], "x": [1]}, "users from 0"),
         ({"user": [2**40], "x": [1]}, "users below"), ({"user": [0]}, "1 to 128 columns"),
-        ({"user": [0], "X": [1]}, "column='X'"), ({"user": [0], "x": ["a"]}, "array of numbers"),
+        ({"user": [0], "X": [1]}, "column='X'"), ({"user": [0], "x": [["a"]]}, "array of numbers"),
         ({"user": [0], "x": [{}]}, "not a readable npz file"),
     ],
 )  # fmt: skip

@@ -23,9 +23,8 @@ class FederatedAlgorithm(Algorithm):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         examples = self.terms().examples
-        shapes = {name: tuple(tensor.shape) for name, tensor in examples.features.items()}
         own = frozenset({examples.table})
-        return (LocalTable(ROWS, examples.table, own, None, features=shapes, label=examples.label),)
+        return (LocalTable(ROWS, examples.table, own, None, features=examples.features, label=examples.label),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

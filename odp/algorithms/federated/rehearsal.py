@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from odp.aggregation.table import ENCLAVE
 from odp.algorithms.dense.rotated import LARGEST_WIDTH
 from odp.algorithms.federated.config import FederatedTraining
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.models.litert.program import MOST_BATCH, Parameter, Program, TensorSpec
 from odp.models.litert.trained import network_message

@@ -97,7 +97,7 @@ class Terms:
         given: federated_pb2.FederatedTraining = getattr(definition, training)
         model = model_of(definition)
         examples = ExamplesTerms.of(definition.examples)
-        model.check_examples(examples)
+        model = model.reading(examples)
         if examples.label_range != (model.classes_range or examples.label_range):
             raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)

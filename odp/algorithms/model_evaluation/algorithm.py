@@ -26,9 +26,15 @@ class TaskAlgorithm(DenseInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         examples = self.terms().examples
-        shapes = {name: tuple(tensor.shape) for name, tensor in examples.features.items()}
         return (
-            LocalTable(ROWS, examples.table, frozenset({examples.table}), None, features=shapes, label=examples.label),
+            LocalTable(
+                ROWS,
+                examples.table,
+                frozenset({examples.table}),
+                None,
+                features=examples.features,
+                label=examples.label,
+            ),
         )
 
     @property

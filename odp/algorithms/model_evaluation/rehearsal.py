@@ -8,7 +8,8 @@ import numpy as np
 
 from odp.algorithms.model_evaluation.parameters import sha256_of
 from odp.algorithms.model_evaluation.task import Evaluation
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2, model_evaluation_pb2, statistics_pb2

@@ -85,7 +85,7 @@ class Terms:
         if definition.WhichOneof("local_data") != "examples":
             raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
         examples = ExamplesTerms.of(definition.examples)
-        model.check_examples(examples)
+        model = model.reading(examples)
         if examples.label_range != (model.classes_range or examples.label_range):
             raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         _validate.integer(low=1, high=2, models=given.models)

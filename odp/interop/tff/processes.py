@@ -82,6 +82,7 @@ def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int 
     found = []
     for user, own_seed in enumerate(user_seeds(people, seed)):
         features, targets = usable.of(user)
+        features = _model(terms).design(features)
         batches = list(local.batches(len(targets), seed=int(own_seed), round=round))
         # An epoch's last batch may be smaller than others, so that epochs are rows, and each is cut by itself.
         order = np.concatenate(batches) if batches else np.zeros(0, dtype=np.int64)
@@ -201,6 +202,10 @@ def _terms(task: Task) -> Terms:
 
 
 def _shape(terms: Terms) -> Glm:
+    return _model(terms).shape
+
+
+def _model(terms: Terms) -> TrainedGlm:
     if not isinstance(terms.model, TrainedGlm):
         raise ConfigurationError("Expected a task that trains an odp.Glm")
-    return terms.model.shape
+    return terms.model

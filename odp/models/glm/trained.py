@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.errors import ConfigurationError
+from odp.models.features import Encoding
 from odp.models.glm.shape import Glm
-from odp.numerics.arrays import Float32Array, Float64Array
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 
 if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
@@ -18,12 +19,20 @@ if TYPE_CHECKING:
     from odp.models.local_training import LocalTraining
     from odp.v1 import federated_pb2
 
+#: Encoded numbers that a device, or a block of a simulation, holds at once.
+MOST_ENCODED = 2**24
+
 
 class TrainedGlm:
-    """``odp.models.trained.TrainedModel`` of one shape."""
+    """``odp.models.trained.TrainedModel`` of one shape.
 
-    def __init__(self, shape: Glm) -> None:
+    Where features are categories or text, an example has few numbers and the model reads many, nearly all zeros. So
+    examples are encoded where they are used: a batch, a block of rows, or the users of a block.
+    """
+
+    def __init__(self, shape: Glm, encoding: Encoding | None = None) -> None:
         self.shape = shape
+        self._encoding = encoding
 
     @classmethod
     def of(cls, given: federated_pb2.GlmModel) -> Self:
@@ -40,12 +49,24 @@ class TrainedGlm:
         """(first, last) of targets that are classes; None where they are numbers."""
         return self.shape.classes_range
 
-    def check_examples(self, examples: ExamplesTerms) -> None:
-        """Raises ConfigurationError unless examples have as many numbers as the model reads."""
-        if examples.width != self.shape.features:
+    def reading(self, examples: ExamplesTerms) -> Self:
+        """The model with the encoding of these features.
+
+        Raises:
+          ConfigurationError: it does not read as many numbers as they have.
+        """
+        encoding = examples.encoding
+        given = examples.width if encoding is None else encoding.size
+        if given != self.shape.features:
+            how = "" if encoding is None else ", one for each category and each token of a vocabulary"
             raise ConfigurationError(
-                f"Expected features={self.shape.features} of the model to be the {examples.width} numbers of an example"
+                f"Expected features={self.shape.features} of the model to be the {given} numbers of an example{how}"
             )
+        return type(self)(self.shape, encoding)
+
+    def design(self, features: Float32Array) -> Float32Array:
+        """What the model reads of usable examples [n, width]: float32 [n, features]."""
+        return features if self._encoding is None else self._encoding(features)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -53,7 +74,12 @@ class TrainedGlm:
         return ()
 
     def check_training(self, training: LocalTraining) -> None:
-        """Accepts all."""
+        """Raises ConfigurationError where a device would need much memory to encode a batch."""
+        if self._encoding is not None and training.batch * self.shape.features > MOST_ENCODED:
+            raise ConfigurationError(
+                f"Expected batch={training.batch} examples of {self.shape.features} numbers each to be at most "
+                f"{MOST_ENCODED} numbers: take a smaller batch or vocabulary"
+            )
 
     def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedGlm:
         """This model: it has no program."""
@@ -87,7 +113,9 @@ class TrainedGlm:
         """``odp.models.glm.training.difference``."""
         from odp.models.glm.training import difference
 
-        return difference(self.shape, start, features, targets, training, seed=seed, round=round)
+        return difference(
+            self.shape, start, features, targets, training, seed=seed, round=round, encoding=self._encoding
+        )  # fmt: skip
 
     def differences(
         self,
@@ -103,11 +131,22 @@ class TrainedGlm:
         """``odp.models.glm.population.differences``."""
         from odp.models.glm.population import differences
 
-        return differences(self.shape, start, examples, training, seeds=seeds, round=round, users=users, out=out)
+        if self._encoding is None:
+            return differences(self.shape, start, examples, training, seeds=seeds, round=round, users=users, out=out)
+        for first, last in _blocks(examples.offsets, users, numbers=self.shape.features):
+            own = slice(first - users.start, last - users.start)
+            encoded = _encoded(examples, self._encoding, first, last)
+            differences(
+                self.shape, start, encoded, training, seeds=seeds[own], round=round, users=slice(0, last - first),
+                out=out[own],
+            )  # fmt: skip
+        return out
 
     def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
         """The loss of each example, float64 [n]."""
-        return self.shape.losses(vector, features, targets)
+        return np.concatenate(
+            [self.shape.losses(vector, self.design(features[part]), targets[part]) for part in self._parts(features)]
+        )
 
     def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
         """``loss`` of each example, float64 [n]."""
@@ -115,12 +154,45 @@ class TrainedGlm:
 
     def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The likeliest class of each example, float32 [n]."""
-        predictors = self.shape.predictors(vector, features)
+        predictors = self._predictors(vector, features)
         if predictors.shape[1] == 1:
             return np.asarray(predictors[:, 0] > 0, dtype=np.float32)
         return np.asarray(predictors.argmax(axis=1), dtype=np.float32)
 
     def probabilities(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The probability of each class, float32 [n, classes]."""
-        means = self.shape.means(self.shape.predictors(vector, features))
+        means = self.shape.means(self._predictors(vector, features))
         return np.column_stack((1 - means[:, 0], means[:, 0])) if means.shape[1] == 1 else means
+
+    def _predictors(self, vector: Float32Array, features: Float32Array) -> Float32Array:
+        return np.concatenate(
+            [self.shape.predictors(vector, self.design(features[part])) for part in self._parts(features)]
+        )
+
+    def _parts(self, features: Float32Array) -> list[slice]:
+        """All rows of examples, cut where encoded ones would be too many; at least one part."""
+        rows = len(features) if self._encoding is None else max(1, MOST_ENCODED // self.shape.features)
+        return [slice(first, first + rows) for first in range(0, max(1, len(features)), max(1, rows))]
+
+
+def _blocks(offsets: Int64Array, users: slice, *, numbers: int) -> list[tuple[int, int]]:
+    """Consecutive users as (first, one after the last), of few encoded examples unless one user has many."""
+    first, found = users.start, []
+    while first < users.stop:
+        most = offsets[first] + MOST_ENCODED // numbers
+        last = min(max(int(np.searchsorted(offsets, most, side="right")) - 1, first + 1), users.stop)
+        found.append((first, last))
+        first = last
+    return found
+
+
+def _encoded(examples: UsersExamples, encoding: Encoding, first: int, last: int) -> UsersExamples:
+    """The users from ``first`` to the one before ``last``, with a table of their own."""
+    from odp.datasets.examples import UsersExamples
+
+    ends = examples.offsets[first : last + 1]
+    rows = examples.rows[ends[0] : ends[-1]]
+    features = examples.features[rows].astype(np.float32)
+    return UsersExamples(
+        encoding(features), examples.targets[rows], np.arange(len(rows), dtype=np.int64), ends - ends[0]
+    )

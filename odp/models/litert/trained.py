@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.errors import ConfigurationError, StateError
+from odp.models.features import Tensor
 from odp.models.litert.program import Program
 from odp.models.litert.rows import inputs_of, targets_of
 from odp.models.litert.trainer import MOST_MEMORY, ProgramTrainer, memory_needed
@@ -26,7 +27,9 @@ from odp.v1 import federated_pb2
 if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
     from odp.models.examples import ExamplesTerms
+    from odp.models.features import Feature
     from odp.models.litert.population import OwnProgram
+    from odp.models.litert.program import TensorSpec
 
 #: Of a program in a task definition, which is small itself: compressed, and as a flatbuffer.
 MOST_COMPRESSED, MOST_FLATBUFFER = 48 * 2**10, 4 * 2**20
@@ -51,6 +54,11 @@ def network_message(program: Program, start: Float32Array | None) -> federated_p
         program_sha256=hashlib.sha256(program.flatbuffer).digest(),
         start_sha256=b"" if start is None else hashlib.sha256(start.astype("<f4").tobytes()).digest(),
     )
+
+
+def _reads(spec: TensorSpec, feature: Feature) -> bool:
+    """Whether an input has the shape of a feature; one number is as good as a single one in a row."""
+    return spec.shape == tuple(feature.shape) or (not isinstance(feature, Tensor) and spec.size == feature.size == 1)
 
 
 class TrainedNetwork:
@@ -93,15 +101,29 @@ class TrainedNetwork:
         """Names of the developer's own metrics."""
         return tuple(name for name in self.program.metrics if name != "accuracy")
 
-    def check_examples(self, examples: ExamplesTerms) -> None:
-        """Raises ConfigurationError unless examples have a tensor per input, or one input has all their numbers."""
-        wanted = [spec.shape for spec in self.program.features]
-        given = [tuple(tensor.shape) for tensor in examples.features.values()]
-        if wanted != given and wanted != [(examples.width,)]:
+    def reading(self, examples: ExamplesTerms) -> Self:
+        """This model: it reads the numbers of examples.
+
+        Raises:
+          ConfigurationError: examples have not a feature per input, nor has one input all their numbers; or the input
+            of a category or text is not of whole numbers.
+        """
+        inputs, features = self.program.features, examples.features
+        wanted, given = [spec.shape for spec in inputs], [tuple(feature.shape) for feature in features.values()]
+        one_input = wanted == [(examples.width,)]
+        each = len(inputs) == len(features) and all(map(_reads, inputs, features.values()))
+        if not each and not one_input:
             raise ConfigurationError(
-                f"Expected tensors of the shapes {', '.join(map(str, wanted))}, as the network has inputs "
+                f"Expected features of the shapes {', '.join(map(str, wanted))}, as the network has inputs "
                 f"(got {', '.join(map(str, given))})"
             )
+        for place, (name, feature) in enumerate(features.items()):
+            if not isinstance(feature, Tensor) and inputs[place if each else 0].dtype != "int32":
+                raise ConfigurationError(
+                    f"Expected the network's input of feature {name!r} to be of whole numbers, such as "
+                    "keras.Input(.., dtype='int32'): it gets the numbers of categories or tokens"
+                )
+        return self
 
     def check_training(self, training: LocalTraining) -> None:
         """Raises ConfigurationError where the program has smaller batches or no proximal term, or devices no memory."""

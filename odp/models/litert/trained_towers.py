@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.models.features import Category, Tensor
 from odp.models.litert.program import Program
 from odp.models.litert.trained import TrainedNetwork
 from odp.models.litert.trainer import ProgramTrainer
@@ -72,14 +73,23 @@ class TrainedTowers(TrainedNetwork):
         network = TrainedNetwork.of(given.network)
         return cls(network.program, given.network.start_sha256, items=given.items, negatives=given.negatives)
 
-    def check_examples(self, examples: ExamplesTerms) -> None:
-        """Raises ConfigurationError unless examples have a tensor per input, the last one within the items."""
-        super().check_examples(examples)
-        name, tensor = list(examples.features.items())[-1]
-        if tensor.size != 1 or not 0 <= tensor.low < tensor.high <= self.items - 1 or tensor.scale != 1.0:
+    def reading(self, examples: ExamplesTerms) -> Self:
+        """As ``TrainedNetwork.reading``. Raises ConfigurationError also where the last feature is no item."""
+        super().reading(examples)
+        name, item = list(examples.features.items())[-1]
+        match item:
+            case Tensor():
+                known = item.size == 1 and 0 <= item.low < item.high <= self.items - 1 and item.scale == 1.0
+            case Category():
+                known = item.count <= self.items
+            case _:
+                known = False
+        if not known:
             raise ConfigurationError(
-                f"Expected the last feature, {name!r}, to be the item: odp.Tensor((1,), 0, {self.items - 1})"
+                f"Expected the last feature, {name!r}, to be the item: odp.Tensor((1,), 0, {self.items - 1}) or "
+                f"odp.Category({self.items})"
             )
+        return self
 
     def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedTowers:
         """As ``TrainedNetwork.on_device``."""

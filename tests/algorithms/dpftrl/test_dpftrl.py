@@ -18,7 +18,8 @@ from odp.algorithms.release import charges_of, round_charges
 from odp.algorithms.seam import Algorithm, NoisyTensors, StreamQuery
 from odp.crypto.secure_aggregation.masked import wrapped
 from odp.errors import ConfigurationError
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import StreamRelease

@@ -18,7 +18,8 @@ from odp.algorithms.seam import LocalRows, NoisyTensors, SampledQuery
 from odp.crypto.signing import SigningKey
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError, StateError
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.models.glm.training import difference
 from odp.numerics.arrays import Float32Array

@@ -15,7 +15,8 @@ from odp.algorithms.seam import LocalRows, NoisyTensors, SampledQuery
 from odp.crypto.signing import SigningKey
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.privacy.accounting import epsilon
 from odp.signed.task import check_definition

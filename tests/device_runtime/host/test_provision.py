@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import odp
 from device_runtime.host.provision import provision
 from device_runtime.store.store import Store, store_path
 from odp.datasets.ratings import Ratings
@@ -60,7 +61,7 @@ def test_device_i_gets_the_labelled_examples_of_user_i(tmp_path: Path) -> None:
     found = {}
     for device in (4, 5, 6):
         with Store.open(store_path(tmp_path, device)) as store:
-            rows = store.examples("examples").read({"x": (2, 2)}, label="label")
+            rows = store.examples("examples").read({"x": odp.Tensor((2, 2), -1, 1)}, label="label")
             found[device] = rows.values.tolist(), rows.features["x"][:, 0, 0].tolist()
             assert [one["time"] for one in store.examples("examples").everything()] == [9.0] * len(rows.values)
     assert found == {4: ([6.0], [4.0]), 5: ([], []), 6: ([5.0, 7.0], [0.0, 8.0])}

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+import odp
 from device_runtime.round.gate import Gate
 from device_runtime.store.app_data import services
 from device_runtime.store.bounds import Bounds
@@ -49,7 +50,7 @@ def test_examples_are_read_as_they_were_written_in_their_order(store: Store, dat
         label = data.draw(arrays.arrays(data.draw(st.sampled_from(TYPES)), count))
         assert store.data("camera").examples.add({"x": x, "label": label}, time=7.0) == count
         written.append({"x": x, "label": label})
-    rows = store.examples("examples.camera").read({"x": shape}, label="label")
+    rows = store.examples("examples.camera").read({"x": odp.Tensor(shape, -1, 1)}, label="label")
     assert set(rows.features) == {"x"}
     for found, name in ((rows.features["x"], "x"), (rows.values, "label")):
         expected = np.concatenate([one[name].astype(np.float64) for one in written])
@@ -66,11 +67,11 @@ def test_a_task_reads_examples_that_have_its_label_and_all_its_features_in_their
     examples.add({"image": IMAGES[:1]}, time=1.0)
     examples.add({"digit": [8]}, time=1.0)
     examples.add({"image": IMAGES[:1], "digit": np.zeros((1, 2))}, time=1.0)
-    rows = examples.read({"image": (28, 28)}, label="digit")
+    rows = examples.read({"image": odp.Tensor((28, 28), -1, 1)}, label="digit")
     assert rows.values.tolist() == [7.5, 1.0, 2.0, 3.0]
     np.testing.assert_array_equal(rows.features["image"], IMAGES[[0, 0, 1, 2]])
-    assert examples.read({"image": (28, 28)}, label="face").values.tolist() == [1.0]
-    nothing = examples.read({"image": (7, 7)}, label="digit")
+    assert examples.read({"image": odp.Tensor((28, 28), -1, 1)}, label="face").values.tolist() == [1.0]
+    nothing = examples.read({"image": odp.Tensor((7, 7), -1, 1)}, label="digit")
     assert (nothing.values.shape, nothing.features["image"].shape) == ((0,), (0, 7, 7))
 
 
@@ -88,7 +89,7 @@ def test_examples_of_a_service_are_its_own(store: Store) -> None:
     store.data("camera").examples.add({"x": [1.0], "label": [1]}, time=1.0)
     store.examples("examples").add({"x": [2.0], "label": [2]}, time=1.0)
     for table, expected in (("examples", [2.0]), ("examples.camera", [1.0]), ("examples.music", [])):
-        assert store.examples(table).read({"x": ()}, label="label").values.tolist() == expected
+        assert store.examples(table).read({"x": odp.Tensor((), -1, 1)}, label="label").values.tolist() == expected
     assert services(store) == ["camera"]
     with pytest.raises(ConfigurationError, match="table='ratings' to be 'examples'"):
         store.examples("ratings")
@@ -119,14 +120,14 @@ def test_examples_go_after_their_period(store: Store) -> None:
         examples.add({"x": [age], "label": [0]}, time=1000 * DAY - age * DAY)
     prune(store, Retention(examples=30.0), now=1000 * DAY)
     assert prune(store, Retention(examples=30.0), now=1000 * DAY) == 1
-    assert examples.read({"x": ()}, label="label").features["x"].tolist() == [20.0, 1.0]
+    assert examples.read({"x": odp.Tensor((), -1, 1)}, label="label").features["x"].tolist() == [20.0, 1.0]
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({}, "1 to 128 columns"), ({"x": [1], "y": [1, 2]}, "the same length"), ({"x": 1.0}, "'x' of the examples"),
-        ({"x": ["a"]}, "array of numbers"), ({"x": [[1], [1, 2]]}, "array of numbers"), ({"x": [None]}, "numbers"),
+        ({"x": [["a"]]}, "array of numbers"), ({"x": [[1], [1, 2]]}, "array of numbers"), ({"x": [None]}, "numbers"),
         ({"x": np.zeros((2, 0))}, "none of them empty"), ({"x": np.zeros((1,) * 10)}, "at most 8 further axes"),
         ({"x": [1j]}, "array of numbers"), ({"X": [1]}, "column='X'"), ([1], "by name"),
         ({"x": np.zeros((1, 2**20 + 1), np.float32)}, "example_bytes=4194304"),

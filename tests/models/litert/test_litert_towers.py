@@ -17,7 +17,8 @@ from odp.algorithms.seam import LocalRows, NoisyTensors, ProgramClient
 from odp.crypto.signing import SigningKey
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.litert.program import Array, Program, TensorSpec
 from odp.models.litert.runner import Runner
 from odp.models.litert.trained import network_message

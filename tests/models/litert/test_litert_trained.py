@@ -22,7 +22,8 @@ from odp.algorithms.seam import LocalRows, NoisyTensors, ProgramClient
 from odp.crypto.signing import SigningKey
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError, StateError
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.litert.program import Program
 from odp.models.litert.trained import MOST_COMPRESSED, MOST_FLATBUFFER, TrainedNetwork, network_message
 from odp.models.public_matrix import public_matrix_from

@@ -22,7 +22,8 @@ from odp.crypto import HpkeKey, domains
 from odp.crypto.segments import seal_segments
 from odp.enclave.platform import EmulatedPlatform
 from odp.evaluation.noise import NoNoise
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.signed.task import model_sha256, open_manifest, sign_manifest
 from odp.task import Cohort, Task, UserLevelDP
