@@ -70,6 +70,50 @@ def geyer(
         print_json(found.to_json())
 
 
+@app.command("shakespeare")
+def shakespeare(
+    data: Annotated[Path, typer.Option(help="Plays as speeches: a text, or a folder that has it as input.txt.")],
+    seed: Annotated[int, typer.Option(help="Seed of the speakers' turns, of their order and of the noise.")] = 1,
+    context: Annotated[int, typer.Option(help="How many characters the model reads.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Rounds of one stream.")] = 60,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Train once more without noise.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for shakespeare-SEED.json and .png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Prediction of the next character with DP-FTRL and privacy for whole speakers, at ε = 8.
+
+    Beside Reddi et al. 2021, who train a larger model on more speakers without privacy.
+    """
+    from odp.reproductions.shakespeare import population, reproduce, task_of
+    from odp.reproductions.shakespeare_results import draw, table_of
+    from odp.simulation.engine import RoundResult
+    from odp.simulation.inputs import SIMULATION
+
+    out = console()
+    with out.status("reading the plays") as shown:
+        people = population(data, context=context)
+        task = task_of(people.train.n_users, context=context, rounds=rounds)
+
+        def on_round(result: RoundResult) -> None:
+            accuracy = result.metrics["test_accuracy"]
+            shown.update(f"round {result.round + 1} of {rounds}: accuracy {accuracy:.4f}")
+
+        found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round)
+    out.print(table_of(found))
+    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
+    if output is not None:
+        name = f"shakespeare-{seed}"
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+            draw(output / f"{name}.png", found)
+            (output / f"{name}.json").write_text(json.dumps(found.to_json(), indent=1) + "\n")
+        out.print(f"figure: {output / name}.png; all numbers: {output / name}.json")
+    if json_output:
+        print_json(found.to_json())
+
+
 @app.command("two-tower")
 def two_tower(
     data: Annotated[str, typer.Option(help="Ratings: a name such as 'ml-1m', or a folder.")] = "ml-1m",
