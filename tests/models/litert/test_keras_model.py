@@ -163,3 +163,47 @@ def test_the_example_reaches_the_accuracy_that_the_documentation_names() -> None
     accuracy, spent = re.findall(r"accuracy of the Keras model ([\d.]+) at ε = ([\d.]+)", done.stdout)[0]
     assert float(accuracy) > 0.95
     assert 3.9 < float(spent) <= 4.0
+
+
+WORDS = odp.Examples({"said": odp.Text(("rain", "sun", "wind"), 4), "day": odp.Category(7)}, label="kind")
+
+
+def _embedding(dtype: str = "int32") -> Any:
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    said, day = keras.Input((4,), dtype=dtype), keras.Input((1,), dtype=dtype)
+    words = layers.GlobalAveragePooling1D()(layers.Embedding(5, 4)(said))
+    days = layers.Flatten()(layers.Embedding(7, 2)(day))
+    return keras.Model([said, day], layers.Dense(3)(layers.Concatenate()([words, days])))
+
+
+def test_embeddings_of_words_and_categories_are_trained_on_text() -> None:
+    kinds = np.arange(600) % 3
+    columns = {
+        "said": np.array(["Rain, rain", "the sun", "wind"])[kinds], "day": np.arange(600) % 7, "kind": kinds,
+    }  # fmt: skip
+    users = odp.ExampleColumns.of_users(columns, np.arange(600) // 10).users_examples(WORDS)
+    cohort = odp.Cohort(minimum=50, goal=60)
+    training = odp.DPFedAvg(rounds=8, rate=1.0, epochs=4, clip=4.0)
+    task = _task(odp.KerasModel(_embedding(), _SPARSE), data=WORDS, cohort=cohort, training=training)
+    run = odp.simulate(task, odp.ExamplesSplit(users, users), noise=False)
+    assert run.metrics["test_accuracy"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"said": odp.Text(("rain",), 5), "day": odp.Category(7)}, r"shapes \(4,\), \(1,\).*\(5,\), \(\)"),
+        ({"said": odp.Text(("rain",), 4)}, "features of the shapes"),
+        ({"day": odp.Category(7), "said": odp.Text(("rain",), 4)}, "features of the shapes"),
+    ],
+)
+def test_features_that_do_not_fit_the_inputs_are_refused(features: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        _task(odp.KerasModel(_embedding(), _SPARSE), data=odp.Examples(features, label="kind")).definition()
+
+
+def test_tokens_are_refused_by_an_input_of_floats(model: odp.KerasModel) -> None:
+    data = odp.Examples({"x": odp.Text(("rain",), 8)}, label="kind")
+    with pytest.raises(ConfigurationError, match="feature 'x' to be of whole numbers"):
+        _task(model, data=data).definition()
