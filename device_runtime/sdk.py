@@ -191,14 +191,15 @@ class Device:
         """Keeps labelled examples of the service; ``odp.Examples(table="examples.SERVICE")`` of a task asks for them.
 
         Args:
-          columns: numbers [n, ..] by name, features and labels: ``{"image": images, "digit": digits}``.
+          columns: numbers [n, ..] or text [n] by name, features and labels: ``{"image": images, "digit": digits}``.
           time: when they were made, seconds since the epoch; by default now.
 
         Returns the number of examples, n.
 
         Raises:
           ConfigurationError: a column's name is no name.
-          DataError: columns are no numbers or differ in length, an example is too large, or the store has no room.
+          DataError: columns are neither numbers nor text or differ in length, an example is too large, or the store
+            has no room.
         """
         with self._open() as store:
             examples = store.data(self.service).examples

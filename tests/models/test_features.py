@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,59 @@ def test_a_simulation_learns_from_words_and_categories() -> None:
     )
     run = odp.simulate(task, odp.ExamplesSplit(users, users), seed=1)
     assert run.metrics["test_accuracy"] > 0.95
+
+
+def encoded_by_hand(users: odp.UsersExamples) -> odp.UsersExamples:
+    """The examples of two categories, one of three and one of five, as the numbers that they stand for."""
+    codes = users.features.astype(int)
+    return dataclasses.replace(
+        users, features=np.concatenate((np.eye(3)[codes[:, 0]], np.eye(5)[codes[:, 1]]), axis=1).astype(np.float32)
+    )
+
+
+CATEGORIES = odp.Examples({"a": odp.Category(3), "b": odp.Category(5)}, label="kind")
+BY_HAND = odp.Examples({"x": odp.Tensor((8,), 0, 1)}, label="kind")
+
+
+def two_categories() -> odp.UsersExamples:
+    generator = np.random.default_rng(7)
+    codes = np.stack((generator.integers(0, 3, 300), generator.integers(0, 5, 300)), axis=1).astype(np.float32)
+    return odp.UsersExamples.of_users(codes, (codes.sum(axis=1) % 3), np.arange(300) % 40)
+
+
+def test_training_on_categories_is_training_on_numbers_that_were_encoded_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    users = two_categories()
+    cohort = odp.Cohort(minimum=4, goal=40)
+    monkeypatch.setattr("odp.models.glm.trained.MOST_ENCODED", 100)  # blocks of a few users, parts of a few rows
+    training = odp.DPFedAvg(rounds=3, rate=0.5, clip=1.0, epochs=2, batch=4)
+    found, expected = (
+        odp.simulate(
+            task_of(data, features=8, cohort=cohort, training=training), odp.ExamplesSplit(given, given), seed=1
+        )
+        for data, given in ((CATEGORIES, users), (BY_HAND, encoded_by_hand(users)))
+    )
+    np.testing.assert_allclose(found.model.dense[PARAMETERS], expected.model.dense[PARAMETERS], atol=2e-5)
+    assert found.metrics["test_loss"] == pytest.approx(expected.metrics["test_loss"], rel=1e-5)
+    assert found.metrics["test_accuracy"] == expected.metrics["test_accuracy"]
+
+
+@pytest.mark.parametrize("personal", [None, odp.PersonalTraining(rate=0.3)])
+def test_evaluation_on_categories_is_that_of_numbers_that_were_encoded_by_hand(
+    personal: odp.PersonalTraining | None,
+) -> None:
+    users, model = two_categories(), odp.Glm("multinomial", features=8, classes=3)
+    of = np.random.default_rng(8).normal(size=model.size).astype(np.float32)
+    results = []
+    for data, people in ((CATEGORIES, users), (BY_HAND, encoded_by_hand(users))):
+        asked = odp.Evaluation(
+            name="quality", model=model, data=data, of=of, bins=10, privacy=odp.UserLevelDP(epsilon=4, delta=1e-4),
+            cohort=odp.Cohort(minimum=4, goal=40), **({} if personal is None else {"personal": personal}),
+        )  # fmt: skip
+        results.append(odp.simulate(asked, people, noise=False).results)
+    for name in ("loss", "accuracy"):
+        assert results[0][name].value == pytest.approx(results[1][name].value, abs=1e-4)
 
 
 @pytest.mark.parametrize("feature", list(DATA.features.values()))

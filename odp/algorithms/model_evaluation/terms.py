@@ -95,6 +95,8 @@ class Terms:
         personal = _personal(given)
         if personal is not None and given.models != 1:
             raise ConfigurationError(f"Expected models={given.models} to be 1 with a personal model")
+        if personal is not None:
+            model.check_training(personal.training)
         scalars = _scalars(given, model)
         _validate.integer(low=0, high=MOST_BINS, bins=given.bins)
         if given.bins and model.classes_range is None:
