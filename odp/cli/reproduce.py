@@ -73,8 +73,8 @@ def geyer(
 @app.command("shakespeare")
 def shakespeare(
     data: Annotated[Path, typer.Option(help="Plays as speeches: a text, or a folder that has it as input.txt.")],
-    seed: Annotated[int, typer.Option(help="Seed of the speakers' turns, of their order and of the noise.")] = 1,
-    context: Annotated[int, typer.Option(help="How many characters the model reads.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the order of examples and of the noise.")] = 1,
+    context: Annotated[int, typer.Option(help="How many characters the model reads.")] = 3,
     rounds: Annotated[int, typer.Option(help="Rounds of one stream.")] = 60,
     baseline: Annotated[bool, typer.Option("--baseline", help="Train once more without noise.")] = False,
     output: Annotated[

@@ -154,8 +154,11 @@ class ExampleColumns:
             if numbers is None:
                 raise DataError(f"Expected the column {name!r} to hold {described(feature)}")
             parts.append(numbers.reshape(len(targets), feature.size))
-        kept = np.uint8 if len(parts) == 1 and parts[0].dtype == np.uint8 else np.float32
-        features = np.concatenate(parts, axis=1).astype(kept, copy=False)
+        features: npt.NDArray[np.float32] | npt.NDArray[np.uint8]
+        if len(parts) == 1 and parts[0].dtype == np.uint8:
+            features = np.ascontiguousarray(parts[0], dtype=np.uint8)
+        else:
+            features = np.concatenate(parts, axis=1).astype(np.float32)
         return UsersExamples(features, targets.astype(np.float32), self.rows, self.offsets)
 
     @property

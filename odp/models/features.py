@@ -271,7 +271,7 @@ class Text:
 
         message.text.vocabulary.extend(self.vocabulary)
         message.text.length = self.length
-        message.text.unit = federated_pb2.TextFeature.Unit.Value(f"UNIT_{self.unit.upper()}")
+        message.text.unit = federated_pb2.TextFeature.Unit.Value(f"UNIT_{self.unit.upper()}")  # type: ignore[assignment]
 
 
 Feature = Tensor | Category | Text

@@ -37,10 +37,11 @@ from odp.task import Cohort, Task, UserLevelDP
 
 CHARACTERS = tuple("\n !\"#$%&'()*,-./0123456789:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz")
 """Fixed before any text is read, so that they tell nothing of it. Other characters are left out of the text."""
-CONTEXT = 4
+CONTEXT = 3
 """Characters that the model reads."""
 EPSILON, DELTA = 8.0, 1e-3
-ROUNDS, SEPARATION = 60, 4
+ROUNDS = 60
+_FEWEST = 8
 _FILE = "input.txt"
 _TRAINING_SHARE = 0.8
 
@@ -99,12 +100,12 @@ class Result:
 
 
 def task_of(clients: int, *, context: int = CONTEXT, rounds: int = ROUNDS) -> Task:
-    """The task of some number of speakers, each of whom takes part in every fourth round.
+    """The task of some number of speakers, who all take part in every round.
 
     Raises:
       ConfigurationError: there are fewer than 8 clients, or a number is out of range.
     """
-    _validate.integer(low=2 * SEPARATION, high=10**6, clients=clients)
+    _validate.integer(low=_FEWEST, high=10**6, clients=clients)
     _validate.integer(low=1, high=16, context=context)
     return Task(
         name="shakespeare",
@@ -113,14 +114,13 @@ def task_of(clients: int, *, context: int = CONTEXT, rounds: int = ROUNDS) -> Ta
         privacy=UserLevelDP(epsilon=EPSILON, delta=DELTA),
         training=DPFTRL(
             rounds=rounds,
-            rate=0.5,
+            rate=0.3,
             batch=10,
             most_examples=1000,
-            clip=2.0,
+            clip=1.0,
             server_momentum=0.9,
-            min_separation=SEPARATION,
         ),
-        cohort=Cohort(minimum=2, goal=clients // SEPARATION),
+        cohort=Cohort(minimum=clients, goal=clients),
     )
 
 
@@ -198,7 +198,7 @@ def reproduce(
     """Trains ``task_of`` the speakers on their ``population``.
 
     Args:
-      seed: of turns, order and noise.
+      seed: of order and noise.
       baseline: whether to train once more without noise.
 
     Raises:

@@ -33,7 +33,7 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
         (
             "speakers of a round",
             f"{PUBLISHED.clients_per_round}, drawn",
-            f"{result.communications / rounds:.1f}, in turn",
+            f"all {result.communications // rounds:,}",
         ),
         (
             "communications (updates)",

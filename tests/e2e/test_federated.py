@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,39 @@ def test_devices_train_the_model_of_the_simulation_in_every_mode(
         with Store.open(store_path(world.root / "devices", device)) as store:
             assert store.empty_contributions() == 0
             assert len(store.ledger()) == len(status.rounds)
+
+
+def test_devices_read_names_and_text_as_the_simulation_does(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    """Devices store text; the simulation has numbers. Examples of names that the task does not know are left out."""
+    generator = np.random.default_rng(6)
+    names, said = np.array(["sun", "rain", "snow"]), np.array(["Out, out!", "stay in", "", "the élan of it"])
+    columns = {
+        "weather": names[generator.integers(0, 3, 240)], "hour": generator.integers(-1, 25, 240),
+        "said": said[generator.integers(0, 4, 240)], "kind": generator.integers(0, 3, 240),
+    }  # fmt: skip
+    features = {
+        "weather": odp.Category(("sun", "rain")), "hour": odp.Category(24),
+        "said": odp.Text(("out", "in", "élan"), 3),
+    }  # fmt: skip
+    data, training = odp.Examples(features, label="kind"), odp.DPFedAvg(rounds=2, batch=4, clip=0.5)
+    asked = dataclasses.replace(
+        task("enclave", training), data=data, model=odp.Glm("multinomial", features=29, classes=3)
+    )
+    given = odp.ExampleColumns.of_users(columns, np.arange(240) % DEVICES)
+    users = given.users_examples(data)
+    world = World(tmp_path, noise=NoNoise()).start(stack)
+    status = world.finish(world.connection.submit(asked), world.devices(examples=given))
+    algorithm = algorithm_for(open_task(status.task))
+    server, population, seeds = algorithm.server(), algorithm.population(), device_seeds(world, DEVICES)
+    state = server.start()
+    for entry in status.rounds:
+        assert entry.contributions == DEVICES
+        (tensor,) = common_pb2.Release.FromString(entry.release.release).tensors
+        networked = np.frombuffer(tensor.integers, "<i8")
+        simulated = population.contribute(server.broadcast(state), users, round=entry.round, seeds=seeds)[RELEASE]
+        assert np.count_nonzero(simulated) > 29
+        assert np.abs((networked - simulated) * tensor.step / DEVICES).max() <= 1e-6
+        state = server.step(state, NoisyTensors(entry.round, {RELEASE: networked * tensor.step}, DEVICES))
 
 
 def test_a_training_with_noise_costs_its_budget_and_shows_what_was_read(

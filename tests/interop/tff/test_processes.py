@@ -105,6 +105,18 @@ def test_the_simulator_agrees_up_to_the_grid() -> None:
     )
 
 
+def test_categories_are_trained_on_one_hot() -> None:
+    generator = np.random.default_rng(9)
+    codes, kinds = generator.integers(0, FEATURES, 40), generator.integers(0, CLASSES, 40)
+    data = odp.UsersExamples.of_users(codes[:, None].astype(np.float32), kinds, np.arange(40) % USERS)
+    given = dataclasses.replace(
+        task("multinomial", TRAININGS["multinomial"]), data=odp.Examples({"x": odp.Category(FEATURES)})
+    )
+    expected = in_tff(given, data)
+    assert np.abs(expected).max() > 0.05
+    np.testing.assert_allclose(here(given, data), expected, rtol=0, atol=1e-5)
+
+
 def test_noise_has_the_size_of_the_task() -> None:
     wide = 400
     given = dataclasses.replace(
