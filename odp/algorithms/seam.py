@@ -37,7 +37,7 @@ from odp.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
     from odp.models.features import Feature
-    from odp.models.litert.trainer import ProgramTrainer
+    from odp.models.litert.trainer import Engine, ProgramTrainer
     from odp.privacy.events import StreamRelease
     from odp.privacy.matrix.encoding import Encoder
     from odp.privacy.matrix.participation import Participation
@@ -331,6 +331,15 @@ class Population(Protocol[_Users]):
 
         ``progress`` is called now and then with the number of users that are done.
         """
+        ...
+
+
+@runtime_checkable
+class ProgramPopulation(Population[_Users], Protocol[_Users]):
+    """A population whose model may be a program of the developer, which an engine in this process trains."""
+
+    def run_by(self, engine: Engine) -> Population[_Users]:
+        """The population whose program, if it has one, is trained by ``engine``."""
         ...
 
 

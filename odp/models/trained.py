@@ -65,6 +65,13 @@ class TrainedModel(Protocol):
         """
         ...
 
+    def trained_by(self, engine: Any) -> TrainedModel:
+        """The model as a simulation trains it, whose program, if it has one, is trained by ``engine``.
+
+        ``engine`` is an ``odp.models.litert.trainer.Engine``.
+        """
+        ...
+
     def public_matrix_from(self, data: bytes) -> Float32Array | None:
         """The public matrix float32 [rows, columns] that the definition names by its hash, from its bytes, or None.
 

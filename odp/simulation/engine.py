@@ -22,7 +22,16 @@ from odp.algorithms.capabilities import Recommender
 from odp.algorithms.experiment import Metrics, TrainingEvaluation, evaluation_of
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
-from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, StreamQuery
+from odp.algorithms.seam import (
+    Algorithm,
+    DeclaredRelease,
+    LocalRows,
+    NoisyTensors,
+    Population,
+    ProgramPopulation,
+    Query,
+    StreamQuery,
+)
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
@@ -30,6 +39,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.users import draw_users, due_users, user_seeds
+from odp.models.litert.keras_model import KerasModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
@@ -237,7 +247,7 @@ def simulate(
     seeds = user_seeds(split.train, seed)
 
     features = task.public_matrix
-    server, population_side = algorithm.server(item_features=features), algorithm.population()
+    server, population_side = algorithm.server(item_features=features), population_of(task)
     evaluation = evaluation_of(definition)
     state = server.start()
     rounds: list[RoundResult] = []
@@ -317,6 +327,19 @@ def simulate(
         item_counts=_item_counts(algorithm, state, features),
         metrics=evaluation.after_training(broadcast, split, history, last=rounds[-1].metrics),
     )
+
+
+def population_of(task: Task) -> Population[Any]:
+    """What a simulation of ``task`` makes the sums of users with; a network is trained by the engine that it names.
+
+    Raises:
+      ConfigurationError: the task is invalid.
+    """
+    population = algorithm_for(task.definition()).population()
+    engine = task.model.own_engine() if isinstance(task.model, KerasModel) else None
+    if engine is None or not isinstance(population, ProgramPopulation):
+        return population
+    return population.run_by(engine)
 
 
 def _item_counts(algorithm: Algorithm, state: bytes, features: Float32Array | None) -> Float64Array:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +17,14 @@ from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
 from odp.wire.model import ModelVersion
 
+if TYPE_CHECKING:
+    from odp.models.litert.trainer import Engine
+
 _NUMBERS = 2**18  # of a block of differences: it stays in the processor's cache
 
 
 class FederatedPopulation:
-    """``odp.algorithms.seam.Population`` of one task, of ``UsersExamples`` with all tensors side by side.
+    """``odp.algorithms.seam.ProgramPopulation`` of one task, of ``UsersExamples`` with all tensors side by side.
 
     Memory beside the examples is bounded by a block of users, never by the population.
     """
@@ -27,6 +32,11 @@ class FederatedPopulation:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._table: UsableTable | None = None
+
+    def run_by(self, engine: Engine) -> FederatedPopulation:
+        """This population, whose model has its program trained by ``engine``."""
+        terms = self._terms
+        return FederatedPopulation(dataclasses.replace(terms, model=terms.model.trained_by(engine)))
 
     def contribute(
         self,

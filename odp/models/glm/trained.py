@@ -15,7 +15,7 @@ from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
     from odp.models.examples import ExamplesTerms
-    from odp.models.litert.trainer import ProgramTrainer
+    from odp.models.litert.trainer import Engine, ProgramTrainer
     from odp.models.local_training import LocalTraining
     from odp.v1 import federated_pb2
 
@@ -82,6 +82,10 @@ class TrainedGlm:
             )
 
     def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedGlm:
+        """This model: it has no program."""
+        return self
+
+    def trained_by(self, engine: Engine) -> TrainedGlm:
         """This model: it has no program."""
         return self
 

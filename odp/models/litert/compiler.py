@@ -30,8 +30,8 @@ def compile_model(
     batch: int = 32,
     local: Sequence[str] = (),
     proximal: bool = False,
-) -> Program:
-    """Compiles a model.
+) -> tuple[Program, Functions]:
+    """Compiles a model; the functions are those that the program computes.
 
     Args:
       model: a Keras model with inputs of known shapes. Layers that are not trainable become constants.
@@ -70,7 +70,8 @@ def compile_model(
         threshold=0.0 if lost.from_logits else 0.5,
         proximal=proximal,
     )
-    return converted(_functions(model, [variable for variable, _ in order], lost, measured), program)
+    functions = _functions(model, [variable for variable, _ in order], lost, measured)
+    return converted(functions, program), functions
 
 
 def initial_vector(model: Any, program: Program) -> Float32Array:

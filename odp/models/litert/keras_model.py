@@ -15,10 +15,16 @@ from odp.models.litert.program import MOST_BATCH, Program
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
+    from odp.models.litert.conversion import Functions
+    from odp.models.litert.trainer import Engine
     from odp.v1 import common_pb2, federated_pb2
     from odp.wire.model import ModelVersion
 
 _PARAMETERS = "parameters"
+#: What a simulation trains with.
+ENGINES = ("auto", "litert", "tensorflow")
+# Multiplications of an example from which TensorFlow trains faster than LiteRT.
+_MANY = 2**23
 
 
 @_validate.strict_keywords
@@ -36,6 +42,8 @@ class KerasModel:
         shows their means. The accuracy of classes is shown in any case.
       batch: most examples per step, at least the ``batch`` of the training; devices compute this many in every step.
       proximal: whether devices may train with a proximal term, which takes another copy of the weights.
+      engine: what ``odp.simulate`` trains with: ``"litert"`` as devices do, ``"tensorflow"``, or ``"auto"`` for
+        TensorFlow where an example takes at least 2^23 multiplications. Their numbers differ by rounding.
       program: what the model was compiled into.
 
     Raises:
@@ -48,12 +56,15 @@ class KerasModel:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 10
     proximal: bool = False
+    engine: str = "auto"
     program: Program = field(init=False, repr=False)
+    _functions: Functions = field(init=False, repr=False)
     _start: Float32Array = field(init=False, repr=False)
     _message: federated_pb2.NetworkModel = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=MOST_BATCH, batch=self.batch)
+        _validate.one_of(ENGINES, engine=self.engine)
         if not isinstance(self.metrics, Mapping):
             raise ConfigurationError(f"Expected metrics={self.metrics!r} to be functions by name")
         for name in self.metrics:
@@ -66,7 +77,7 @@ class KerasModel:
         from odp.models.litert.compiler import compile_model, initial_vector
         from odp.models.litert.trained import TrainedNetwork, network_message
 
-        program = compile_model(
+        program, functions = compile_model(
             self.model, loss=self.loss, metrics=self.metrics, batch=self.batch, proximal=self.proximal
         )  # fmt: skip
         start = initial_vector(self.model, program)
@@ -74,7 +85,8 @@ class KerasModel:
             raise ConfigurationError("Expected the weights of the model to be finite")
         message = network_message(program, start)
         TrainedNetwork.of(message)
-        for name, value in (("program", program), ("_start", start), ("_message", message)):
+        made = {"program": program, "_functions": functions, "_start": start, "_message": message}
+        for name, value in made.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -90,6 +102,15 @@ class KerasModel:
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes itself into a definition."""
         definition.network.CopyFrom(self._message)
+
+    def own_engine(self) -> Engine | None:
+        """What a simulation trains this model with; None for LiteRT. The result is for one simulation at a time."""
+        from odp.models.litert.tensorflow_runner import TensorFlowRunner
+        from odp.models.litert.work import multiplications
+
+        if self.engine == "litert" or (self.engine == "auto" and multiplications(self.program) < _MANY):
+            return None
+        return TensorFlowRunner(self._functions, self.program)
 
     def load(self, version: ModelVersion) -> None:
         """Gives the Keras model the weights of a trained version, as ``odp.simulate(..).model`` is one.

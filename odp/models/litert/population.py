@@ -1,7 +1,8 @@
-"""A program of one's own, run by LiteRT in this process: simulations and their evaluation. Needs ai-edge-litert.
+"""A program of one's own, run in this process: simulations and their evaluation. Needs ai-edge-litert.
 
 LiteRT trains one user after the other, as devices do: a step of a small network takes it less time than TensorFlow
-needs to start one, and users need no padding. Memory is that of one user, whatever the population.
+needs to start one, and users need no padding. Another engine may train instead, as TensorFlow does for large
+convolutions (``odp.models.litert.tensorflow_runner``). Memory is that of one user, whatever the population.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from odp.errors import ConfigurationError, DataError
 from odp.models.litert.program import Program
 from odp.models.litert.rows import inputs_of, targets_of
+from odp.models.litert.trainer import Engine
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array
 
@@ -25,18 +27,23 @@ if TYPE_CHECKING:
 class OwnProgram:
     """Trains and measures a network; one thread at a time.
 
+    Args:
+      program: what is trained.
+      engine: trains it; LiteRT where it is None. LiteRT measures in any case.
+
     Raises:
       ConfigurationError: ai-edge-litert is missing, or the program is not one that devices accept.
       ProgramFailed: LiteRT does not load the program.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, *, engine: Engine | None = None) -> None:
         if importlib.util.find_spec("ai_edge_litert") is None:
             raise ConfigurationError("Expected ai-edge-litert to run networks: pip install 'odp[litert]'")
         from odp.models.litert.runner import Runner
 
         self._program = program
         self._runner = Runner(program)
+        self._engine: Engine = engine or self._runner
 
     def differences(
         self,
@@ -53,7 +60,7 @@ class OwnProgram:
 
         Raises:
           DataError: there is not one seed per user.
-          ProgramFailed: LiteRT failed.
+          ProgramFailed: the engine is LiteRT, and failed.
         """
         first = users.start
         if len(seeds) != users.stop - first or out.shape != (len(seeds), self._program.size):
@@ -61,9 +68,9 @@ class OwnProgram:
         for place, seed in enumerate(seeds.tolist()):
             features, targets = examples.of(first + place)
             batches = training.batches(len(targets), seed=seed, round=round)
-            out[place] = self._runner.difference(
+            self._engine.difference(
                 start, inputs_of(self._program, features), targets_of(self._program, targets), batches,
-                rate=training.rate, proximal=training.proximal,
+                rate=training.rate, proximal=training.proximal, out=out[place],
             )  # fmt: skip
         return out
 

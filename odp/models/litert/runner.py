@@ -83,6 +83,7 @@ class Runner:
         rate: float,
         proximal: float = 0.0,
         reconstruction: Reconstruction | None = None,
+        out: Float32Array | None = None,
     ) -> Float32Array:
         """What training moves the parameters by, float32 [size]; zeros without examples, and where it is not finite.
 
@@ -96,6 +97,7 @@ class Runner:
           proximal: factor of the proximal term.
           reconstruction: of the local parameters, which then stay while the shared ones are trained; without it, steps
             move both.
+          out: where the result is written, float32 [size]; a new array without.
 
         Raises:
           DataError: arrays have other shapes than the program says, batches are larger, or there is no proximal term or
@@ -107,8 +109,10 @@ class Runner:
             raise DataError(f"Expected proximal={proximal} to be 0: the program has no proximal term")
         if reconstruction is not None and not self._program.has_local:
             raise DataError("Expected a program with local parameters to reconstruct")
+        moved = np.empty(self._program.size, dtype=np.float32) if out is None else out
         if not len(targets):
-            return np.zeros(self._program.size, dtype=np.float32)
+            moved[:] = 0.0
+            return moved
         self._call("load", {VECTOR: start})
         proximal_term = {PROXIMAL: proximal} if self._program.proximal else {}
         if reconstruction is not None:
@@ -117,8 +121,10 @@ class Runner:
         local = {LOCAL_RATE: rate if reconstruction is None else 0.0} if self._program.has_local else {}
         self._steps(features, targets, batches, {RATE: rate, **local, **proximal_term})
         with np.errstate(invalid="ignore", over="ignore"):
-            moved = self._call("save", {})[VECTOR] - start
-        return moved if np.isfinite(moved).all() else np.zeros_like(moved)
+            np.subtract(self._call("save", {})[VECTOR], start, out=moved)
+        if not np.isfinite(moved).all():
+            moved[:] = 0.0
+        return moved
 
     def predictions(self, vector: Float32Array, features: Sequence[Array]) -> Float32Array:
         """What the model says of each example, float32 [n, ..]. Raises DataError and ProgramFailed."""

@@ -7,6 +7,7 @@ simulation, is in ``odp.models.litert.population``.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import zlib
@@ -19,7 +20,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.models.features import Tensor
 from odp.models.litert.program import Program
 from odp.models.litert.rows import inputs_of, targets_of
-from odp.models.litert.trainer import MOST_MEMORY, ProgramTrainer, memory_needed
+from odp.models.litert.trainer import MOST_MEMORY, Engine, ProgramTrainer, memory_needed
 from odp.models.local_training import MOST_EXAMPLES, LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import federated_pb2
@@ -74,6 +75,7 @@ class TrainedNetwork:
         self.program = program
         self._start_sha256 = start_sha256
         self._trainer = trainer
+        self._engine: Engine | None = None
 
     @classmethod
     def of(cls, given: federated_pb2.NetworkModel) -> Self:
@@ -153,6 +155,13 @@ class TrainedNetwork:
             raise ConfigurationError("this device trains no networks: it was started without a trainer")
         trainer.require(self.program, most_examples=_most_examples(training))
         return TrainedNetwork(self.program, self._start_sha256, trainer=trainer)
+
+    def trained_by(self, engine: Engine) -> Self:
+        """This model where ``differences`` are computed by ``engine``: for a program of one's own."""
+        model = copy.copy(self)
+        model._engine = engine
+        model.__dict__.pop("_own_program", None)
+        return model
 
     def start(self, matrix: Float32Array | None = None) -> Float32Array:
         """``matrix`` [size, 1], the public matrix of the definition, as a vector; zeros where it names none.
@@ -255,7 +264,7 @@ class TrainedNetwork:
     def _own_program(self) -> OwnProgram:
         from odp.models.litert.population import OwnProgram
 
-        return OwnProgram(self.program)
+        return OwnProgram(self.program, engine=self._engine)
 
 
 def _most_examples(training: LocalTraining) -> int:

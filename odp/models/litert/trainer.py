@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from odp.models.litert.program import Array, Program
@@ -38,6 +38,24 @@ class ProgramTrainer(Protocol):
         proximal: float = 0.0,
     ) -> Float32Array:
         """As ``odp.models.litert.runner.Runner.difference``. May raise anything: then nothing was trained."""
+        ...
+
+
+class Engine(Protocol):
+    """Trains one program of one's own in this process; one thread at a time."""
+
+    def difference(
+        self,
+        start: Float32Array,
+        features: Sequence[Array],
+        targets: Array,
+        batches: Iterable[Int64Array],
+        *,
+        rate: float,
+        proximal: float = 0.0,
+        out: Float32Array | None = None,
+    ) -> Float32Array:
+        """As ``odp.models.litert.runner.Runner.difference``, written to ``out`` float32 [size] where it is given."""
         ...
 
 

@@ -85,7 +85,7 @@ def _trained_by_tensorflow(model: Any, x: np.ndarray, y: np.ndarray, rate: float
 )
 def test_a_compiled_model_trains_as_in_tensorflow(make: Callable[[], Any], x: np.ndarray) -> None:
     model = make()
-    program = compile_model(model, loss=_SPARSE, batch=4)
+    program, _ = compile_model(model, loss=_SPARSE, batch=4)
     start = initial_vector(model, program)
     moved = program.split(Runner(program).difference(start, [x], _CLASSES, _BATCHES, rate=0.1))
     expected = _trained_by_tensorflow(model, x, _CLASSES, 0.1)
@@ -108,7 +108,7 @@ def test_local_layers_come_last_and_inputs_may_be_several() -> None:
     user, item = keras.Input((3,), name="user"), keras.Input((6,), name="item")
     left, right = _LAYERS.Dense(4, name="own")(user), _LAYERS.Dense(4, name="shared")(item)
     model = keras.Model([user, item], _LAYERS.Dot(axes=1)([left, right]))
-    program = compile_model(model, loss="mean_squared_error", batch=2, local=["own"])
+    program, _ = compile_model(model, loss="mean_squared_error", batch=2, local=["own"])
     assert [one.local for one in program.parameters] == [False, False, True, True]
     assert (program.shared_size, program.size) == (28, 44)
     vector = initial_vector(model, program)

@@ -1,0 +1,92 @@
+"""Trains a network of one's own by TensorFlow, in a simulation. Needs TensorFlow; only the developer's side imports this.
+
+LiteRT's gradients of large convolutions take several times as long as TensorFlow's. So a simulation of a network with
+much work per example trains by the functions that the program was compiled from.
+
+Numbers: those of ``odp.models.litert.runner.Runner`` up to the rounding of float32. Of equal numbers in the window of a
+maximum pool, TensorFlow's gradient goes to the first, and a device's to all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from odp.errors import DataError
+from odp.models.litert.conversion import Functions
+from odp.models.litert.program import LOSS, MASK, PROXIMAL, RATE, TARGET, Array, Program, padded
+from odp.numerics.arrays import Float32Array, Int64Array
+
+
+class TensorFlowRunner:
+    """``odp.models.litert.trainer.Engine`` of one network without local parameters; one thread at a time.
+
+    The graph of a step is made by the first one, and used for all users and rounds.
+    """
+
+    def __init__(self, functions: Functions, program: Program) -> None:
+        self._functions, self._program = functions, program
+        self._weights = [tf.Variable(tf.zeros(one.shape)) for one in program.parameters]
+        self._starts = [tf.Variable(tf.zeros(one.shape)) for one in program.parameters] if program.proximal else []
+        specs = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in program.inputs("train").items()}
+        self._step = tf.function(self._train, input_signature=[specs])
+
+    def difference(
+        self,
+        start: Float32Array,
+        features: Sequence[Array],
+        targets: Array,
+        batches: Iterable[Int64Array],
+        *,
+        rate: float,
+        proximal: float = 0.0,
+        out: Float32Array | None = None,
+    ) -> Float32Array:
+        """As ``Engine.difference``.
+
+        Raises:
+          DataError: a batch is empty, or larger than the program's.
+        """
+        moved = np.empty_like(start) if out is None else out
+        parts, program = self._program.split(start), self._program
+        for held in (self._weights, self._starts):
+            for variable, part in zip(held, parts.values(), strict=False):
+                variable.assign(part)
+        numbers = {RATE: np.float32(rate), **({PROXIMAL: np.float32(proximal)} if program.proximal else {})}
+        stepped = False
+        for rows in batches:
+            if not 1 <= len(rows) <= program.batch:
+                raise DataError(f"Expected batches of 1 to {program.batch} examples (got {len(rows)})")
+            mask = np.zeros(program.batch, dtype=np.float32)
+            mask[: len(rows)] = 1.0
+            x = {f"x{place}": padded(values[rows], program.batch) for place, values in enumerate(features)}
+            self._step({**x, TARGET: padded(targets[rows], program.batch), MASK: mask, **numbers})
+            stepped = True
+        if not stepped:
+            moved[:] = 0.0
+            return moved
+        with np.errstate(invalid="ignore", over="ignore"):
+            for one, variable in zip(program.parameters, self._weights, strict=True):
+                place = slice(one.offset, one.offset + one.size)
+                np.subtract(variable.numpy().reshape(-1), start[place], out=moved[place])
+        if not np.isfinite(moved).all():
+            moved[:] = 0.0
+        return moved
+
+    def _train(self, given: Mapping[str, Any]) -> None:
+        x = [given[f"x{place}"] for place in range(len(self._program.features))]
+        mask, weights = given[MASK], [variable.read_value() for variable in self._weights]
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            found = self._functions.evaluate(weights, x, given[TARGET])[LOSS]
+            loss = tf.reduce_sum(found * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
+        slopes = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        for place, (variable, weight, slope) in enumerate(zip(self._weights, weights, slopes, strict=True)):
+            step = tf.convert_to_tensor(slope)
+            if self._starts:
+                step += given[PROXIMAL] * (weight - self._starts[place])
+            # In place, where ``assign_sub`` would make a scaled copy of the slope first.
+            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=given[RATE], delta=step)
