@@ -86,7 +86,7 @@ def run(quick: bool) -> list[Figure]:
     del ratings
     policy = EnclavePolicy(role="aggregator", minimum_cohort=_MINIMUM_COHORT)
     with contextlib.ExitStack() as stack:
-        stop = stack.enter_context(_signals())
+        stop = stack.enter_context(signals())
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-benchmark-")))
         services = stack.enter_context(Services(root, policy=policy))
         connection = stack.enter_context(connect(services.server_address, state=root))
@@ -97,11 +97,11 @@ def run(quick: bool) -> list[Figure]:
         stack.callback(host.stop)
         pids = {name: child.process.pid for name, child in [*services.children.items(), (host.name, host)]}
         usage = stack.enter_context(Usage(with_enclaves(pids)))
-        _wait_for_devices(services, host, stop)
+        wait_for_devices(services, host, stop)
         started = time.monotonic()
         before = usage.processor_seconds()
         progress(f"  devices have their data after {started - began:.1f} s")
-        status = _wait_for_end(handle, services, host, stop)
+        status = wait_for_end(handle, services, host, stop)
         seconds = time.monotonic() - started
         after, peak = usage.processor_seconds(), usage.peak_bytes()
         host.stop()  # it writes its last statistics
@@ -117,7 +117,7 @@ def run(quick: bool) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[threading.Event]:
+def signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set, so that both stop the programs; the handlers are put back at the end."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -164,7 +164,7 @@ def _check(services: Services, host: Child, stop: threading.Event) -> None:
         raise KeyboardInterrupt
 
 
-def _wait_for_devices(services: Services, host: Child, stop: threading.Event) -> None:
+def wait_for_devices(services: Services, host: Child, stop: threading.Event) -> None:
     until = time.monotonic() + _START_SECONDS
     while b"devices_started" not in host.log.read_bytes():
         _check(services, host, stop)
@@ -172,7 +172,7 @@ def _wait_for_devices(services: Services, host: Child, stop: threading.Event) ->
             raise ServiceError(f"the devices had no data after {_START_SECONDS:.0f} s")
 
 
-def _wait_for_end(handle: TaskHandle, services: Services, host: Child, stop: threading.Event) -> server_pb2.TaskStatus:
+def wait_for_end(handle: TaskHandle, services: Services, host: Child, stop: threading.Event) -> server_pb2.TaskStatus:
     started = time.monotonic()
     applied = 0
     while True:

@@ -1,4 +1,7 @@
-"""Federated training: updates of simulated clients per second and core, beside a kernel in C for that one model.
+"""Federated training: simulated clients beside a kernel in C and beside TensorFlow, and devices over TLS.
+
+Networks have modules of their own: ``benchmarks.federated_network`` and ``benchmarks.federated_devices``. This one
+measures updates of simulated clients per second and core, beside a kernel in C for that one model.
 
 Multinomial regression 784 -> 10 of 10,000 clients with 60 examples each, cohort 1,000, one local epoch in batches of
 10, clipped in L2. Both sides train the same clients on the same examples in the same order, and their sums agree.
@@ -23,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import federated_devices, federated_network
 from benchmarks.harness import Figure, Limit, progress
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.registry import algorithm_for
@@ -46,6 +50,12 @@ _FLAGS = ("-O3", "-march=native", "-ffast-math", "-mprefer-vector-width=512", "-
 
 
 def run(quick: bool) -> list[Figure]:
+    """Generalised linear models, networks in the simulator, and networks on devices."""
+    # The models come first: their peak of memory is that of the process.
+    return [*_linear(quick), *federated_network.figures(quick), *federated_devices.figures(quick)]
+
+
+def _linear(quick: bool) -> list[Figure]:
     """Client updates per second of one core."""
     cohort, times = (300, 15) if quick else (1000, 25)
     generator = np.random.Generator(np.random.PCG64(1))

@@ -37,7 +37,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "aggregator": ("benchmarks.aggregator", "contributions per second into a real aggregator, beside bare gRPC"),
     "dpam": ("benchmarks.dpam", "a full sweep of DPAM beside the machine's own matrix product, memory, other programs"),
     "dense": ("benchmarks.dense", "contributions of a million numbers: sum, and ingest beside a bare gRPC stream"),
-    "federated": ("benchmarks.federated", "federated training: simulated clients beside a kernel in C"),
+    "federated": (
+        "benchmarks.federated",
+        "federated training: simulated clients beside C and TensorFlow, and devices with a network",
+    ),
     "uploads": ("benchmarks.uploads", "federated training with 8 to 32 bits per number: accuracy, bytes, time"),
     "secagg": (
         "benchmarks.secagg",

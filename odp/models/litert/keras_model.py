@@ -105,11 +105,12 @@ class KerasModel:
 
     def own_engine(self) -> Engine | None:
         """What a simulation trains this model with; None for LiteRT. The result is for one simulation at a time."""
-        from odp.models.litert.tensorflow_runner import TensorFlowRunner
         from odp.models.litert.work import multiplications
 
         if self.engine == "litert" or (self.engine == "auto" and multiplications(self.program) < _MANY):
             return None
+        from odp.models.litert.tensorflow_runner import TensorFlowRunner
+
         return TensorFlowRunner(self._functions, self.program)
 
     def load(self, version: ModelVersion) -> None:
