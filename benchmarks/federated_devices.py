@@ -73,13 +73,13 @@ def figures(quick: bool) -> list[Figure]:
     spent = _platform(task, users)
     each = {name: 1000.0 * seconds / spent.uploads for name, seconds in spent.seconds.items()}
     whole, least = sum(each.values()), 1000.0 * (training + transport)
-    limit = Limit("bare LiteRT and bare gRPC", least)
+    limit, goal = Limit("bare LiteRT and bare gRPC", least), None if quick else "<= 1.5"
     return [
         Figure("devices, a device of a round", whole, "ms", limit=limit),
         *(Figure(f"devices, {name}", found, "ms", limit=Limit("all programs", whole)) for name, found in each.items()),
         Figure("devices, bare training", 1000.0 * training, "ms", limit=limit),
         Figure("devices, bare transport", 1000.0 * transport, "ms", limit=limit),
-        Figure("device rounds, multiple of bare training and transport", whole / least, "", None if quick else "<= 1.5"),
+        Figure("device rounds, multiple of bare training and transport", whole / least, "", goal),
     ]  # fmt: skip
 
 
@@ -202,7 +202,8 @@ def _host(root: Path, server: str, file: Path, devices: int) -> Child:
         "device host",
         [
             "device", "run", "--population", _POPULATION, "--server", server, "--services", str(root),
-            "--examples", str(file), "--min-cohort", str(devices), "--max-epsilon", repr(_EPSILON), "--max-total-epsilon", repr(_EPSILON),
+            "--examples", str(file), "--min-cohort", str(devices), "--max-epsilon", repr(_EPSILON),
+            "--max-total-epsilon", repr(_EPSILON),
         ],
         state=root / "devices",
         log=root / "logs" / "devices.log",

@@ -1,4 +1,4 @@
-"""Trains a network of one's own by TensorFlow, in a simulation. Needs TensorFlow: only the developer's side imports this.
+"""Trains a network of one's own by TensorFlow, in a simulation. Needs TensorFlow, on the developer's side alone.
 
 LiteRT's gradients of large convolutions take several times as long as TensorFlow's. So a simulation of a network with
 much work per example trains by the functions that the program was compiled from.
