@@ -32,7 +32,7 @@ class Reader:
         self._bytes = limits.read_bytes
 
     def answer(self, message: Mapping[str, Any]) -> bytes:
-        """The frame that answers one read.
+        """The frame that answers one read; a value of a table of bytes follows its frame.
 
         Raises:
           Unacceptable: there is no such table, the handler has no right to it, or it read too much.
@@ -46,9 +46,9 @@ class Reader:
         if not _valid(table, given):
             answer = frame({"refused": True})
         else:
-            found = {"ok": self._read(table, given)}
+            found = self._read(table, given)
             try:
-                answer = frame(found, most=LARGEST_INPUT)
+                answer = _framed(found) if isinstance(found, bytes) else frame({"ok": found}, most=LARGEST_INPUT)
             except ConfigurationError:
                 raise Unacceptable(Reason.TOO_MUCH) from None
         self._reads -= 1
@@ -71,8 +71,13 @@ class Reader:
             keys = store.local_keys(prefix=prefix) if table is DataKind.LOCAL else store.downloaded_keys(prefix=prefix)
             return list(keys)
         key = given["key"]
-        value = store.get(key) if table is DataKind.LOCAL else store.downloaded(key)
-        return None if value is None else base64.b64encode(value).decode("ascii")
+        return store.get(key) if table is DataKind.LOCAL else store.downloaded(key)
+
+
+def _framed(value: bytes) -> bytes:
+    if len(value) > LARGEST_INPUT:
+        raise ConfigurationError(f"Expected a value of at most {LARGEST_INPUT} bytes (got {len(value)})")
+    return frame({"bytes": len(value)}) + value
 
 
 def _valid(table: DataKind, given: Mapping[str, Any]) -> bool:

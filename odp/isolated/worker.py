@@ -14,7 +14,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from odp.isolated import sources as imports
 from odp.isolated import walls
@@ -37,7 +37,7 @@ from odp.isolated.values import (
     Rendering,
     Training,
 )
-from odp.sandbox.frames import receive_frame, send_frame
+from odp.sandbox.frames import receive_bytes, receive_frame, send_frame
 
 #: The longest frame of the runtime: a whole version of downloads, in base64.
 LARGEST_INPUT = 32 * 2**20
@@ -61,13 +61,13 @@ class RemoteStores:
         return [PastRequest(*row) for row in self._ask(DataKind.REQUESTS, most=most)]
 
     def local(self, key: str) -> bytes | None:
-        return _bytes(self._ask(DataKind.LOCAL, key=key))
+        return cast("bytes | None", self._ask(DataKind.LOCAL, key=key))
 
     def local_keys(self, *, prefix: str = "") -> Sequence[str]:
         return list(self._ask(DataKind.LOCAL, prefix=prefix))
 
     def downloaded(self, key: str) -> bytes | None:
-        return _bytes(self._ask(DataKind.DOWNLOADS, key=key))
+        return cast("bytes | None", self._ask(DataKind.DOWNLOADS, key=key))
 
     def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
         return list(self._ask(DataKind.DOWNLOADS, prefix=prefix))
@@ -79,6 +79,8 @@ class RemoteStores:
         answer = receive_frame(self._channel, most=LARGEST_INPUT)
         if answer is None:
             os._exit(0)
+        if "bytes" in answer:
+            return bytes(receive_bytes(self._channel, answer["bytes"]))
         if "ok" not in answer:
             raise ValueError("the runtime refused the read: one of its values is out of range")
         return answer["ok"]
@@ -214,10 +216,6 @@ def _local(changes: Mapping[str, bytes | None]) -> dict[str, Any]:
     return {
         "local": {key: None if value is None else base64.b64encode(value).decode() for key, value in changes.items()}
     }
-
-
-def _bytes(value: str | None) -> bytes | None:
-    return None if value is None else base64.b64decode(value)
 
 
 def _data(data: Any) -> Any:

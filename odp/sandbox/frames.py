@@ -1,6 +1,7 @@
 """JSON over a local socket to an untrusted process: bounded frames, with deadlines.
 
-A frame is four bytes of length, big-endian, then a JSON object of that length.
+A frame is four bytes of length, big-endian, then a JSON object of that length. Long bytes from the trusted side may
+follow a frame that says how many there are: as text of JSON they would cost more than what is done with them.
 """
 
 from __future__ import annotations
@@ -68,6 +69,22 @@ def receive_frame(
     if not isinstance(message, dict):
         raise ConfigurationError("Expected a message to be a JSON object")
     return message
+
+
+def receive_bytes(connection: socket.socket, length: int) -> bytearray:
+    """The bytes that follow a frame of a trusted sender: all ``length`` of them are held from the start.
+
+    Raises:
+        OSError: the connection broke, or the socket's timeout passed.
+    """
+    data = bytearray(length)
+    view, read = memoryview(data), 0
+    while read < length:
+        part = connection.recv_into(view[read:])
+        if not part:
+            raise ConnectionError("the connection ended within a frame")
+        read += part
+    return data
 
 
 def _no_number(name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from device_runtime.isolated.replies import Unacceptable, reply_of
 from device_runtime.store.keys import HostKey
 from device_runtime.store.store import Store
 from odp.isolated import RIGHTS, DataKind, Handler
+from odp.isolated.worker import RemoteStores
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 _WORDS = st.sampled_from(
@@ -82,3 +85,26 @@ def test_reads_beyond_the_bounds_are_refused() -> None:
         with pytest.raises(Unacceptable) as refused:
             reader.answer({"read": "local", "key": "x"})
         assert refused.value.reason is Reason.TOO_MUCH
+
+
+@pytest.mark.parametrize("value", [b"", b"y", bytes(range(256)) * 5000], ids=len)
+def test_bytes_arrive_at_the_handler_as_they_are_in_the_store(value: bytes) -> None:
+    store = MemoryStore()
+    store.change({"x": value}, time=0.0)
+    answer = Reader(Handler.ON_EXECUTE, store, CallLimits()).answer({"read": "local", "key": "x"})
+    assert len(answer) < len(value) + 100
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender = threading.Thread(target=ours.sendall, args=(answer,))
+        sender.start()
+        assert RemoteStores(theirs, Handler.ON_EXECUTE).local("x") == value
+        sender.join()
+
+
+def test_a_value_longer_than_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("device_runtime.isolated.reads.LARGEST_INPUT", 999)
+    store = MemoryStore()
+    store.change({"x": bytes(1000)}, time=0.0)
+    with pytest.raises(Unacceptable) as refused:
+        Reader(Handler.ON_EXECUTE, store, CallLimits()).answer({"read": "local", "key": "x"})
+    assert refused.value.reason is Reason.TOO_MUCH
