@@ -30,6 +30,7 @@ from odp.wire.model import ModelVersion, TableValues
 
 _SIDE, _CHANNELS, _KINDS = 32, 3, 10
 _EACH, _BATCH, _RATE = 50, 10, 0.05
+_TRAINING = DPFedAvg(rounds=1, rate=_RATE, batch=_BATCH, clip=0.5)
 _TABLE = 500  # images that clients draw theirs from
 
 
@@ -50,7 +51,7 @@ class _World:
     def client(self, user: int) -> tuple[Any, Any, Any]:
         """Images, classes, and the rows of each batch of one client."""
         features, targets = self.users.of(user)
-        batches = self.task.training.local().batches(len(targets), seed=int(self.seeds[user]), round=0)
+        batches = _TRAINING.local().batches(len(targets), seed=int(self.seeds[user]), round=0)
         return features.reshape(-1, _SIDE, _SIDE, _CHANNELS), targets.astype(np.int32), batches
 
 
@@ -96,7 +97,7 @@ def _world(clients: int) -> _World:
         model=model,
         data=Examples({"image": Tensor((_SIDE, _SIDE, _CHANNELS), 0.0, 1.0)}, label="kind"),
         privacy=UserLevelDP(epsilon=8.0, delta=1e-5),
-        training=DPFedAvg(rounds=1, rate=_RATE, batch=_BATCH, clip=0.5),
+        training=_TRAINING,
         cohort=Cohort(minimum=clients, goal=clients),
     )
     users = UsersExamples(
@@ -137,19 +138,20 @@ def _bare(world: _World) -> Callable[[int], None]:
     variables = network.trainable_variables
     start = [variable.numpy() for variable in variables]
 
-    @tf.function
     def step(images: Any, kinds: Any) -> None:
         with tf.GradientTape() as tape:
             found = loss(kinds, network(images))
         for variable, slope in zip(variables, tape.gradient(found, variables), strict=True):
             variable.assign_sub(_RATE * slope)
 
+    compiled = tf.function(step)
+
     def train(user: int) -> None:
         for variable, values in zip(variables, start, strict=True):
             variable.assign(values)
         images, kinds, batches = world.client(user)
         for rows in batches:
-            step(images[rows], kinds[rows])
+            compiled(images[rows], kinds[rows])
 
     train(0)
     moved = np.concatenate([(one.numpy() - values).ravel() for one, values in zip(variables, start, strict=True)])

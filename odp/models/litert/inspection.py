@@ -142,11 +142,12 @@ def _check_graph(graph: Any, operations: list[str], buffers: list[int]) -> None:
     tensors = graph.TensorsLength()
     for place in _upto(tensors, MOST_OPERATIONS):
         tensor = graph.Tensors(place)
-        total += _bytes_of(tensor)
+        size = _bytes_of(tensor)
+        total += size
         if total > MOST_MEMORY:
             raise ConfigurationError(f"Expected the tensors of a graph to take at most {MOST_MEMORY} bytes")
         constant = buffers[tensor.Buffer()]
-        if tensor.Sparsity() is not None or tensor.VariantTensorsLength() or constant not in (0, _bytes_of(tensor)):
+        if tensor.Sparsity() is not None or tensor.VariantTensorsLength() or constant not in (0, size):
             raise ConfigurationError(f"Expected the constant {_name(tensor)} to be as long as its shape says")
     for place in _upto(graph.OperatorsLength(), MOST_OPERATIONS):
         operator = graph.Operators(place)
@@ -162,7 +163,7 @@ def _bytes_of(tensor: Any) -> int:
     if kind not in _BYTES:
         raise ConfigurationError(f"Expected tensors of {', '.join(sorted(_BYTES))}; {_name(tensor)} has another type")
     shape = _shape(tensor)
-    if any(extent < 0 for extent in shape) or any(extent < 0 for extent in _signature(tensor)):
+    if min(shape, default=0) < 0 or min(_signature(tensor), default=0) < 0:
         raise ConfigurationError(f"Expected tensors of known shape; {_name(tensor)} has none")
     return math.prod(shape) * _BYTES[kind]
 
