@@ -25,9 +25,10 @@ from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
 from odp.public_tables.table import OpenedTable, Table, open_version
 from odp.signed.ledger import LedgerPart, read_ledger
-from odp.signed.release import noisy_tensors, open_release
+from odp.signed.release import noisy_tensors, open_release, whole_values
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.task import Task
+from odp.transparency.sources import LogServer
 from odp.transport import channel
 from odp.transport.backpressure import Patience
 from odp.transport.tls import CA_FILE, read_ca
@@ -253,7 +254,8 @@ class Connection:
         if pins is None and self._reference_values is not None:
             pins = ReferenceValues.load(self._reference_values)
         signed = _release_of_question(status)
-        return _answers(status, signed, None if pins is None else self.attested_aggregator(status, pins).signing_key)
+        key = None if pins is None else self.attested_aggregator(status, pins).signing_key
+        return _answers(status, signed, key, LogServer(self._channel, self.address).values)
 
     def attested_aggregator(
         self,
@@ -368,7 +370,12 @@ def _release_of_question(status: server_pb2.TaskStatus) -> common_pb2.SignedRele
     return status.rounds[0].release
 
 
-def _answers(status: server_pb2.TaskStatus, signed: common_pb2.SignedRelease, signing_key: bytes | None) -> Answers:
+def _answers(
+    status: server_pb2.TaskStatus,
+    signed: common_pb2.SignedRelease,
+    signing_key: bytes | None,
+    values_of: Callable[[bytes], Iterator[bytes]],
+) -> Answers:
     algorithm = inquiry_for(open_task(status.task))
     release = open_release(
         signed,
@@ -378,7 +385,8 @@ def _answers(status: server_pb2.TaskStatus, signed: common_pb2.SignedRelease, si
         declared=algorithm.query(0).releases,
         signing_key=signing_key,
     )
-    values = noisy_tensors(release).tensors
+    apart = whole_values(release, values_of(release.values_sha256)) if release.values_sha256 else b""
+    values = noisy_tensors(release, apart).tensors
     return algorithm.answers(values, contributions=release.contributions, epsilon=release.epsilon_spent)
 
 

@@ -14,7 +14,7 @@ import grpc
 
 from odp.errors import EnrolmentError, ServiceError, ServiceUnavailable
 from odp.signed.ledger import LedgerPart, read_ledger
-from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call
+from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, read_stream
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -87,6 +87,10 @@ class Aggregator(Protocol):
 
     def close_round(self, order: bytes, signature: bytes) -> common_pb2.SignedRelease:
         """Closes the ordered round; returns the same bytes at every call."""
+        ...
+
+    def released_values(self, order: bytes) -> Iterator[bytes]:
+        """The integers of a release that has their hash alone, unchecked, in pieces."""
         ...
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
@@ -227,6 +231,14 @@ class AggregatorClient:
             address=self._control_address,
         )
         return reply.release
+
+    def released_values(self, order: bytes) -> Iterator[bytes]:
+        what = "read the values of a release at the aggregator"
+        request = aggregator_pb2.GetReleasedValuesRequest(order=order)
+        replies: Iterator[aggregator_pb2.GetReleasedValuesResponse] = call(
+            self._stub.GetReleasedValues, request, timeout=LONG_DEADLINE, what=what, address=self._control_address
+        )
+        return (reply.chunk for reply in read_stream(replies, what=what, address=self._control_address))
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         reply: attestation_pb2.GetEvidenceResponse = call(

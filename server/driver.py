@@ -48,6 +48,7 @@ from odp.wire.tables import manifest_for, table_bytes
 from server.board import Board
 from server.clients import Aggregator, Distributor
 from server.closing import Arrivals
+from server.fetched_values import FetchedValues
 from server.populations import Populations
 from server.round_clock import RoundClock
 from server.steps import StepThreads
@@ -97,6 +98,7 @@ class Parties:
       keeper: logs what a task does before anything follows from it; None logs nothing.
       populations: those of the tasks; None founds and checks nothing.
       tokens: gives the token keys of rounds; None gives none.
+      values: those of releases that are too long for one message; None knows none.
     """
 
     distributor: Distributor
@@ -105,6 +107,7 @@ class Parties:
     keeper: LogKeeper | None = None
     populations: Populations | None = None
     tokens: TokenKeys | None = None
+    values: FetchedValues | None = None
 
 
 class Driver:
@@ -130,6 +133,7 @@ class Driver:
         self._log = log
         self._signing_key = parties.signing_key
         self._keeper = parties.keeper
+        self._values = parties.values
         self._populations = parties.populations
         self._tokens = parties.tokens
         self._algorithm = algorithm
@@ -378,6 +382,8 @@ class Driver:
             declared=self._algorithm(self._definition(task)).query(current.round).releases,
             signing_key=None if self._signing_key is None else self._signing_key(),
         )
+        if self._values is not None:
+            self._values.fetch(release, self._order(task, version, domains.CLOSE)[0])
         if self._keeper is not None:
             # Before it is stored: from then on the task may end, and nobody would come back to log the release.
             self._keeper.log_round(
@@ -405,7 +411,7 @@ class Driver:
             return True  # applied in the meantime
         release = common_pb2.Release.FromString(self._storage.release(task.sha256, version.version).release)
         server = self._server(task)
-        state = server.step(stored[0], noisy_tensors(release))
+        state = server.step(stored[0], (self._values.tensors if self._values else noisy_tensors)(release))
         new = self._new_version(task, state, server.broadcast(state))
         if self._storage.apply_round(task.sha256, version.version, new):
             self._log.event("round_applied", task=short(task.sha256), round=version.version)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+import grpc
+
 from odp._validate import integer
 from odp.signed.task import HASH_BYTES, check_length
 from odp.transparency.client import PAGE, TILE_LEVEL
 from odp.transparency.log_files import LogFiles
 from odp.transparency.merkle import LARGEST_TREE
 from odp.transparency.proofs import packed
+from odp.transparency.released_values import ReleasedValues
+from odp.transport.backpressure import Backpressure
+from odp.transport.call import progress
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, servicer
 from odp.v1 import log_pb2, log_pb2_grpc
 
 NAME = "odp.v1.LogService"
+#: Readers of values at once, and those that wait for their turn: threads that answer everything else are left.
+MAX_READING, WAITING_READING = 2, 2
 _MOST_ENTRIES = 1024
 _ANSWER_BYTES = 4 * 2**20
 
 
-def log_servicer(log: LogFiles, events: Log) -> log_pb2_grpc.LogServiceServicer:
-    """The gRPC face of ``log``."""
+def log_servicer(log: LogFiles, values: ReleasedValues, events: Log) -> log_pb2_grpc.LogServiceServicer:
+    """The gRPC face of ``log``, and of the values of its releases."""
+    reading = Backpressure(at_once=MAX_READING, waiting=WAITING_READING, service="server", what="readers of releases")
 
     def get_inclusion_proof(request: log_pb2.GetInclusionProofRequest, _: object) -> log_pb2.GetInclusionProofResponse:
         check_length("leaf_sha256", request.leaf_sha256, HASH_BYTES)
@@ -53,6 +64,19 @@ def log_servicer(log: LogFiles, events: Log) -> log_pb2_grpc.LogServiceServicer:
         integer(low=1, high=PAGE, count=request.count)
         return log_pb2.GetHashesResponse(hashes=packed(log.hashes(request.level, request.start, request.count)))
 
+    def get_values(
+        request: log_pb2.GetValuesRequest, context: grpc.ServicerContext
+    ) -> Iterator[log_pb2.GetValuesResponse]:
+        check_length("values_sha256", request.values_sha256, HASH_BYTES)
+        if not values.holds(request.values_sha256):
+            raise NotFound("no release of this log has values with this hash")
+        permit = contextlib.ExitStack()
+        permit.enter_context(reading.admitted(progress(context)))
+        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
+        if not context.add_callback(permit.close):
+            permit.close()
+        return (log_pb2.GetValuesResponse(chunk=piece) for piece in values.read(request.values_sha256))
+
     return servicer(
         log_pb2_grpc.LogServiceServicer,
         events,
@@ -62,5 +86,6 @@ def log_servicer(log: LogFiles, events: Log) -> log_pb2_grpc.LogServiceServicer:
             "GetConsistencyProof": get_consistency_proof,
             "GetEntries": get_entries,
             "GetHashes": get_hashes,
+            "GetValues": get_values,
         },
     )

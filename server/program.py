@@ -19,6 +19,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.transparency.endorsements import Changed, EndorsementFile
 from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
+from odp.transparency.released_values import VALUES, ReleasedValues
 from odp.transport.channel import connect, parse_address
 from odp.transport.logs import Log
 from odp.transport.program_config import ProgramConfig
@@ -31,6 +32,7 @@ from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
 from server.driver import Driver, Parties
+from server.fetched_values import FetchedValues
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
 from server.populations import Populations
@@ -149,6 +151,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         )
         log_key = _log_key(state, config.log_key)
         files = undo.enter_context(LogFiles.open(state.path(LOG_FOLDER), log_key, now=clock(), health=state.health))
+        values = ReleasedValues(files.folder / VALUES, state.health)
         keeper = LogKeeper(
             files,
             endorsements=_endorsements(config.endorsements),
@@ -190,6 +193,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             keeper=keeper,
             populations=populations,
             tokens=tokens,
+            values=FetchedValues(values, aggregator, log),
         )
         driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)
         answering = server_servicer(
@@ -213,7 +217,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
 
         def add(server: grpc.Server) -> None:
             server_pb2_grpc.add_ServerServiceServicer_to_server(answering, server)
-            log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer(files, log), server)
+            log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer(files, values, log), server)
             table_pb2_grpc.add_TableServiceServicer_to_server(answering_tables, server)
 
         service = serve(

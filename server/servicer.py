@@ -13,7 +13,7 @@ import grpc
 
 from odp._validate import identifier
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import LARGEST_RELEASE_BYTES, release_bytes
+from odp.algorithms.release import LARGEST_ATTACHED_BYTES, release_bytes, require_sizes
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.signed.task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
@@ -237,8 +237,12 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
     algorithm.public_matrix_from(request.item_features)
     # Every release has a number per item: this refuses most of the too large ones before their arrays are made.
     _check_release_bytes(definition, _INTEGER_BYTES * definition.model.items)
-    for releases in algorithm.planned_releases():
+    before: object = None
+    for number, releases in enumerate(algorithm.planned_releases()):
         _check_release_bytes(definition, release_bytes(releases))
+        if releases is not before:
+            require_sizes(algorithm.query(number), definition)
+        before = releases
     return TaskRecord(
         sha256=task_sha256(signed),
         name=definition.name,
@@ -250,12 +254,10 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
 
 
 def _check_release_bytes(definition: common_pb2.TaskDefinition, size: int) -> None:
-    if size > LARGEST_RELEASE_BYTES:
+    if definition.HasField("model") and size > LARGEST_ATTACHED_BYTES:
         raise ConfigurationError(
             f"Expected rank={definition.model.rank} with items={definition.model.items} to give releases of at most "
-            f"{LARGEST_RELEASE_BYTES} bytes, got {size}; lower the rank or the items"
-            if definition.HasField("model")
-            else f"Expected a release of at most {LARGEST_RELEASE_BYTES} bytes, got {size}; release fewer numbers"
+            f"{LARGEST_ATTACHED_BYTES} bytes, got {size}; lower the rank or the items"
         )
 
 

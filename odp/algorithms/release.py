@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from odp.aggregation.table import mode_of
 from odp.algorithms.seam import DeclaredRelease, Query
 from odp.crypto.secure_aggregation.parameters import graph_delta
 from odp.errors import ConfigurationError, PrivacyError
@@ -19,8 +20,13 @@ from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
 
-#: A release travels, is sealed and is logged as one message of at most 32 MiB, with room for all that is not integers.
-LARGEST_RELEASE_BYTES = 31 * 2**20
+#: Up to here a release travels, is sealed and is logged as one message of at most 32 MiB, with room for all that is not
+#: integers. The integers of a longer one travel in pieces, and the release has their hash.
+LARGEST_ATTACHED_BYTES = 31 * 2**20
+#: The integers of a release at all: of 2^25 numbers.
+LARGEST_RELEASE_BYTES = 2**28
+#: A contribution: the numbers of the largest release in 8 bits each.
+LARGEST_CONTRIBUTION_BYTES = 2**25
 _INTEGER_BYTES = 8
 
 TensorCharge = GaussianRelease | DistributedRelease | CoveredRelease
@@ -35,6 +41,41 @@ _WRITTEN = {
 def release_bytes(releases: Iterable[DeclaredRelease]) -> int:
     """Length of the integers of a round's release."""
     return _INTEGER_BYTES * sum(release.coordinates for release in releases)
+
+
+def is_detached(releases: Iterable[DeclaredRelease]) -> bool:
+    """Whether the integers of a round's release, or its noise, travel in pieces beside the message."""
+    return release_bytes(releases) > LARGEST_ATTACHED_BYTES
+
+
+def require_sizes(query: Query, definition: common_pb2.TaskDefinition) -> None:
+    """Returns if release and contributions of a round can travel.
+
+    Raises ConfigurationError, which names the limit.
+    """
+    size = release_bytes(query.releases)
+    numbers = size // _INTEGER_BYTES
+    mode = mode_of(definition.cohort)
+    whole, largest = "", LARGEST_RELEASE_BYTES
+    if any(release.stream is not None for release in query.releases):
+        whole, largest = "a stream keeps its sums", LARGEST_ATTACHED_BYTES
+    elif mode.in_session:
+        whole, largest = f"aggregation={mode.name!r} takes its sum", LARGEST_ATTACHED_BYTES
+    elif definition.HasField("model"):
+        whole, largest = "a model of items is released", LARGEST_ATTACHED_BYTES
+    if size > largest:
+        raise ConfigurationError(
+            f"Expected releases of at most {largest:,} bytes, got {size:,} for {numbers:,} numbers"
+            + (f": {whole} in one message" if whole else "")
+            + "; release fewer numbers: take a smaller model, fewer items or bins, or a lower rank, or odp.simulate"
+        )
+    if query.payload_bytes > LARGEST_CONTRIBUTION_BYTES:
+        raise ConfigurationError(
+            f"Expected contributions of at most {LARGEST_CONTRIBUTION_BYTES:,} bytes, got {query.payload_bytes:,} for "
+            f"{numbers:,} numbers; "
+            + ("take a smaller model" if mode.dense_only else "take a lower upload_bits, or a smaller model")
+            + ", or odp.simulate"
+        )
 
 
 def require_charged_noise(release: DeclaredRelease) -> None:
@@ -61,6 +102,9 @@ def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
         PrivacyError: as ``require_charged_noise``.
     """
     require_charged_noise(release)
+    if (release.column_std == release.column_std[0]).all():
+        ratio = float(release.column_std[0] / release.step)
+        return noise.sample(ratio, release.coordinates).reshape(release.shape)
     width = release.shape[-1]
     rows = release.coordinates // width
     drawn = np.empty((rows, width), dtype=np.int64)

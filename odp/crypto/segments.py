@@ -99,6 +99,19 @@ def open_segments(key: HpkeKey, sealed: bytes, info: bytes) -> bytearray:
     return plaintext
 
 
+def seal_segment(key: bytes, segment: bytes | memoryview, index: int, *, last: bool) -> bytes:
+    """Segment ``index`` under ``key``: 32 random bytes, used for the segments of one message and for nothing else."""
+    return AESGCM(key).encrypt(_nonce(index), segment, segment_aad(index, last=last))
+
+
+def open_segment(key: bytes, sealed: bytes, index: int, *, last: bool) -> bytes:
+    """The inverse of ``seal_segment``. Raises DecryptionError."""
+    try:
+        return AESGCM(key).decrypt(_nonce(index), sealed, segment_aad(index, last=last))
+    except (InvalidTag, ValueError):
+        raise DecryptionError from None
+
+
 def _segments(plaintext_bytes: int) -> int:
     return -(-plaintext_bytes // SEGMENT_BYTES)
 

@@ -2,7 +2,8 @@
 
 1. The checkpoint: signed by the pinned log, cosigned by a quorum of the pinned witnesses, no line by anybody else.
 2. The tree: every entry's hash, every stored hash, the root.
-3. Every entry in its place, by ``odp.transparency.records``.
+3. Every entry in its place, by ``odp.transparency.records``; of a release that has the hash of its values alone, the
+   values, unless the source is a copy of the log without any.
 4. The end: every release has its ledger, and epsilon follows from the charges alone.
 
 The first thing that is wrong ends the audit with the name of the record.
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, TransparencyError
+from odp.signed.release import ReleaseRefused, checked_values
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, VerifiedCheckpoint, verify_checkpoint
-from odp.transparency.entries import HEAD_BYTES, TYPES, decode, type_of
+from odp.transparency.entries import HEAD_BYTES, TYPES, ReleaseEntry, decode, type_of
 from odp.transparency.records import Records, TaskFindings
 from odp.transparency.sources import AuditFailure, LogSource
+from odp.v1 import common_pb2
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,23 @@ def audit(source: LogSource, reference_values: ReferenceValues) -> AuditReport:
             raise AuditFailure(f"entry {number}", str(error)) from error
         counts[entry.label] += 1
         records.add(number, entry)
+        if isinstance(entry, ReleaseEntry):
+            _check_values(source, number, entry)
     return AuditReport(verified, {kind.label: counts[kind.label] for kind in TYPES.values()}, records.finish())
+
+
+def _check_values(source: LogSource, number: int, entry: ReleaseEntry) -> None:
+    release = common_pb2.Release.FromString(entry.release)
+    if not release.values_sha256:
+        return
+    pieces = source.values(release.values_sha256)
+    if pieces is None:
+        return
+    try:
+        for _ in checked_values(release, pieces):
+            pass
+    except ReleaseRefused as error:
+        raise AuditFailure(f"entry {number} ({entry.label} of round {release.round})", str(error)) from error
 
 
 def _check_tree(source: LogSource, tree: Checkpoint) -> None:

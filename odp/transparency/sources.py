@@ -14,7 +14,8 @@ from odp.transparency import merkle
 from odp.transparency.client import PAGE
 from odp.transparency.entries import LARGEST_ENTRY
 from odp.transparency.log_files import CHECKPOINT, ENTRIES, HASHES, LENGTH_BYTES
-from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call
+from odp.transparency.released_values import VALUES, stored_pieces
+from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call, read_stream
 from odp.v1 import log_pb2, log_pb2_grpc
 
 _PAGE = 256
@@ -42,6 +43,10 @@ class LogSource(Protocol):
 
     def stored_hashes(self, size: int) -> Sequence[bytes] | None:
         """The stored hashes of the tree for ``size`` entries; None if the source keeps none of its own."""
+        ...
+
+    def values(self, sha256: bytes) -> Iterator[bytes] | None:
+        """The integers of a release that has their hash alone, in pieces; None if the source keeps none of any."""
         ...
 
 
@@ -79,6 +84,11 @@ class LogFolder:
         if len(data) != wanted:
             raise AuditFailure("file 'hashes'", f"it has {len(data)} bytes where a tree of {size} entries has {wanted}")
         return [data[start : start + merkle.HASH_BYTES] for start in range(0, wanted, merkle.HASH_BYTES)]
+
+    def values(self, sha256: bytes) -> Iterator[bytes] | None:
+        """See ``LogSource``: a copy of the log alone has none."""
+        folder = self._folder / VALUES
+        return stored_pieces(folder, sha256) if folder.is_dir() else None
 
 
 class LogServer:
@@ -136,3 +146,12 @@ class LogServer:
     def stored_hashes(self, size: int) -> None:
         """See ``LogSource``."""
         return
+
+    def values(self, sha256: bytes) -> Iterator[bytes]:
+        """See ``LogSource``."""
+        what = "read the values of a release"
+        request = log_pb2.GetValuesRequest(values_sha256=sha256)
+        replies: Iterator[log_pb2.GetValuesResponse] = call(
+            self._stub.GetValues, request, timeout=LONG_DEADLINE, what=what, address=self._address
+        )
+        return (reply.chunk for reply in read_stream(replies, what=what, address=self._address))

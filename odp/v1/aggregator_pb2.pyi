@@ -250,6 +250,18 @@ class CloseRoundResponse(_message.Message):
     release: _common_pb2.SignedRelease
     def __init__(self, release: _Optional[_Union[_common_pb2.SignedRelease, _Mapping]] = ...) -> None: ...
 
+class GetReleasedValuesRequest(_message.Message):
+    __slots__ = ("order",)
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    order: bytes
+    def __init__(self, order: _Optional[bytes] = ...) -> None: ...
+
+class GetReleasedValuesResponse(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: bytes
+    def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
+
 class GetLedgerRequest(_message.Message):
     __slots__ = ("task_sha256", "first")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]

@@ -232,6 +232,11 @@ class AggregatorControlServiceStub:
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundResponse.FromString,
                 _registered_method=True)
+        self.GetReleasedValues = channel.unary_stream(
+                '/odp.v1.AggregatorControlService/GetReleasedValues',
+                request_serializer=odp_dot_v1_dot_aggregator__pb2.GetReleasedValuesRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_aggregator__pb2.GetReleasedValuesResponse.FromString,
+                _registered_method=True)
         self.AbandonTask = channel.unary_unary(
                 '/odp.v1.AggregatorControlService/AbandonTask',
                 request_serializer=odp_dot_v1_dot_aggregator__pb2.AbandonTaskRequest.SerializeToString,
@@ -309,6 +314,14 @@ class AggregatorControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReleasedValues(self, request, context):
+        """The integers of a release that has `values_sha256`, in pieces of 1 MiB, as often as asked until the next round of the
+        task is open. The caller checks them by that hash. FAILED_PRECONDITION before the round is released.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AbandonTask(self, request, context):
         """Ends a task. Idempotent. Answered once nothing can bring back what was erased.
         """
@@ -377,6 +390,11 @@ def add_AggregatorControlServiceServicer_to_server(servicer, server):
                     servicer.CloseRound,
                     request_deserializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundRequest.FromString,
                     response_serializer=odp_dot_v1_dot_aggregator__pb2.CloseRoundResponse.SerializeToString,
+            ),
+            'GetReleasedValues': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetReleasedValues,
+                    request_deserializer=odp_dot_v1_dot_aggregator__pb2.GetReleasedValuesRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_aggregator__pb2.GetReleasedValuesResponse.SerializeToString,
             ),
             'AbandonTask': grpc.unary_unary_rpc_method_handler(
                     servicer.AbandonTask,
@@ -568,6 +586,33 @@ class AggregatorControlService:
             '/odp.v1.AggregatorControlService/CloseRound',
             odp_dot_v1_dot_aggregator__pb2.CloseRoundRequest.SerializeToString,
             odp_dot_v1_dot_aggregator__pb2.CloseRoundResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReleasedValues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/odp.v1.AggregatorControlService/GetReleasedValues',
+            odp_dot_v1_dot_aggregator__pb2.GetReleasedValuesRequest.SerializeToString,
+            odp_dot_v1_dot_aggregator__pb2.GetReleasedValuesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -115,6 +115,10 @@ class AggregatorControlServiceStub:
     """Closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the same bytes
     until the next round of the task is open. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
     """
+    GetReleasedValues: _grpc.UnaryStreamMultiCallable[_aggregator_pb2.GetReleasedValuesRequest, _aggregator_pb2.GetReleasedValuesResponse]
+    """The integers of a release that has `values_sha256`, in pieces of 1 MiB, as often as asked until the next round of the
+    task is open. The caller checks them by that hash. FAILED_PRECONDITION before the round is released.
+    """
     AbandonTask: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.AbandonTaskRequest, _aggregator_pb2.AbandonTaskResponse]
     """Ends a task. Idempotent. Answered once nothing can bring back what was erased."""
     AskNonce: _grpc.UnaryUnaryMultiCallable[_aggregator_pb2.AskNonceRequest, _aggregator_pb2.AskNonceResponse]
@@ -152,6 +156,10 @@ class AggregatorControlServiceAsyncStub(AggregatorControlServiceStub):
     CloseRound: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.CloseRoundRequest, _aggregator_pb2.CloseRoundResponse]  # type: ignore[assignment]
     """Closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the same bytes
     until the next round of the task is open. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
+    """
+    GetReleasedValues: _aio.UnaryStreamMultiCallable[_aggregator_pb2.GetReleasedValuesRequest, _aggregator_pb2.GetReleasedValuesResponse]  # type: ignore[assignment]
+    """The integers of a release that has `values_sha256`, in pieces of 1 MiB, as often as asked until the next round of the
+    task is open. The caller checks them by that hash. FAILED_PRECONDITION before the round is released.
     """
     AbandonTask: _aio.UnaryUnaryMultiCallable[_aggregator_pb2.AbandonTaskRequest, _aggregator_pb2.AbandonTaskResponse]  # type: ignore[assignment]
     """Ends a task. Idempotent. Answered once nothing can bring back what was erased."""
@@ -223,6 +231,16 @@ class AggregatorControlServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_aggregator_pb2.CloseRoundResponse, _abc.Awaitable[_aggregator_pb2.CloseRoundResponse]]:
         """Closes a round: the ledger is charged, durably, then the release is made. Asked again, it answers with the same bytes
         until the next round of the task is open. Below the cohort minimum: FAILED_PRECONDITION, and the round stays open.
+        """
+
+    @_abc_1.abstractmethod
+    def GetReleasedValues(
+        self,
+        request: _aggregator_pb2.GetReleasedValuesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_aggregator_pb2.GetReleasedValuesResponse], _abc.AsyncIterator[_aggregator_pb2.GetReleasedValuesResponse]]:
+        """The integers of a release that has `values_sha256`, in pieces of 1 MiB, as often as asked until the next round of the
+        task is open. The caller checks them by that hash. FAILED_PRECONDITION before the round is released.
         """
 
     @_abc_1.abstractmethod

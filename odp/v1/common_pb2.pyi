@@ -263,7 +263,7 @@ class TableManifest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., width: _Optional[int] = ..., sha256: _Optional[bytes] = ..., keyed: _Optional[bool] = ..., encoding: _Optional[_Union[_encoding_pb2.TableEncoding, str]] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("task_sha256", "round", "model_sha256", "tensors", "charges", "epsilon_spent", "epsilon_remaining", "contributions")
+    __slots__ = ("task_sha256", "round", "model_sha256", "tensors", "charges", "epsilon_spent", "epsilon_remaining", "contributions", "values_sha256", "values_bytes")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +272,8 @@ class Release(_message.Message):
     EPSILON_SPENT_FIELD_NUMBER: _ClassVar[int]
     EPSILON_REMAINING_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_SHA256_FIELD_NUMBER: _ClassVar[int]
+    VALUES_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
     round: int
     model_sha256: bytes
@@ -280,7 +282,9 @@ class Release(_message.Message):
     epsilon_spent: float
     epsilon_remaining: float
     contributions: int
-    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., tensors: _Optional[_Iterable[_Union[ReleasedTensor, _Mapping]]] = ..., charges: _Optional[_Iterable[_Union[Charge, _Mapping]]] = ..., epsilon_spent: _Optional[float] = ..., epsilon_remaining: _Optional[float] = ..., contributions: _Optional[int] = ...) -> None: ...
+    values_sha256: bytes
+    values_bytes: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., tensors: _Optional[_Iterable[_Union[ReleasedTensor, _Mapping]]] = ..., charges: _Optional[_Iterable[_Union[Charge, _Mapping]]] = ..., epsilon_spent: _Optional[float] = ..., epsilon_remaining: _Optional[float] = ..., contributions: _Optional[int] = ..., values_sha256: _Optional[bytes] = ..., values_bytes: _Optional[int] = ...) -> None: ...
 
 class SignedRelease(_message.Message):
     __slots__ = ("release", "signature")

@@ -14,7 +14,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnclaveRequest(_message.Message):
-    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "ask_nonce", "begin_hand_over", "finish_hand_over", "take_over", "reseal", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "ask_nonce", "begin_hand_over", "finish_hand_over", "take_over", "reseal", "take_piece", "give_piece", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
     START_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,8 @@ class EnclaveRequest(_message.Message):
     FINISH_HAND_OVER_FIELD_NUMBER: _ClassVar[int]
     TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
     RESEAL_FIELD_NUMBER: _ClassVar[int]
+    TAKE_PIECE_FIELD_NUMBER: _ClassVar[int]
+    GIVE_PIECE_FIELD_NUMBER: _ClassVar[int]
     BEGIN_MODEL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     INSTALL_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +82,8 @@ class EnclaveRequest(_message.Message):
     finish_hand_over: _hand_over_pb2.HandOverRequest
     take_over: TakeOver
     reseal: SealedRecord
+    take_piece: TakePiece
+    give_piece: GivePiece
     begin_model: _distributor_pb2.PublishHeader
     chunk: TableChunk
     install: InstallModel
@@ -87,10 +91,10 @@ class EnclaveRequest(_message.Message):
     select: _distributor_pb2.SelectRequest
     check_room: _distributor_pb2.PublishHeader
     forget: ForgetModel
-    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ask_nonce: _Optional[_Union[AskNonce, _Mapping]] = ..., begin_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., finish_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ..., reseal: _Optional[_Union[SealedRecord, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ask_nonce: _Optional[_Union[AskNonce, _Mapping]] = ..., begin_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., finish_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ..., reseal: _Optional[_Union[SealedRecord, _Mapping]] = ..., take_piece: _Optional[_Union[TakePiece, _Mapping]] = ..., give_piece: _Optional[_Union[GivePiece, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
 
 class EnclaveReply(_message.Message):
-    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected", "round_key", "nonce", "package")
+    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected", "round_key", "piece", "nonce", "package")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +113,7 @@ class EnclaveReply(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     ROUND_KEY_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PACKAGE_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
@@ -129,9 +134,10 @@ class EnclaveReply(_message.Message):
     models: ModelIds
     selected: _distributor_pb2.SelectResponse
     round_key: _common_pb2.SignedRoundKey
+    piece: SealedPiece
     nonce: DrawnNonce
     package: _hand_over_pb2.HandOverPackage
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., nonce: _Optional[_Union[DrawnNonce, _Mapping]] = ..., package: _Optional[_Union[_hand_over_pb2.HandOverPackage, _Mapping]] = ...) -> None: ...
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., piece: _Optional[_Union[SealedPiece, _Mapping]] = ..., nonce: _Optional[_Union[DrawnNonce, _Mapping]] = ..., package: _Optional[_Union[_hand_over_pb2.HandOverPackage, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("kind", "message")
@@ -190,12 +196,52 @@ class SealedRecords(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class SealedRecord(_message.Message):
-    __slots__ = ("key", "data")
+    __slots__ = ("key", "data", "pieces")
     KEY_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
     key: str
     data: bytes
-    def __init__(self, key: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+    pieces: int
+    def __init__(self, key: _Optional[str] = ..., data: _Optional[bytes] = ..., pieces: _Optional[int] = ...) -> None: ...
+
+class TakePiece(_message.Message):
+    __slots__ = ("key", "number")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    number: int
+    def __init__(self, key: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
+
+class SealedPiece(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class GivePiece(_message.Message):
+    __slots__ = ("task_sha256", "round", "record", "number", "data")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    record: bytes
+    number: int
+    data: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., record: _Optional[bytes] = ..., number: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class StoredRelease(_message.Message):
+    __slots__ = ("release", "signature", "values_key")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_KEY_FIELD_NUMBER: _ClassVar[int]
+    release: bytes
+    signature: bytes
+    values_key: bytes
+    def __init__(self, release: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., values_key: _Optional[bytes] = ...) -> None: ...
 
 class WantContributions(_message.Message):
     __slots__ = ("task_sha256", "round")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10odp/v1/log.proto\x12\x06odp.v1\"\xae\x01\n\x08LogProof\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12\x1f\n\x04task\x18\x02 \x01(\x0b\x32\x11.odp.v1.Inclusion\x12 \n\x05model\x18\x03 \x01(\x0b\x32\x11.odp.v1.Inclusion\x12\'\n\x0c\x65ndorsements\x18\x04 \x03(\x0b\x32\x11.odp.v1.Inclusion\x12\"\n\x07\x63harter\x18\x05 \x01(\x0b\x32\x11.odp.v1.Inclusion\"9\n\tInclusion\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12\r\n\x05\x65ntry\x18\x03 \x01(\x0c\"\x16\n\x14GetCheckpointRequest\"+\n\x15GetCheckpointResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\"=\n\x18GetInclusionProofRequest\x12\x13\n\x0bleaf_sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"A\n\x19GetInclusionProofResponse\x12$\n\tinclusion\x18\x01 \x01(\x0b\x32\x11.odp.v1.Inclusion\";\n\x1aGetConsistencyProofRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0e\n\x06second\x18\x02 \x01(\x04\"-\n\x1bGetConsistencyProofResponse\x12\x0e\n\x06hashes\x18\x01 \x01(\x0c\"1\n\x11GetEntriesRequest\x12\r\n\x05start\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"%\n\x12GetEntriesResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x03(\x0c\"?\n\x10GetHashesRequest\x12\r\n\x05level\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"#\n\x11GetHashesResponse\x12\x0e\n\x06hashes\x18\x01 \x01(\x0c\"L\n\x14\x41\x64\x64\x43heckpointRequest\x12\x10\n\x08old_size\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12\x12\n\ncheckpoint\x18\x03 \x01(\x0c\":\n\x15\x41\x64\x64\x43heckpointResponse\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x13\n\x0b\x63osignature\x18\x02 \x01(\t2\x9b\x03\n\nLogService\x12L\n\rGetCheckpoint\x12\x1c.odp.v1.GetCheckpointRequest\x1a\x1d.odp.v1.GetCheckpointResponse\x12X\n\x11GetInclusionProof\x12 .odp.v1.GetInclusionProofRequest\x1a!.odp.v1.GetInclusionProofResponse\x12^\n\x13GetConsistencyProof\x12\".odp.v1.GetConsistencyProofRequest\x1a#.odp.v1.GetConsistencyProofResponse\x12\x43\n\nGetEntries\x12\x19.odp.v1.GetEntriesRequest\x1a\x1a.odp.v1.GetEntriesResponse\x12@\n\tGetHashes\x12\x18.odp.v1.GetHashesRequest\x1a\x19.odp.v1.GetHashesResponse2^\n\x0eWitnessService\x12L\n\rAddCheckpoint\x12\x1c.odp.v1.AddCheckpointRequest\x1a\x1d.odp.v1.AddCheckpointResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10odp/v1/log.proto\x12\x06odp.v1\"\xae\x01\n\x08LogProof\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12\x1f\n\x04task\x18\x02 \x01(\x0b\x32\x11.odp.v1.Inclusion\x12 \n\x05model\x18\x03 \x01(\x0b\x32\x11.odp.v1.Inclusion\x12\'\n\x0c\x65ndorsements\x18\x04 \x03(\x0b\x32\x11.odp.v1.Inclusion\x12\"\n\x07\x63harter\x18\x05 \x01(\x0b\x32\x11.odp.v1.Inclusion\"9\n\tInclusion\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12\r\n\x05\x65ntry\x18\x03 \x01(\x0c\"\x16\n\x14GetCheckpointRequest\"+\n\x15GetCheckpointResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\"=\n\x18GetInclusionProofRequest\x12\x13\n\x0bleaf_sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"A\n\x19GetInclusionProofResponse\x12$\n\tinclusion\x18\x01 \x01(\x0b\x32\x11.odp.v1.Inclusion\";\n\x1aGetConsistencyProofRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0e\n\x06second\x18\x02 \x01(\x04\"-\n\x1bGetConsistencyProofResponse\x12\x0e\n\x06hashes\x18\x01 \x01(\x0c\"1\n\x11GetEntriesRequest\x12\r\n\x05start\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"%\n\x12GetEntriesResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x03(\x0c\"?\n\x10GetHashesRequest\x12\r\n\x05level\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\r\"#\n\x11GetHashesResponse\x12\x0e\n\x06hashes\x18\x01 \x01(\x0c\")\n\x10GetValuesRequest\x12\x15\n\rvalues_sha256\x18\x01 \x01(\x0c\"\"\n\x11GetValuesResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"L\n\x14\x41\x64\x64\x43heckpointRequest\x12\x10\n\x08old_size\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12\x12\n\ncheckpoint\x18\x03 \x01(\x0c\":\n\x15\x41\x64\x64\x43heckpointResponse\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x13\n\x0b\x63osignature\x18\x02 \x01(\t2\xdf\x03\n\nLogService\x12L\n\rGetCheckpoint\x12\x1c.odp.v1.GetCheckpointRequest\x1a\x1d.odp.v1.GetCheckpointResponse\x12X\n\x11GetInclusionProof\x12 .odp.v1.GetInclusionProofRequest\x1a!.odp.v1.GetInclusionProofResponse\x12^\n\x13GetConsistencyProof\x12\".odp.v1.GetConsistencyProofRequest\x1a#.odp.v1.GetConsistencyProofResponse\x12\x43\n\nGetEntries\x12\x19.odp.v1.GetEntriesRequest\x1a\x1a.odp.v1.GetEntriesResponse\x12@\n\tGetHashes\x12\x18.odp.v1.GetHashesRequest\x1a\x19.odp.v1.GetHashesResponse\x12\x42\n\tGetValues\x12\x18.odp.v1.GetValuesRequest\x1a\x19.odp.v1.GetValuesResponse0\x01\x32^\n\x0eWitnessService\x12L\n\rAddCheckpoint\x12\x1c.odp.v1.AddCheckpointRequest\x1a\x1d.odp.v1.AddCheckpointResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,12 +55,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETHASHESREQUEST']._serialized_end=724
   _globals['_GETHASHESRESPONSE']._serialized_start=726
   _globals['_GETHASHESRESPONSE']._serialized_end=761
-  _globals['_ADDCHECKPOINTREQUEST']._serialized_start=763
-  _globals['_ADDCHECKPOINTREQUEST']._serialized_end=839
-  _globals['_ADDCHECKPOINTRESPONSE']._serialized_start=841
-  _globals['_ADDCHECKPOINTRESPONSE']._serialized_end=899
-  _globals['_LOGSERVICE']._serialized_start=902
-  _globals['_LOGSERVICE']._serialized_end=1313
-  _globals['_WITNESSSERVICE']._serialized_start=1315
-  _globals['_WITNESSSERVICE']._serialized_end=1409
+  _globals['_GETVALUESREQUEST']._serialized_start=763
+  _globals['_GETVALUESREQUEST']._serialized_end=804
+  _globals['_GETVALUESRESPONSE']._serialized_start=806
+  _globals['_GETVALUESRESPONSE']._serialized_end=840
+  _globals['_ADDCHECKPOINTREQUEST']._serialized_start=842
+  _globals['_ADDCHECKPOINTREQUEST']._serialized_end=918
+  _globals['_ADDCHECKPOINTRESPONSE']._serialized_start=920
+  _globals['_ADDCHECKPOINTRESPONSE']._serialized_end=978
+  _globals['_LOGSERVICE']._serialized_start=981
+  _globals['_LOGSERVICE']._serialized_end=1460
+  _globals['_WITNESSSERVICE']._serialized_start=1462
+  _globals['_WITNESSSERVICE']._serialized_end=1556
 # @@protoc_insertion_point(module_scope)

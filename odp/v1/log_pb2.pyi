@@ -98,6 +98,18 @@ class GetHashesResponse(_message.Message):
     hashes: bytes
     def __init__(self, hashes: _Optional[bytes] = ...) -> None: ...
 
+class GetValuesRequest(_message.Message):
+    __slots__ = ("values_sha256",)
+    VALUES_SHA256_FIELD_NUMBER: _ClassVar[int]
+    values_sha256: bytes
+    def __init__(self, values_sha256: _Optional[bytes] = ...) -> None: ...
+
+class GetValuesResponse(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: bytes
+    def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
+
 class AddCheckpointRequest(_message.Message):
     __slots__ = ("old_size", "hashes", "checkpoint")
     OLD_SIZE_FIELD_NUMBER: _ClassVar[int]

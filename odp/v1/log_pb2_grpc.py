@@ -60,6 +60,11 @@ class LogServiceStub:
                 request_serializer=odp_dot_v1_dot_log__pb2.GetHashesRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_log__pb2.GetHashesResponse.FromString,
                 _registered_method=True)
+        self.GetValues = channel.unary_stream(
+                '/odp.v1.LogService/GetValues',
+                request_serializer=odp_dot_v1_dot_log__pb2.GetValuesRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_log__pb2.GetValuesResponse.FromString,
+                _registered_method=True)
 
 
 class LogServiceServicer:
@@ -101,6 +106,14 @@ class LogServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetValues(self, request, context):
+        """The integers of a logged release that has `values_sha256`, in pieces of 1 MiB. The reader checks them by that hash. A few
+        are read at once; RESOURCE_EXHAUSTED with a retry window for more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +141,11 @@ def add_LogServiceServicer_to_server(servicer, server):
                     servicer.GetHashes,
                     request_deserializer=odp_dot_v1_dot_log__pb2.GetHashesRequest.FromString,
                     response_serializer=odp_dot_v1_dot_log__pb2.GetHashesResponse.SerializeToString,
+            ),
+            'GetValues': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetValues,
+                    request_deserializer=odp_dot_v1_dot_log__pb2.GetValuesRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_log__pb2.GetValuesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +284,33 @@ class LogService:
             '/odp.v1.LogService/GetHashes',
             odp_dot_v1_dot_log__pb2.GetHashesRequest.SerializeToString,
             odp_dot_v1_dot_log__pb2.GetHashesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetValues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/odp.v1.LogService/GetValues',
+            odp_dot_v1_dot_log__pb2.GetValuesRequest.SerializeToString,
+            odp_dot_v1_dot_log__pb2.GetValuesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,10 @@ class LogServiceStub:
     """Entries in order, as many as fit one answer, at least one."""
     GetHashes: _grpc.UnaryUnaryMultiCallable[_log_pb2.GetHashesRequest, _log_pb2.GetHashesResponse]
     """Hashes of complete subtrees of one level. Devices ask for whole tiles of 256 leaves, so that they name no size."""
+    GetValues: _grpc.UnaryStreamMultiCallable[_log_pb2.GetValuesRequest, _log_pb2.GetValuesResponse]
+    """The integers of a logged release that has `values_sha256`, in pieces of 1 MiB. The reader checks them by that hash. A few
+    are read at once; RESOURCE_EXHAUSTED with a retry window for more.
+    """
 
 @_typing.type_check_only
 class LogServiceAsyncStub(LogServiceStub):
@@ -64,6 +68,10 @@ class LogServiceAsyncStub(LogServiceStub):
     """Entries in order, as many as fit one answer, at least one."""
     GetHashes: _aio.UnaryUnaryMultiCallable[_log_pb2.GetHashesRequest, _log_pb2.GetHashesResponse]  # type: ignore[assignment]
     """Hashes of complete subtrees of one level. Devices ask for whole tiles of 256 leaves, so that they name no size."""
+    GetValues: _aio.UnaryStreamMultiCallable[_log_pb2.GetValuesRequest, _log_pb2.GetValuesResponse]  # type: ignore[assignment]
+    """The integers of a logged release that has `values_sha256`, in pieces of 1 MiB. The reader checks them by that hash. A few
+    are read at once; RESOURCE_EXHAUSTED with a retry window for more.
+    """
 
 class LogServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the developer's server, to everyone and without a token."""
@@ -107,6 +115,16 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_log_pb2.GetHashesResponse, _abc.Awaitable[_log_pb2.GetHashesResponse]]:
         """Hashes of complete subtrees of one level. Devices ask for whole tiles of 256 leaves, so that they name no size."""
+
+    @_abc_1.abstractmethod
+    def GetValues(
+        self,
+        request: _log_pb2.GetValuesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_log_pb2.GetValuesResponse], _abc.AsyncIterator[_log_pb2.GetValuesResponse]]:
+        """The integers of a logged release that has `values_sha256`, in pieces of 1 MiB. The reader checks them by that hash. A few
+        are read at once; RESOURCE_EXHAUSTED with a retry window for more.
+        """
 
 def add_LogServiceServicer_to_server(servicer: LogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -16,6 +16,7 @@ from odp.cli.main import app
 from odp.enclave.platform import EmulatedPlatform
 from odp.errors import ConfigurationError
 from odp.transparency.log_files import LogFiles
+from odp.transparency.released_values import VALUES, ReleasedValues
 from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
@@ -76,10 +77,12 @@ def test_the_log_of_a_running_server_is_audited_over_the_network(
         LogFiles.open(tmp_path / "log", run.log_key, now=NOW) as log,
     ):
         identity = development_identity(state, tmp_path / "ca")
+        values = ReleasedValues(log.folder / VALUES, state.health)
+        service = log_servicer(log, values, Log("server"))
         running = serve(
             address="127.0.0.1:0",
             identity=identity,
-            add=lambda server: log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer(log, Log("server")), server),
+            add=lambda server: log_pb2_grpc.add_LogServiceServicer_to_server(service, server),
             service_names=[NAME],
         )
         try:

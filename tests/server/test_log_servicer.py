@@ -15,8 +15,10 @@ from odp.transparency import merkle
 from odp.transparency.entries import PolicyEntry
 from odp.transparency.log_files import LogFiles
 from odp.transparency.proofs import packed, unpacked
+from odp.transparency.released_values import VALUES, ReleasedValues
 from odp.transparency.sources import LogServer
 from odp.transport.channel import connect
+from odp.transport.durability import Health
 from odp.v1 import log_pb2, log_pb2_grpc, server_pb2, server_pb2_grpc
 from server.log_servicer import log_servicer
 from server.program import Config, RunningServer, start
@@ -112,7 +114,7 @@ def test_large_entries_come_in_answers_that_fit(world: Any, tmp_path: Path) -> N
     entries = [PolicyEntry(bytes([number]) * 2**20).encode() for number in range(7)]
     with LogFiles.open(tmp_path / "log", NoteKey.generate("example.com/log"), now=1.0) as log:
         log.append(entries, now=1.0)
-        servicer, got = log_servicer(log, world.log), []
+        servicer, got = log_servicer(log, ReleasedValues(log.folder / VALUES, Health()), world.log), []
         while len(got) < len(entries):
             reply = servicer.GetEntries(log_pb2.GetEntriesRequest(start=len(got), count=100), None)  # type: ignore[arg-type]
             assert 0 < sum(map(len, reply.entries)) <= 5 * 2**20

@@ -143,7 +143,15 @@ class Aggregator(Protocol):
         ...
 
     def release(self, order: bytes, *, stored: bytes) -> bytes:
-        """A sealed release whose hash is in force, opened: the same bytes each time."""
+        """A sealed release whose hash is in force, opened: a StoredRelease, the same bytes each time."""
+        ...
+
+    def take_piece(self, key: str, number: int) -> bytes:
+        """A sealed piece of the record that the call before was answered with; each once, in order."""
+        ...
+
+    def give_piece(self, task_sha256: bytes, round: int, record: bytes, number: int, data: bytes) -> None:
+        """Takes a sealed piece of the noise of a charged round back, for ``seal_release``."""
         ...
 
     def abandon(

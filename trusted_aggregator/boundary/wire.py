@@ -34,12 +34,14 @@ def submitted_of(message: enclave_pb2.SubmittedBatch, count: int) -> list[Refuse
 
 def records(writes: Iterable[SealedRecord]) -> list[enclave_pb2.SealedRecord]:
     """Sealed records as messages."""
-    return [enclave_pb2.SealedRecord(key=record.key, data=record.data) for record in writes]
+    return [enclave_pb2.SealedRecord(key=record.key, data=record.data, pieces=record.pieces) for record in writes]
 
 
 def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
     """The inverse of ``records``."""
-    return tuple(SealedRecord(entry.key, entry.data if entry.HasField("data") else None) for entry in messages)
+    return tuple(
+        SealedRecord(entry.key, entry.data if entry.HasField("data") else None, entry.pieces) for entry in messages
+    )
 
 
 def charged(given: Charged) -> enclave_pb2.ChargedRound:

@@ -31,11 +31,11 @@ from odp.signed.task import open_order, open_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator.boundary.interface import Charged, HostSum, Status
 from trusted_aggregator.boundary.orders import not_open, open_abandon_order, parse_order, require_same_model, void
-from trusted_aggregator.enclave.handing_over import HandingOver
+from trusted_aggregator.enclave.large_values import WithLargeValues
 from trusted_aggregator.enclave.noise import noise_of
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.enclave.opening import make_room, require_may_begin, require_may_open
-from trusted_aggregator.enclave.releasing import opened_noise, release_sha256, signed_release
+from trusted_aggregator.enclave.releasing import release_sha256, signed_release
 from trusted_aggregator.enclave.restoring import Contributions, held_round, restore
 from trusted_aggregator.enclave.taking_over import TakenOver
 from trusted_aggregator.rounds.admission import require_same_key, sealed_key
@@ -46,7 +46,7 @@ from trusted_aggregator.state.population import Population, unfounded
 from trusted_aggregator.state.records import SealedRecord, Writes
 
 
-class AggregatorCore(HandingOver):
+class AggregatorCore(WithLargeValues):
     """The enclave. Thread-safe: ``submit`` runs in parallel, everything else one at a time.
 
     Args:
@@ -261,7 +261,7 @@ class AggregatorCore(HandingOver):
             return (
                 self._sealer.seal(names.task_key(task.sha256), task.record.encode()),
                 sealer.seal(names.round_key(task.sha256, parsed.round), opened.record.encode()),
-                sealer.seal(names.noise_key(task.sha256, parsed.round), noise.encode(task.rounds.noised(query))),
+                self._sealed_noise(opened, noise, sealer),
                 *erased,
             )
 
@@ -330,29 +330,29 @@ class AggregatorCore(HandingOver):
             population.require_committed()
             if standing.charge.events != task.charges(found.number):
                 raise StateError(f"the ledger has another charge of round {found.number}; restore the state folder")
-            drawn = opened_noise(found, noise, self._keys.sealer(task.sha256))
+            drawn = self._opened_noise(found, noise)
             encoder = self._streams.encoder(task, found, stream)
-            signed = signed_release(
+            made = signed_release(
                 found, standing.charge, self._identity.signing, noise=drawn, host_sum=host_sum, encoder=encoder
             )
-            after = self._streams.after(task, found, encoder, release_sha256(signed))
-            population.seal(task_id=task.id, round=found.number, release_sha256=release_sha256(signed))
+            sha256 = release_sha256(made.signed)
+            after = self._streams.after(task, found, encoder, sha256)
+            population.seal(task_id=task.id, round=found.number, release_sha256=sha256)
             self._streams.move(task.sha256, after)
             found.status = Status.SEALED
             found.erase()
-            key = names.release_key(task.sha256, found.number)
             return (
                 *population.writes(self._sealer),
-                self._sealer.seal(key, signed.SerializeToString(deterministic=True)),
+                self._sealed_release(found, made),
                 SealedRecord(names.round_key(task.sha256, found.number), None),
                 SealedRecord(names.noise_key(task.sha256, found.number), None),
                 *(() if after is None else after.writes),
             )
 
     def release(self, order: bytes, *, stored: bytes) -> bytes:
-        """The serialized SignedRelease of a round whose sealed release is in force: the same bytes each time.
+        """The serialized StoredRelease of a round whose sealed release is in force: the same bytes each time.
 
-        ``stored`` is the record under ``release_key``.
+        ``stored`` is the record under ``release_key``. Where the values are in pieces, their key leaves here.
 
         Raises:
             ConfigurationError: the order is of no round of this enclave.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from odp.algorithms.release import LARGEST_RELEASE_BYTES, release_bytes
+from odp.algorithms.release import require_sizes
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PopulationFull, PrivacyError
@@ -116,13 +116,8 @@ def make_room(task: OpenedTask, number: int, *, population: Population, holdings
 
 
 def _require_sizes(task: OpenedTask) -> None:
-    for planned, query in enumerate(task.queries):
-        size = release_bytes(query.releases)
-        if size > LARGEST_RELEASE_BYTES:
-            raise ConfigurationError(
-                f"The release of round {planned} would have {size} bytes, more than {LARGEST_RELEASE_BYTES}: "
-                "choose a smaller rank, or fewer items or bins"
-            )
+    for query in task.queries:
+        require_sizes(query, task.definition)
     # Noise, the host's part of a sum and what the stream keeps travel in one message.
     numbers = sum(release.coordinates for release in task.queries[0].releases)
     size = 12 * numbers + task.stream_bytes + _RECORD_BYTES * MOST_STREAM_USERS

@@ -127,6 +127,8 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
         "charge": Route("change", calls.charge),
         "seal_release": Route("change", calls.seal_release),
         "release": Route("change", calls.release),
+        "take_piece": Route("change", calls.take_piece),
+        "give_piece": Route("change", calls.give_piece),
         "set_charter": Route("change", calls.set_charter),
         "charter": Route("change", calls.charter),
         "commit": Route("change", calls.commit),
@@ -213,6 +215,15 @@ class _Calls:
     def release(self, request: EnclaveRequest) -> EnclaveReply:
         signed = self._core.release(request.release.order, stored=request.release.stored)
         return EnclaveReply(released=enclave_pb2.ReleasedRound(signed_release=signed))
+
+    def take_piece(self, request: EnclaveRequest) -> EnclaveReply:
+        data = self._core.take_piece(request.take_piece.key, request.take_piece.number)
+        return EnclaveReply(piece=enclave_pb2.SealedPiece(data=data))
+
+    def give_piece(self, request: EnclaveRequest) -> EnclaveReply:
+        given = request.give_piece
+        self._core.give_piece(given.task_sha256, given.round, given.record, given.number, given.data)
+        return EnclaveReply(done=enclave_pb2.Done())
 
     def set_charter(self, request: EnclaveRequest) -> EnclaveReply:
         return _written(self._core.set_charter(request.set_charter))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from odp.algorithms.release import TensorCharge, charge_of
+import numpy as np
+
+from odp.algorithms.release import TensorCharge, charge_of, is_detached, release_bytes
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError
+from odp.numerics.arrays import Int64Array
 from odp.privacy.events import releases_of
 from odp.privacy.ledger_entry import Entry
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent
@@ -15,8 +20,14 @@ from odp.privacy.matrix.encoding import Encoder
 from odp.v1 import common_pb2
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.rounds.enclave_half import Round
-from trusted_aggregator.state.records import noise_key
-from trusted_aggregator.state.sealed_state import RoundNoise, Sealer
+from trusted_aggregator.state.sealed_state import RoundNoise
+
+
+class MadeRelease(NamedTuple):
+    """A signed release; ``values`` are its integers by tensor where it has their hash alone, and else empty."""
+
+    signed: common_pb2.SignedRelease
+    values: Sequence[Int64Array]
 
 
 def signed_release(
@@ -27,8 +38,8 @@ def signed_release(
     noise: RoundNoise,
     host_sum: HostSum | None = None,
     encoder: Encoder | None = None,
-) -> common_pb2.SignedRelease:
-    """The SignedRelease of a frozen round under the ledger entry that charged it.
+) -> MadeRelease:
+    """The release of a frozen round under the ledger entry that charged it.
 
     A function of its arguments alone (Ed25519 signatures are deterministic), so that a release that is made again after
     a crash is the same release. ``encoder`` takes in the round's sum.
@@ -40,6 +51,9 @@ def signed_release(
     if (*found.freeze(), found.record.noise_id) != (entry.contributions, entry.id_set_sha256, entry.noise_id):
         raise StateError(f"the contributions or the noise of round {found.number} differ from the charged ones")
     sums = found.noisy_sums(noise, host_sum, encoder)
+    releases = found.query.releases
+    detached = is_detached(releases)
+    values = [np.ascontiguousarray(sums[declared.name], dtype="<i8") for declared in releases]
     release = common_pb2.Release(
         task_sha256=found.task_sha256,
         round=found.number,
@@ -47,19 +61,29 @@ def signed_release(
         tensors=[
             common_pb2.ReleasedTensor(
                 name=declared.name,
-                integers=sums[declared.name].astype("<i8", copy=False).tobytes(),
+                integers=b"" if detached else array.tobytes(),
                 shape=declared.shape,
                 step=declared.step,
             )
-            for declared in found.query.releases
+            for declared, array in zip(releases, values, strict=True)
         ],
         charges=[charge_of(charge) for event in entry.events for charge in _releases_of(event)],
         epsilon_spent=entry.task_epsilon,
         epsilon_remaining=max(0.0, entry.task_budget.epsilon - entry.task_epsilon),
         contributions=entry.contributions,
+        values_sha256=_sha256(values) if detached else b"",
+        values_bytes=release_bytes(releases) if detached else 0,
     )
     data = release.SerializeToString(deterministic=True)
-    return common_pb2.SignedRelease(release=data, signature=key.sign(domains.RELEASE, data))
+    signed = common_pb2.SignedRelease(release=data, signature=key.sign(domains.RELEASE, data))
+    return MadeRelease(signed, values if detached else ())
+
+
+def _sha256(values: Sequence[Int64Array]) -> bytes:
+    digest = hashlib.sha256()
+    for array in values:
+        digest.update(memoryview(array).cast("B"))
+    return digest.digest()
 
 
 def _releases_of(event: LedgerEvent) -> tuple[TensorCharge, ...]:
@@ -69,16 +93,3 @@ def _releases_of(event: LedgerEvent) -> tuple[TensorCharge, ...]:
 def release_sha256(signed: common_pb2.SignedRelease) -> bytes:
     """The hash that names a release in the ledger: SHA-256 of its signed bytes."""
     return hashlib.sha256(signed.release).digest()
-
-
-def opened_noise(found: Round, record: bytes | None, sealer: Sealer | None) -> RoundNoise:
-    """The noise of a charged round, from the record under ``noise_key``. Raises StateError if it is missing or changed.
-
-    ``sealer`` is of the round; None if its secret is erased.
-    """
-    releases = found.noised(found.query)
-    if not releases:
-        return RoundNoise(found.record.noise_id, {})
-    if record is None or sealer is None:
-        raise StateError(f"the noise of round {found.number} is not stored; restore the newest state folder")
-    return RoundNoise.decode(sealer.open(noise_key(found.task_sha256, found.number), record), releases)

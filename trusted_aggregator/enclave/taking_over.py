@@ -26,7 +26,7 @@ from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.task import check_length
 from odp.transparency.excerpt import EndorsedImages
-from odp.v1 import common_pb2, hand_over_pb2
+from odp.v1 import enclave_pb2, hand_over_pb2
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.state import records as names
@@ -106,9 +106,9 @@ class TakingOver:
         """
         if not record.key.startswith(names.RELEASE_PREFIX) or record.data is None:
             raise StateError(f"sealed record {record.key!r} is not a release")
-        signed = common_pb2.SignedRelease.FromString(self._opened(record.key, record.data))
-        signed.signature = self._identity.signing.sign(domains.RELEASE, signed.release)
-        return self._own.seal(record.key, signed.SerializeToString(deterministic=True))
+        stored = enclave_pb2.StoredRelease.FromString(self._opened(record.key, record.data))
+        stored.signature = self._identity.signing.sign(domains.RELEASE, stored.release)
+        return self._own.seal(record.key, stored.SerializeToString(deterministic=True))
 
     def finish(self, records: Mapping[str, bytes]) -> TakenOver:
         """Populations and tasks from the predecessor's ``records``; records of rounds are dropped.

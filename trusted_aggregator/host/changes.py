@@ -54,8 +54,12 @@ class Changes:
                 raise self._failure
 
     def store(self, writes: Sequence[SealedRecord]) -> None:
-        """Makes writes durable, within a turn. Raises StateError if that fails."""
+        """Makes writes durable, with their pieces first, within a turn. Raises StateError if that fails."""
         try:
+            for record in writes:
+                if record.pieces and record.data is not None:
+                    pieces = (self._core.take_piece(record.key, number) for number in range(record.pieces))
+                    self._storage.write_pieces(record.data, pieces)
             self._storage.apply(writes)
         except StateError as error:
             self._failure = error

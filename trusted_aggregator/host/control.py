@@ -6,10 +6,17 @@ and the enclave alone decides that. ``rounds.py`` has the order of charge and re
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+import grpc
+
 from odp._validate import identifier
 from odp.errors import StateError
 from odp.signed.charter import open_charter
 from odp.signed.task import open_task, task_sha256
+from odp.transport.backpressure import Backpressure
+from odp.transport.call import progress
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, population_pb2
@@ -23,6 +30,8 @@ from trusted_aggregator.host.storage import Storage
 
 NAME = "odp.v1.AggregatorControlService"
 
+#: Servers that read the integers of releases at once, and those that wait for their turn.
+MAX_READING, WAITING_READING = 2, 4
 # Of at most 3 KiB each.
 _CHARTERS_PER_ANSWER = 256
 
@@ -48,6 +57,9 @@ class ControlService:
         self._rounds = rounds
         self._idle = idle
         self._hand_over = hand_over
+        self._reading = Backpressure(
+            at_once=MAX_READING, waiting=WAITING_READING, service="aggregator", what="readers of releases"
+        )
 
     def resume(self) -> None:
         """Completes work that a crash interrupted: erasure, and start times of work on open rounds. Call at start."""
@@ -93,6 +105,19 @@ class ControlService:
         release = self._rounds.close(request)
         self._idle.note(ordered(request.order)[0])
         return release
+
+    def released_values(
+        self, request: aggregator_pb2.GetReleasedValuesRequest, context: grpc.ServicerContext
+    ) -> Iterator[aggregator_pb2.GetReleasedValuesResponse]:
+        """The integers of a release that has their hash alone. Raises Busy if too many servers read some."""
+        permit = contextlib.ExitStack()
+        permit.enter_context(self._reading.admitted(progress(context)))
+        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
+        if not context.add_callback(permit.close):
+            permit.close()
+        pieces = self._rounds.values(request.order)
+        self._idle.note(ordered(request.order)[0])
+        return (aggregator_pb2.GetReleasedValuesResponse(chunk=piece) for piece in pieces)
 
     def get_round(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_pb2.GetRoundResponse:
         """The number of contributions, and whether the round is released."""
@@ -146,6 +171,7 @@ def control_servicer(
             "CheckTask": lambda request, _: service.check_task(request),
             "OpenRound": lambda request, _: aggregator_pb2.OpenRoundResponse(round_key=service.open_round(request)),
             "GetRound": lambda request, _: service.get_round(request),
+            "GetReleasedValues": service.released_values,
             "CloseRound": lambda request, _: aggregator_pb2.CloseRoundResponse(release=service.close_round(request)),
             "AbandonTask": lambda request, _: service.abandon(request),
             "AskNonce": lambda *_: aggregator_pb2.AskNonceResponse(nonce=hand_over.draw_nonce()),

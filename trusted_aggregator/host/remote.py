@@ -100,6 +100,14 @@ class RemoteAggregator:
         given = enclave_pb2.ReleaseRound(order=order, stored=stored)
         return self._client.call(EnclaveRequest(release=given)).released.signed_release
 
+    def take_piece(self, key: str, number: int) -> bytes:
+        given = enclave_pb2.TakePiece(key=key, number=number)
+        return self._client.call(EnclaveRequest(take_piece=given)).piece.data
+
+    def give_piece(self, task_sha256: bytes, round: int, record: bytes, number: int, data: bytes) -> None:
+        given = enclave_pb2.GivePiece(task_sha256=task_sha256, round=round, record=record, number=number, data=data)
+        self._client.call(EnclaveRequest(give_piece=given))
+
     def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
         return self._writes(EnclaveRequest(set_charter=signed))
 

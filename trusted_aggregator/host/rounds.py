@@ -11,10 +11,14 @@ All modes have one order of steps. Each step is durable before the next begins:
 
 from __future__ import annotations
 
-from odp.errors import Busy, DiskFailed, PopulationFull, PrivacyError, StateError
+from collections.abc import Iterator
+
+from odp.crypto.hpke import DecryptionError
+from odp.crypto.segments import SEGMENT_BYTES, open_segment
+from odp.errors import Busy, ConfigurationError, DiskFailed, PopulationFull, PrivacyError, StateError
 from odp.signed.task import open_task
 from odp.transport.logs import Log, short
-from odp.v1 import aggregator_pb2, common_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from trusted_aggregator.boundary.interface import Aggregator, Charged, RoundState
 from trusted_aggregator.boundary.orders import ordered
 from trusted_aggregator.host.changes import Changes
@@ -68,9 +72,28 @@ class HostedRounds:
             else:
                 self._seal(request.order, charged, self._modes.of(key, charged), survivors)
             stored = self._storage.record(release_key(*key))
-            release = common_pb2.SignedRelease.FromString(self._core.release(request.order, stored=stored or b""))
+            release = self._opened(request.order, stored or b"")
             half.forget(key)
-        return release
+        return common_pb2.SignedRelease(release=release.release, signature=release.signature)
+
+    def values(self, order: bytes) -> Iterator[bytes]:
+        """The integers of a release that has their hash alone, in pieces of 1 MiB.
+
+        Raises:
+            ConfigurationError: the release has its integers itself, or the order is of no round of the enclave.
+            PrivacyError: the round is not released.
+            StateError: here, or while they are read: pieces are missing or changed.
+        """
+        with self._changes.turn():
+            stored = self._storage.record(release_key(*ordered(order))) or b""
+            release = self._opened(order, stored)
+        if not release.values_key:
+            raise ConfigurationError("the release of this round has its integers itself: CloseRound answers with them")
+        size = common_pb2.Release.FromString(release.release).values_bytes
+        return _opened_pieces(release.values_key, self._storage.pieces(stored), -(-size // SEGMENT_BYTES))
+
+    def _opened(self, order: bytes, stored: bytes) -> enclave_pb2.StoredRelease:
+        return enclave_pb2.StoredRelease.FromString(self._core.release(order, stored=stored))
 
     def _seal(self, order: bytes, charged: Charged, half: HostHalf, survivors: Survivors | None) -> None:
         task, number = charged.task_sha256, charged.round
@@ -84,6 +107,8 @@ class HostedRounds:
             self._changes.store(self._core.give_up(task, number))
             raise
         noise, stream = (self._storage.record(key(task, number)) for key in (noise_key, stream_key))
+        for piece, data in enumerate(() if noise is None else self._storage.pieces(noise)):
+            self._core.give_piece(task, number, noise or b"", piece, data)
         self._changes.settle(self._core.seal_release(order, noise=noise, stream=stream, host_sum=host_sum))
         self._storage.erase(task, number)
         self.empty_files()
@@ -113,3 +138,14 @@ class HostedRounds:
             raise
         except StateError as error:
             self._log.warning("not_erased", reason=str(error))
+
+
+def _opened_pieces(key: bytes, sealed: Iterator[bytes], count: int) -> Iterator[bytes]:
+    number = 0
+    for number, piece in enumerate(sealed, 1):
+        try:
+            yield open_segment(key, piece, number - 1, last=number == count)
+        except DecryptionError as error:
+            raise StateError(f"piece {number - 1} of a release was changed: restore the state folder") from error
+    if number < count:
+        raise StateError(f"{count - number} pieces of a release are not stored: restore the newest state folder")

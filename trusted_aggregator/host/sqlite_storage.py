@@ -4,7 +4,7 @@ Ciphertexts and masked vectors of more than 1 MiB are files (``large_files.py``)
 them.
 
 - ``contributions.db`` takes a row per accepted contribution, many in one commit (``ingest.py``): they share its sync.
-- ``sealed.db`` takes the sealed records, few and large.
+- ``sealed.db`` takes the sealed records, few and large; numbers too long for them are files (``piece_files.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy
@@ -24,6 +24,7 @@ from odp.errors import OdpError, StateError
 from odp.transport.database import database_errors, empty_log, open_database
 from odp.transport.state_folder import StateFolder
 from trusted_aggregator.host.large_files import LARGE_BYTES, LargeFiles
+from trusted_aggregator.host.piece_files import LONGEST_RECORD, PieceFiles
 from trusted_aggregator.host.storage import Contribution
 from trusted_aggregator.state.records import (
     LATER_PREFIXES,
@@ -117,6 +118,9 @@ class SqliteStorage:
                 table.create(self._sealed, checkfirst=True)
         for path in self._paths.values():
             state.note_kept(path.name)
+        self._pieces = PieceFiles(state.path("pieces"), state.health)
+        if not self._pieces.is_empty():
+            self._pieces.keep_only(self._with_pieces())
         self._changed = threading.Condition()
         self._stored: dict[tuple[bytes, int], int] = {}
         self._failure: StateError | None = None
@@ -226,6 +230,7 @@ class SqliteStorage:
     def apply(self, writes: Sequence[SealedRecord]) -> None:
         if not writes:
             return
+        before = [] if self._pieces.is_empty() else self._with_pieces(record.key for record in writes)
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
             connection.exec_driver_sql("PRAGMA secure_delete=ON")
             for record in writes:
@@ -238,6 +243,9 @@ class SqliteStorage:
                 if record.data is not None:
                     connection.execute(_PUT_RECORD, {"key": record.key, "data": record.data})
             connection.commit()
+        if before:
+            now = {record.data for record in writes}
+            self._pieces.erase(record for record in before if record not in now)
 
     def records(self) -> dict[str, bytes]:
         table = _RECORDS
@@ -285,6 +293,12 @@ class SqliteStorage:
             found: bytes | None = connection.execute(query).scalar_one_or_none()
         return found
 
+    def write_pieces(self, record: bytes, pieces: Iterable[bytes]) -> None:
+        self._pieces.write(record, pieces)
+
+    def pieces(self, record: bytes) -> Iterator[bytes]:
+        return self._pieces.read(record)
+
     def holds(self, key: str) -> bool:
         query = sqlalchemy.select(_RECORDS.c.key).where(_RECORDS.c.key == key)
         with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
@@ -331,6 +345,15 @@ class SqliteStorage:
             self._changed.notify_all()
         self._contributions.dispose()
         self._sealed.dispose()
+
+    def _with_pieces(self, keys: Iterable[str] | None = None) -> list[bytes]:
+        """The stored records that may have pieces; of ``keys`` alone if they are given."""
+        columns = _RECORDS.c
+        query = sqlalchemy.select(columns.data).where(sqlalchemy.func.length(columns.data) <= LONGEST_RECORD)
+        if keys is not None:
+            query = query.where(columns.key.in_([key for key in keys if key.startswith(LATER_PREFIXES)]))
+        with database_errors(self._paths["sealed"]), self._sealed.connect() as connection:
+            return list(connection.execute(query).scalars())
 
     def _require_working(self) -> None:
         if self._failure is not None:

@@ -8,7 +8,7 @@ Where a round is masked, a contribution's ciphertext ends with SHA-256 of its ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from trusted_aggregator.state.records import SealedRecord
@@ -101,6 +101,17 @@ class Storage(Protocol):
 
     def record(self, key: str) -> bytes | None:
         """One record, or None."""
+        ...
+
+    def write_pieces(self, record: bytes, pieces: Iterable[bytes]) -> None:
+        """Stores the sealed pieces of a record, all or none, before ``apply`` stores the record itself.
+
+        They are erased with it, and those of a record that was never stored at the next start.
+        """
+        ...
+
+    def pieces(self, record: bytes) -> Iterator[bytes]:
+        """The stored pieces of a record, in order, one in memory at a time; none where they are gone."""
         ...
 
     def holds(self, key: str) -> bool:

@@ -16,8 +16,8 @@ MOST_TASKS = 64
 MOST_DEFINITION_BYTES = 2**20
 #: Rounds of one population that are open or charged.
 MOST_OPEN_ROUNDS = 16
-#: Noise of those rounds, and the newest release of each task, in bytes.
-MOST_STORED_BYTES = 2**27
+#: Noise of those rounds, and the newest release of each task, in bytes: of one task with 2^25 numbers, and more.
+MOST_STORED_BYTES = 2**30
 #: Streams of one population that are under way, and users that can take part in one: a start reads who did.
 MOST_STREAMS = 2
 MOST_STREAM_USERS = 2**17

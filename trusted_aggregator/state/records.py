@@ -28,11 +28,13 @@ _ROUND_KEY = re.compile(f"(?:{ROUND_PREFIX}|{PARTICIPATION_PREFIX})([0-9a-f]{{64
 class SealedRecord:
     """One record for the host to make durable, sealed but for entries of a ledger.
 
-    ``data`` replaces what stood under ``key``; None erases it.
+    ``data`` replaces what stood under ``key``; None erases it. ``pieces`` is the number of sealed pieces that belong to
+    the record: the enclave gives them one by one, and they are durable before it.
     """
 
     key: str
     data: bytes | None
+    pieces: int = 0
 
 
 #: What one change asks the host to make durable, all or none.

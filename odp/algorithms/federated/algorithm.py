@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from odp.algorithms.federated.terms import CLIP, PARAMETERS, ROWS, Terms
-from odp.algorithms.release import LARGEST_RELEASE_BYTES, release_bytes
+from odp.algorithms.release import require_sizes
 from odp.algorithms.seam import Algorithm, Client, DeclaredRelease, LocalTable, ModelTable, Population, Query, Server
-from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
 
 
@@ -37,13 +36,7 @@ class FederatedAlgorithm(Algorithm):
 
     def check_for_devices(self) -> None:
         self.check()
-        size = release_bytes(self.query(0).releases)
-        if size > LARGEST_RELEASE_BYTES:
-            raise ConfigurationError(
-                f"Expected a model of {self.terms().model.size:,} parameters to have releases of at most "
-                f"{LARGEST_RELEASE_BYTES:,} bytes, got {size:,}: a release is one message, of some 4 million numbers; "
-                "take a smaller model, or odp.simulate"
-            )
+        require_sizes(self.query(0), self.definition)
 
     def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.federated.server import FederatedServer

@@ -303,8 +303,8 @@ class TestOpening:
             world.core.open_round(task, *other.order(0, domains.OPEN))
 
     def test_a_release_that_no_message_holds_is_refused_before_it_is_charged(self, make_world, monkeypatch):
-        monkeypatch.setattr("trusted_aggregator.enclave.opening.LARGEST_RELEASE_BYTES", 12 * 5 * 8 - 1)
-        with pytest.raises(ConfigurationError, match="round 2"):
+        monkeypatch.setattr("odp.algorithms.release.LARGEST_ATTACHED_BYTES", 12 * 5 * 8 - 1)
+        with pytest.raises(ConfigurationError, match="a model of items is released in one message"):
             make_world(minimum=3).open()
 
     def test_no_task_grows_the_log_that_evidence_carries(self, make_world):

@@ -1,0 +1,197 @@
+"""Noise and releases that are too long for one message: they leave the enclave, and come back, in sealed pieces.
+
+A record of the host then has no numbers, but the key of their pieces: 32 random bytes, drawn for these numbers alone.
+So pieces are as safe as their record: those of noise cannot be opened once the round's secret is erased, those of a
+release not before it is in force, and the pieces of two records cannot be mixed.
+
+The enclave holds the numbers once each way, and seals or opens a piece of 1 MiB at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from odp.algorithms.release import is_detached, release_bytes
+from odp.algorithms.seam import DeclaredRelease
+from odp.crypto.hpke import DecryptionError
+from odp.crypto.segments import SEGMENT_BYTES, open_segment, seal_segment
+from odp.enclave.identity import EnclaveIdentity
+from odp.errors import Refusal, StateError
+from odp.numerics.arrays import Int64Array
+from odp.v1 import enclave_pb2
+from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.enclave.handing_over import HandingOver
+from trusted_aggregator.enclave.releasing import MadeRelease
+from trusted_aggregator.rounds.enclave_half import Round
+from trusted_aggregator.state.records import SealedRecord, noise_key, release_key
+from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, Sealer
+
+_KEY_BYTES = 32
+
+
+class Leaving:
+    """Numbers on their way to the host, under the record ``key``."""
+
+    def __init__(self, key: str, arrays: Sequence[Int64Array]) -> None:
+        self.key = key
+        self.secret = os.urandom(_KEY_BYTES)
+        self._views = [memoryview(np.ascontiguousarray(array, dtype="<i8")).cast("B") for array in arrays]
+        self.pieces = -(-sum(map(len, self._views)) // SEGMENT_BYTES)
+        self._next = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every piece was taken."""
+        return self._next == self.pieces
+
+    def take(self, number: int) -> bytes:
+        """Piece ``number``, sealed. Raises StateError unless it is the next one."""
+        if number != self._next or self.is_over:
+            raise StateError(f"piece {number} of {self.key!r} is not the next one: start the program again")
+        self._next += 1
+        return seal_segment(self.secret, self._plain(number * SEGMENT_BYTES), number, last=self.is_over)
+
+    def _plain(self, start: int) -> bytes:
+        found = bytearray()
+        for view in self._views:
+            found += view[start : start + SEGMENT_BYTES - len(found)]
+            start = max(0, start - len(view))
+        return bytes(found)
+
+
+class Arriving:
+    """Numbers on their way back from the host, under one record; ``size`` is their length in bytes."""
+
+    def __init__(self, record: bytes, secret: bytes, size: int) -> None:
+        self.record = record
+        self._secret = secret
+        self._data = bytearray(size)
+        self._pieces = -(-size // SEGMENT_BYTES)
+        self._next = 0
+
+    def give(self, number: int, sealed: bytes) -> None:
+        """Takes piece ``number``. Raises StateError unless it is the next one, as it left."""
+        if number != self._next or number >= self._pieces:
+            raise StateError(f"piece {number} of the noise is not the next one: start the program again")
+        try:
+            data = open_segment(self._secret, sealed, number, last=number == self._pieces - 1)
+        except DecryptionError as error:
+            raise StateError(f"piece {number} of the noise was changed: restore the state folder") from error
+        start = number * SEGMENT_BYTES
+        if len(data) != min(SEGMENT_BYTES, len(self._data) - start):
+            raise StateError(f"piece {number} of the noise has another length: restore the state folder")
+        self._data[start : start + len(data)] = data
+        self._next += 1
+
+    def arrays(self, releases: Sequence[DeclaredRelease]) -> dict[str, Int64Array]:
+        """The numbers by release name. Raises StateError where pieces are missing."""
+        if self._next < self._pieces:
+            raise StateError(
+                f"{self._pieces - self._next} pieces of the noise are not stored: restore the state folder"
+            )
+        found: dict[str, Int64Array] = {}
+        start = 0
+        for release in releases:
+            values = np.frombuffer(self._data, dtype="<i8", count=release.coordinates, offset=start)
+            found[release.name] = values.astype(np.int64, copy=False).reshape(release.shape)
+            start += values.nbytes
+        return found
+
+
+class WithLargeValues(HandingOver):
+    """The calls for pieces, and the records that have them. At most one set of numbers is on its way each way."""
+
+    def __init__(self, identity: EnclaveIdentity) -> None:
+        super().__init__(identity)
+        self._leaving: Leaving | None = None
+        self._arriving: Arriving | None = None
+
+    def take_piece(self, key: str, number: int) -> bytes:
+        """Piece ``number``, sealed, of the record ``key`` that the call before was answered with; each once, in order.
+
+        Raises StateError for any other.
+        """
+        with self._admin:
+            leaving = self._leaving
+            if leaving is None or leaving.key != key:
+                raise StateError(f"record {key!r} has no pieces to take: start the program again")
+            piece = leaving.take(number)
+            if leaving.is_over:
+                self._leaving = None
+            return piece
+
+    def give_piece(self, task_sha256: bytes, round: int, record: bytes, number: int, data: bytes) -> None:
+        """Takes piece ``number`` of the noise of a charged round back, in order; ``record`` is that of the noise.
+
+        Raises StateError where the round is not charged or has no noise in pieces, or record or piece were changed.
+        """
+        with self._admin:
+            found = self._find_round(task_sha256, round)
+            if isinstance(found, Refusal) or found.status is not Status.CHARGED:
+                raise StateError(f"round {round} does not wait for its noise: close it first")
+            if number == 0 or self._arriving is None or self._arriving.record != record:
+                self._arriving = self._new_arriving(found, record)
+            self._arriving.give(number, data)
+
+    def _sealed_noise(self, found: Round, noise: RoundNoise, sealer: Sealer) -> SealedRecord:
+        """The record of a round's noise."""
+        key, releases = noise_key(found.task_sha256, found.number), found.noised(found.query)
+        if not is_detached(releases):
+            return sealer.seal(key, noise.encode(releases))
+        self._leaving = Leaving(key, [noise.arrays[release.name] for release in releases])
+        sealed = sealer.seal(key, noise.noise_id + self._leaving.secret)
+        return SealedRecord(key, sealed.data, self._leaving.pieces)
+
+    def _opened_noise(self, found: Round, record: bytes | None) -> RoundNoise:
+        """The noise of a charged round, from its record and pieces.
+
+        Raises StateError if it is missing or changed.
+        """
+        releases = found.noised(found.query)
+        if not releases:
+            return RoundNoise(found.record.noise_id, {})
+        sealer = self._keys.sealer(found.task_sha256)
+        if record is None or sealer is None:
+            raise _not_stored(found)
+        if not is_detached(releases):
+            return RoundNoise.decode(sealer.open(noise_key(found.task_sha256, found.number), record), releases)
+        arriving, self._arriving = self._arriving, None
+        if arriving is None or arriving.record != record:
+            raise _not_stored(found)
+        noise_id, _ = self._noise_and_key(found, record)
+        return RoundNoise(noise_id, arriving.arrays(releases))
+
+    def _sealed_release(self, found: Round, made: MadeRelease) -> SealedRecord:
+        """The record of a round's release."""
+        key = release_key(found.task_sha256, found.number)
+        stored = enclave_pb2.StoredRelease(release=made.signed.release, signature=made.signed.signature)
+        if not made.values:
+            return self._sealer.seal(key, stored.SerializeToString(deterministic=True))
+        self._leaving = Leaving(key, made.values)
+        stored.values_key = self._leaving.secret
+        sealed = self._sealer.seal(key, stored.SerializeToString(deterministic=True))
+        return SealedRecord(key, sealed.data, self._leaving.pieces)
+
+    def _new_arriving(self, found: Round, record: bytes) -> Arriving:
+        releases = found.noised(found.query)
+        if not is_detached(releases):
+            raise StateError(f"the noise of round {found.number} has no pieces: start the program again")
+        _, secret = self._noise_and_key(found, record)
+        self._arriving = None  # its memory is free before the next one's is taken
+        return Arriving(record, secret, release_bytes(releases))
+
+    def _noise_and_key(self, found: Round, record: bytes) -> tuple[bytes, bytes]:
+        sealer = self._keys.sealer(found.task_sha256)
+        if sealer is None:
+            raise _not_stored(found)
+        data = sealer.open(noise_key(found.task_sha256, found.number), record)
+        if len(data) != HASH_BYTES + _KEY_BYTES:
+            raise StateError("the sealed noise does not fit the declared releases: restore the state folder")
+        return data[:HASH_BYTES], data[HASH_BYTES:]
+
+
+def _not_stored(found: Round) -> StateError:
+    return StateError(f"the noise of round {found.number} is not stored; restore the newest state folder")
