@@ -7,7 +7,7 @@ it stops asking for a minute, rounds are opened again, unless the populations we
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -25,6 +25,8 @@ from trusted_aggregator.state.records import (
     POPULATION_PREFIX,
     RELEASE_PREFIX,
     TASK_PREFIX,
+    piece_key,
+    release_of,
 )
 
 #: How long after the last question of a successor's host no round is opened.
@@ -35,6 +37,7 @@ HISTORY = "hand-overs"
 
 _HANDED = (POPULATION_PREFIX, LEDGER_PREFIX, LEDGER_STATE_PREFIX, RELEASE_PREFIX, TASK_PREFIX)
 _PAGE_BYTES = 2**20
+_MOST_PIECES = 999_999
 # When a server comes back whose round is not opened now.
 _RETRY_SECONDS = (2.0, 10.0)
 
@@ -96,14 +99,26 @@ class HandOverService:
         if not self._given:
             raise PrivacyError("there was no hand-over since the start of this program: request it again")
         reply, size = aggregator_pb2.GetHandedRecordsResponse(), 0
-        for key in self._storage.keys(after=request.after):
+        for key, data in self._handed(request.after):
+            if reply.records and size + len(data) > _PAGE_BYTES:
+                break
+            reply.records.add(key=key, data=data)
+            size += len(data)
+        return reply
+
+    def _handed(self, after: str) -> Iterator[tuple[str, bytes]]:
+        """The records above ``after``, then the pieces of releases, by ascending key."""
+        for key in self._storage.keys(after=after):
             data = self._storage.record(key) if key.startswith(_HANDED) else None
             if data is not None:
-                if reply.records and size + len(data) > _PAGE_BYTES:
-                    break
-                reply.records.add(key=key, data=data)
-                size += len(data)
-        return reply
+                yield key, data
+        for key in self._storage.keys(after=RELEASE_PREFIX):
+            record = self._storage.record(key) if key.startswith(RELEASE_PREFIX) else None
+            if record is None or piece_key(key, _MOST_PIECES) <= after:
+                continue
+            first = int(after.rpartition("/")[2]) + 1 if release_of(after) == key else 0
+            for number, piece in enumerate(self._storage.pieces(record, first=first), first):
+                yield piece_key(key, number), piece
 
     def history(self) -> aggregator_pb2.GetHandOversResponse:
         """The hand-overs that led to this enclave, oldest first."""

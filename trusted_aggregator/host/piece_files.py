@@ -7,6 +7,7 @@ on the disk before the record is, and removed after it.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
@@ -40,16 +41,25 @@ class PieceFiles:
                 file.write(len(piece).to_bytes(_LENGTH_BYTES, "big"))
                 file.write(piece)
 
-    def read(self, record: bytes) -> Iterator[bytes]:
-        """The pieces in order; none if there is no such file. A cut file ends early, which no enclave accepts."""
+    def read(self, record: bytes, *, first: int = 0) -> Iterator[bytes]:
+        """The pieces from ``first`` on; none if there is no such file.
+
+        A cut file ends early, which no enclave accepts.
+        """
         with state_errors(self._root):
             try:
                 file = self._path(record).open("rb")
             except FileNotFoundError:
                 return
             with file:
+                number = 0
                 while head := file.read(_LENGTH_BYTES):
-                    yield file.read(int.from_bytes(head, "big"))
+                    length = int.from_bytes(head, "big")
+                    if number < first:
+                        file.seek(length, os.SEEK_CUR)
+                    else:
+                        yield file.read(length)
+                    number += 1
 
     def is_empty(self) -> bool:
         """Whether no record has pieces."""

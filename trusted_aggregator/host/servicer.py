@@ -35,9 +35,10 @@ from trusted_aggregator.rounds.host_half import Submission
 NAME = "odp.v1.AggregatorService"
 #: Threads of the server: the maximum number of submissions that share one commit.
 WORKERS = 64
-#: Contributions in memory at once, of at most 16 MiB each (half of the longest release); the other threads answer
-#: everything else meanwhile.
-MAX_STREAMS = 16
+#: Contributions in memory at once, of at most 16 MiB each, and of more, which have at most 33 MiB; the other threads
+#: answer everything else meanwhile.
+MAX_STREAMS, MAX_LONG_STREAMS = 16, 4
+LONG_STREAM_BYTES = 2**24
 
 _Response = TypeVar("_Response", aggregator_pb2.SubmitResponse, aggregator_pb2.SubmitStreamResponse)
 
@@ -64,7 +65,10 @@ class AggregatorService:
         self._ingest = Ingest(core, storage, failed=failed)
         self._reading = threading.Lock()
         self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
-        self._streams = Backpressure(at_once=MAX_STREAMS, waiting=0, service="aggregator", what="submissions")
+        self._streams, self._long_streams = (
+            Backpressure(at_once=most, waiting=0, service="aggregator", what="submissions")
+            for most in (MAX_STREAMS, MAX_LONG_STREAMS)
+        )
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refused | None]:
         """Counts a contribution; the future is None once it is counted and stored."""
@@ -80,7 +84,8 @@ class AggregatorService:
         if isinstance(length, Refusal):
             return self._core.sign_refusal(half.to_refuse(header))
         # A turn is memory for the whole contribution: for a stream of a round that is open here, not for any.
-        with self._streams.admitted(progress(context)):
+        streams = self._long_streams if length > LONG_STREAM_BYTES else self._streams
+        with streams.admitted(progress(context)):
             data = read_sealed(requests, length)
             if isinstance(data, Refusal):
                 return Refused(data)

@@ -296,8 +296,8 @@ class SqliteStorage:
     def write_pieces(self, record: bytes, pieces: Iterable[bytes]) -> None:
         self._pieces.write(record, pieces)
 
-    def pieces(self, record: bytes) -> Iterator[bytes]:
-        return self._pieces.read(record)
+    def pieces(self, record: bytes, *, first: int = 0) -> Iterator[bytes]:
+        return self._pieces.read(record, first=first)
 
     def holds(self, key: str) -> bool:
         query = sqlalchemy.select(_RECORDS.c.key).where(_RECORDS.c.key == key)

@@ -110,8 +110,8 @@ class Storage(Protocol):
         """
         ...
 
-    def pieces(self, record: bytes) -> Iterator[bytes]:
-        """The stored pieces of a record, in order, one in memory at a time; none where they are gone."""
+    def pieces(self, record: bytes, *, first: int = 0) -> Iterator[bytes]:
+        """The stored pieces of a record from ``first`` on, one in memory at a time; none where they are gone."""
         ...
 
     def holds(self, key: str) -> bool:

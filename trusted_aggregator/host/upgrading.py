@@ -7,9 +7,10 @@ but its keys, and the old host gives the same again. What the enclaves check is 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -37,7 +38,8 @@ from odp.v1 import (
 from trusted_aggregator.host.hand_over_service import HISTORY, read_history
 from trusted_aggregator.host.remote import RemoteAggregator, Successor, restore
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
-from trusted_aggregator.state.records import LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord
+from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.records import LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord, release_of
 
 ROLE = "aggregator"
 #: (image, the predecessor's, policy) -> what the enclaves see of the log: the endorsements of both, and every leaf.
@@ -208,7 +210,7 @@ def upgrade(
             pause(_ASK_SECONDS)
         given = answer.package.hand_over
         successor.take_over(answer.package, request.log)
-        records, writes = _resealed(predecessor, successor)
+        records, writes = _resealed(predecessor, successor, storage)
         writes += restore(begun.connection, records, lambda task, round: ())
         statement = hand_over_pb2.HandOverStatement.FromString(given.statement)
         for handed in statement.populations:
@@ -224,22 +226,39 @@ def upgrade(
         return statement
 
 
-def _resealed(predecessor: Predecessor, successor: Successor) -> tuple[dict[str, bytes], list[SealedRecord]]:
+def _resealed(
+    predecessor: Predecessor, successor: Successor, storage: Storage
+) -> tuple[dict[str, bytes], list[SealedRecord]]:
     """The predecessor's records that the successor reads first, and the writes to store: entries, and resealed
     releases.
+
+    The pieces of releases are stored here: they are sealed under a key of their record, and stay as they are.
     """
     records: dict[str, bytes] = {}
     writes: list[SealedRecord] = []
-    after = ""
-    while page := predecessor.records(after):
-        for record in page:
+    releases: dict[str, bytes] = {}
+    for release, handed in itertools.groupby(_handed(predecessor), lambda record: release_of(record.key)):
+        if release is not None:
+            if release not in releases:
+                raise ServiceError(f"the aggregator handed over pieces of {release!r} without its record")
+            storage.write_pieces(releases[release], (record.data or b"" for record in handed))
+            continue
+        for record in handed:
             if record.key.startswith(RELEASE_PREFIX):
-                writes += successor.reseal(record)
+                resealed = successor.reseal(record)
+                releases.update((each.key, each.data) for each in resealed if each.data is not None)
+                writes += resealed
             elif record.data is not None:
                 records[record.key] = record.data
                 if record.key.startswith(LEDGER_PREFIX):  # not sealed: it stays as it is
                     writes.append(record)
+    return records, writes
+
+
+def _handed(predecessor: Predecessor) -> Iterator[SealedRecord]:
+    after = ""
+    while page := predecessor.records(after):
+        yield from page
         if page[-1].key <= after:
             raise ServiceError("the aggregator repeats the records that it handed over")
         after = page[-1].key
-    return records, writes

@@ -16,6 +16,8 @@ STREAM_PREFIX = "stream/"
 PARTICIPATION_PREFIX = "participation/"
 LEDGER_PREFIX = "ledger/"
 LEDGER_STATE_PREFIX = "ledger-state/"
+#: Of a hand-over alone: the pieces of a release, behind all records.
+PIECES_PREFIX = "values/"
 #: What an enclave does not need in order to start: the large records, each handed in by itself when it is used.
 LATER_PREFIXES = (NOISE_PREFIX, RELEASE_PREFIX, STREAM_PREFIX)
 
@@ -80,6 +82,18 @@ def task_key(task_sha256: bytes) -> str:
 def round_key(task_sha256: bytes, round: int) -> str:
     """Key of a round's record."""
     return f"{ROUND_PREFIX}{task_sha256.hex()}/{round}"
+
+
+def piece_key(release_key: str, number: int) -> str:
+    """The name of a piece of a release in a hand-over; names of later pieces are higher."""
+    return f"{PIECES_PREFIX}{release_key.removeprefix(RELEASE_PREFIX)}/{number:06d}"
+
+
+def release_of(piece_key: str) -> str | None:
+    """The key of the release that a piece belongs to; None for any other key."""
+    if not piece_key.startswith(PIECES_PREFIX):
+        return None
+    return RELEASE_PREFIX + piece_key.removeprefix(PIECES_PREFIX).rpartition("/")[0]
 
 
 def noise_key(task_sha256: bytes, round: int) -> str:

@@ -12,9 +12,11 @@ import pytest
 from aggregator_programs import SECONDS, Programs
 from hand_overs import NEW, OLD, OTHER, upgradable
 
+from odp.crypto import domains
 from odp.errors import ServiceError, StateError
+from odp.signed.release import whole_values
 from odp.transparency.entries import PolicyEntry
-from odp.v1 import aggregator_pb2, hand_over_pb2
+from odp.v1 import aggregator_pb2, common_pb2, hand_over_pb2
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import SealedRecord
 
@@ -61,6 +63,30 @@ def test_a_population_goes_on_in_the_new_program_with_what_is_left_of_its_budget
     old.stop()
     with pytest.raises(StateError, match="handed over"):
         programs.start("old", OLD)
+
+
+def test_the_values_of_a_release_in_pieces_go_along(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odp.algorithms.release.LARGEST_ATTACHED_BYTES", 0)
+    monkeypatch.setattr("trusted_aggregator.enclave.opening.require_sizes", lambda *_: None)
+    monkeypatch.setattr("trusted_aggregator.enclave.large_values.SEGMENT_BYTES", 32)
+    monkeypatch.setattr("trusted_aggregator.host.rounds.SEGMENT_BYTES", 32)
+    monkeypatch.setattr("trusted_aggregator.host.hand_over_service._PAGE_BYTES", 1_000)
+    old = programs.start("old", OLD)
+    old.orders.SetCharter(aggregator_pb2.SetCharterRequest(charter=programs.world.charter), timeout=SECONDS)
+    programs.open(old)
+    programs.fill(old, 0, range(4))
+    released = common_pb2.Release.FromString(programs.close(old, 0).release)
+    request = aggregator_pb2.GetReleasedValuesRequest(order=programs.world.order(0, domains.CLOSE)[0])
+
+    def values(program: Any) -> bytes:
+        return bytes(whole_values(released, [reply.chunk for reply in program.orders.GetReleasedValues(request)]))
+
+    before = values(old)
+    assert len(before) == released.values_bytes > 0
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    programs.upgrade(old)
+    new = programs.start("new", NEW)
+    assert values(new) == before
 
 
 def test_open_rounds_are_waited_for_and_no_further_one_is_opened(programs: Programs, old: Any) -> None:
