@@ -30,6 +30,8 @@ NAME = "odp.v1.ServerService"
 #: Releases that one answer about tasks carries at most; older rounds then come without theirs.
 _RELEASES_PER_ANSWER = MAX_REPLY_BYTES // 2
 _LARGEST_FEATURES = 16 * 2**20
+# The first parameters of a network, 4 bytes each: as many as a contribution has numbers.
+_LARGEST_START = 4 * 2**25
 _INTEGER_BYTES = 8
 _BEARER = "Bearer "
 # Nothing is left to do for these; of a failed task the aggregator may still have to be told.
@@ -204,11 +206,12 @@ def whole_request(requests: Iterator[server_pb2.SubmitTaskRequest]) -> server_pb
     """The messages of a submission as one. Raises ConfigurationError if a later one has more than item features."""
     whole = next(requests, None) or server_pb2.SubmitTaskRequest()
     features = bytearray(whole.item_features)
+    largest = _LARGEST_START if whole.definition.network.start_sha256 else _LARGEST_FEATURES
     for request in requests:
         if request.HasField("definition"):
             raise ConfigurationError("Expected the task definition in the first message alone")
-        if len(features) + len(request.item_features) > _LARGEST_FEATURES:
-            raise ConfigurationError(f"Expected item_features of at most {_LARGEST_FEATURES} bytes")
+        if len(features) + len(request.item_features) > largest:
+            raise ConfigurationError(f"Expected item_features of at most {largest} bytes")
         features += request.item_features
     whole.item_features = bytes(features)
     return whole

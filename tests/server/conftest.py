@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,11 @@ class FakeAggregator(
         self.refuses_to_close = False
         self.failures: list[grpc.StatusCode] = []
         self.tamper: Any = lambda release: None
+        # Releases have the hash of their values alone, which come in the pieces that ``sends`` gives.
+        self.detaches = False
+        self.sends: Callable[[list[bytes]], Iterable[bytes]] = lambda pieces: pieces
+        self.values: dict[tuple[bytes, int], bytes] = {}
+        self.reads = 0
         self.opened: dict[tuple[bytes, int], tuple[common_pb2.TaskDefinition, bytes]] = {}
         self.releases: dict[tuple[bytes, int], common_pb2.SignedRelease] = {}
         self.drawn: list[tuple[bytes, int]] = []
@@ -235,6 +240,16 @@ class FakeAggregator(
         self, request: aggregator_pb2.CloseRoundRequest, context: grpc.ServicerContext
     ) -> aggregator_pb2.CloseRoundResponse:
         return self._answer(self._close_round, request, context)
+
+    def GetReleasedValues(
+        self, request: aggregator_pb2.GetReleasedValuesRequest, context: grpc.ServicerContext
+    ) -> Iterator[aggregator_pb2.GetReleasedValuesResponse]:
+        order = aggregator_pb2.RoundOrder.FromString(request.order)
+        self.reads += 1
+        values = self.values[order.task_sha256, order.round]
+        pieces = [values[start : start + 64] for start in range(0, len(values), 64)]
+        for piece in self.sends(pieces):
+            yield aggregator_pb2.GetReleasedValuesResponse(chunk=piece)
 
     def GetLedger(
         self, request: aggregator_pb2.GetLedgerRequest, context: grpc.ServicerContext
@@ -326,6 +341,12 @@ class FakeAggregator(
             epsilon_spent=1.0 + order.round,
             contributions=self.contributions,
         )
+        if self.detaches:
+            values = b"".join(tensor.integers for tensor in release.tensors)
+            for tensor in release.tensors:
+                tensor.ClearField("integers")
+            release.values_sha256, release.values_bytes = hashlib.sha256(values).digest(), len(values)
+            self.values[order.task_sha256, order.round] = values
         self.tamper(release)
         data = release.SerializeToString()
         return common_pb2.SignedRelease(release=data, signature=self._key.sign(domains.RELEASE, data))
