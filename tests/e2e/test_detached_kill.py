@@ -14,6 +14,7 @@ import pytest
 from e2e.test_stream_kill import SECONDS, Aggregator
 from worlds import conftest_of
 
+from odp import Cohort, Histogram, Statistics, UserLevelDP
 from odp.algorithms.release import LARGEST_ATTACHED_BYTES
 from odp.crypto import domains
 from odp.enclave.platform import EmulatedPlatform
@@ -30,9 +31,18 @@ StatisticsWorld: Any = conftest_of("trusted_aggregator").StatisticsWorld
 
 
 class LargeWorld(StatisticsWorld):  # type: ignore[misc]
-    """A histogram whose release no message holds."""
+    """Two histograms whose release no message holds."""
 
-    bins = BINS
+    bins = BINS // 2
+
+    def definition(self, *, minimum: int, epsilon: float, name: str = "histograms") -> common_pb2.TaskDefinition:
+        return Statistics(
+            name=name,
+            queries={name: Histogram(bins=self.bins) for name in ("items", "again")},
+            privacy=UserLevelDP(epsilon=epsilon, delta=1e-6),
+            cohort=Cohort(minimum=minimum, goal=2 * minimum),
+            population=self.population,
+        ).definition()
 
 
 class LargeAggregator(Aggregator):
@@ -109,7 +119,8 @@ def test_a_long_release_survives_kills_at_each_step_and_damaged_pieces_are_refus
         pieces = aggregator.values()
         with pytest.raises(grpc.RpcError) as damaged:
             list(pieces)
-        assert "restore the state folder" in (damaged.value.details() or "")  # type: ignore[attr-defined]
+        assert damaged.value.code() is grpc.StatusCode.INTERNAL  # type: ignore[attr-defined]
+        assert "cannot use its storage; see its log" in damaged.value.details()  # type: ignore[attr-defined]
         stored.unlink()
         with pytest.raises((grpc.RpcError, ReleaseRefused)):
             whole_values(release, aggregator.values())
