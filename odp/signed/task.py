@@ -30,6 +30,8 @@ SIGNATURE_BYTES = 64
 LARGEST_DEFINITION = 64 * 2**10
 LARGEST_MANIFEST = 64 * 2**10
 MOST_ITEMS = 2**24
+#: Numbers of a dense vector: as many as a contribution can have.
+MOST_NUMBERS = 2**25
 
 _Known = TypeVar("_Known", bound=Message)
 
@@ -128,7 +130,7 @@ def open_manifest(
         raise ConfigurationError("Expected at most one keyed table in the manifest")
     for table in manifest.tables:
         identifier(table=table.name)
-        integer(low=1, high=MOST_ITEMS, rows=table.rows)
+        integer(low=1, high=MOST_ITEMS if table.keyed else MOST_NUMBERS, rows=table.rows)
         integer(low=1, high=2**16, width=table.width)
         encoding_of(table.encoding)
         check_length("table sha256", table.sha256, HASH_BYTES)

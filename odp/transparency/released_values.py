@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from odp.transport.durability import Health, replaced_file, sync_folder
+from odp.transport.durability import UNFINISHED, Health, replaced_file, sync_folder
 from odp.transport.state_folder import state_errors
 
 #: The folder in that of the log.
@@ -26,6 +26,10 @@ class ReleasedValues:
     def __init__(self, folder: Path, health: Health) -> None:
         self._folder = folder
         self._health = health
+        with state_errors(folder):
+            # What a killed program left: it is fetched again.
+            for path in folder.glob(f".*{UNFINISHED}"):
+                path.unlink()
 
     def holds(self, sha256: bytes) -> bool:
         """Whether values with this hash are stored."""

@@ -38,7 +38,7 @@ class Leaving:
     def __init__(self, key: str, arrays: Sequence[Int64Array]) -> None:
         self.key = key
         self.secret = os.urandom(_KEY_BYTES)
-        self._views = [memoryview(np.ascontiguousarray(array, dtype="<i8")).cast("B") for array in arrays]
+        self._views = [np.ascontiguousarray(array, dtype="<i8").data.cast("B") for array in arrays]
         self.pieces = -(-sum(map(len, self._views)) // SEGMENT_BYTES)
         self._next = 0
 

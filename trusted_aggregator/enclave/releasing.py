@@ -82,7 +82,7 @@ def signed_release(
 def _sha256(values: Sequence[Int64Array]) -> bytes:
     digest = hashlib.sha256()
     for array in values:
-        digest.update(memoryview(array).cast("B"))
+        digest.update(array.data.cast("B"))
     return digest.digest()
 
 
