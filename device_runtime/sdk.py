@@ -40,6 +40,7 @@ from device_runtime.round.examples import asks_for
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.program_time import PROGRAM_SECONDS
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention, prune
@@ -322,6 +323,7 @@ class Device:
         until_finished: bool = False,
         allow_private_addresses: bool = False,
         roster: Path | None = None,
+        program_seconds: float = PROGRAM_SECONDS,
     ) -> Running:
         """Starts the scheduler: the device checks in when its conditions hold, and takes part within its limits.
 
@@ -337,6 +339,7 @@ class Device:
           until_finished: end when the population's task has no round left.
           allow_private_addresses: names of services may lead to addresses that are not public.
           roster: file of the devices that may take part, where tasks or their issuer of tokens name one.
+          program_seconds: from the model of a round to the contribution where a developer's network is trained.
 
         Returns what stops it. Raises as ``device_runtime.start``.
         """
@@ -345,6 +348,7 @@ class Device:
             first=self._index, threads=1, key_file=self._environment.key_file, keyring=self._environment.keyring,
             limits=self._gate.limits, retention=self._retention, conditions=self._gate.conditions,
             until_finished=until_finished, allow_private_addresses=allow_private_addresses, roster=roster,
+            program_seconds=program_seconds,
         )  # fmt: skip
         own = self._own
         made = None if own is None else MadeExamples(maker=own, code_seconds=own.seconds + _START_SECONDS)

@@ -25,6 +25,7 @@ from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.participation import Participant
+from device_runtime.round.program_time import PROGRAM_SECONDS, ProgramTime
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.rows.retrieval import Retrievals
 from device_runtime.rows.table_cache import TableCache
@@ -79,6 +80,8 @@ class Config:
       conditions: when devices may train; by default at any time.
       roster: file of the identities that may be clients of SecAgg+ sessions; without it any may, but for tasks that
         name a roster, which the devices then decline. Issuers of tokens may take devices by it, too.
+      program_seconds: from the model of a round to the contribution where a developer's network is trained: the same
+        for every device and whatever it holds. What is not trained by then is the empty contribution.
       until_finished: end when the task has no round left.
       end_after: seconds after which the host ends; with ``until_finished`` that is an error.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
@@ -103,6 +106,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     conditions: Conditions = field(default_factory=Conditions)
     roster: Path | None = None
+    program_seconds: float = PROGRAM_SECONDS
     until_finished: bool = False
     end_after: float | None = None
     keep_running: bool = False
@@ -115,6 +119,7 @@ class Config:
         if self.count is not None:
             _validate.integer(low=1, high=2**20, count=self.count)
         _validate.integer(low=1, high=64, threads=self.threads)
+        ProgramTime(seconds=self.program_seconds)
         if self.end_after is not None:
             _validate.within(low=1.0, high=1e9, end_after=self.end_after)
 
@@ -192,6 +197,7 @@ def start(
     clock: Callable[[], float] = time.time,
     sensors: Callable[[Path], Sensors] = machine_sensors,
     made_examples: MadeExamples | None = None,
+    program_time: ProgramTime | None = None,
 ) -> Running:
     """Starts a device host in this process.
 
@@ -203,6 +209,7 @@ def start(
       clock: seconds since the epoch.
       sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
       made_examples: see Participant.
+      program_time: see Participant; by default ``program_seconds`` of the configuration.
 
     Raises:
       ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
@@ -257,7 +264,10 @@ def start(
                 keep_running=config.keep_running,
                 end_after=config.end_after,
             )
-            trainer = IsolatedTrainer(say=lambda line: events.warning("network_training", reason=line))
+            time_of_programs = ProgramTime(seconds=config.program_seconds) if program_time is None else program_time
+            trainer = IsolatedTrainer(
+                seconds=time_of_programs.seconds, say=lambda line: events.warning("network_training", reason=line)
+            )
             fleet = Fleet(
                 options,
                 state=state,
@@ -275,6 +285,7 @@ def start(
                     roster=roster,
                     made_examples=made_examples,
                     trainer=trainer,
+                    program_time=time_of_programs,
                     clock=clock,
                 ),
                 jobs=jobs,

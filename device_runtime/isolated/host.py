@@ -130,8 +130,11 @@ class IsolatedHost:
 
         return self._run(Handler.ON_REQUEST, store, {"app": app, "asked": asked, "time": now}, keep)
 
-    def execute(self, store: ServiceStore, asked: Asked, *, now: float) -> Result:
-        """Calls ``on_execute``; stores the rows of the request and the local data."""
+    def execute(self, store: ServiceStore, asked: Asked, *, now: float, seconds: float | None = None) -> Result:
+        """Calls ``on_execute``; stores the rows of the request and the local data.
+
+        ``seconds`` is a time limit of this call; by default that of every call.
+        """
 
         def keep(reply: Reply) -> Result:
             with store.transaction():
@@ -140,7 +143,7 @@ class IsolatedHost:
             return Result(asked.request, reply.value["result"])
 
         given = {"request": asked.request, "app": asked.app, "work": asked.work, "time": now}
-        return self._run(Handler.ON_EXECUTE, store, given, keep)
+        return self._run(Handler.ON_EXECUTE, store, given, keep, seconds=seconds)
 
     def render(self, store: ServiceStore, result: Result, *, now: float) -> str:
         """Calls ``on_render``; returns the HTML of the page. It is private, and may be hostile."""
@@ -213,7 +216,15 @@ class IsolatedHost:
 
     # One call
 
-    def _run(self, handler: Handler, store: ServiceStore, given: Mapping[str, Any], keep: Callable[[Reply], _T]) -> _T:
+    def _run(
+        self,
+        handler: Handler,
+        store: ServiceStore,
+        given: Mapping[str, Any],
+        keep: Callable[[Reply], _T],
+        *,
+        seconds: float | None = None,
+    ) -> _T:
         """Calls the handler, and stores by ``keep`` what its contract allows; a failure of either is one of the
         handler.
         """
@@ -226,7 +237,8 @@ class IsolatedHost:
             call = _call_of(handler, given)
             process = lane.take()
             try:
-                kept = keep(self._converse(process, handler, store, call))
+                within = self._limits.seconds if seconds is None else seconds
+                kept = keep(self._converse(process, handler, store, call, seconds=within))
             except Unacceptable as error:
                 raise self._failed(handler, error.reason, process, lane) from None
             except DataError:
@@ -239,9 +251,11 @@ class IsolatedHost:
             lane.end(process)
             return kept
 
-    def _converse(self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes) -> Reply:
+    def _converse(
+        self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes, *, seconds: float
+    ) -> Reply:
         try:
-            return self._conversation(process.channel, handler, store, call)
+            return self._conversation(process.channel, handler, store, call, seconds=seconds)
         except TimeoutError:
             raise Unacceptable(Reason.DEADLINE) from None
         except ConfigurationError:
@@ -249,9 +263,11 @@ class IsolatedHost:
         except OSError:
             raise Unacceptable(Reason.ENDED) from None
 
-    def _conversation(self, channel: socket.socket, handler: Handler, store: ServiceStore, call: bytes) -> Reply:
+    def _conversation(
+        self, channel: socket.socket, handler: Handler, store: ServiceStore, call: bytes, *, seconds: float
+    ) -> Reply:
         most = self._limits.output_bytes
-        remaining = until(time.monotonic() + self._limits.seconds)
+        remaining = until(time.monotonic() + seconds)
         ready = receive_frame(channel, most=most, remaining=remaining)
         if ready != {"ready": True}:
             raise self._told(ready, Reason.NOT_LOADED)

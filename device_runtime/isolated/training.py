@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
@@ -17,18 +19,19 @@ from types import TracebackType
 import numpy as np
 
 from device_runtime.isolated.code import LIBRARIES, ServiceCode
+from device_runtime.isolated.failures import HandlerFailed, Reason
 from device_runtime.isolated.host import Asked, IsolatedHost
 from device_runtime.isolated.limits import CallLimits
 from device_runtime.isolated.stores import MemoryStore
+from device_runtime.round.program_time import MOST_PROGRAM_SECONDS, PROGRAM_SECONDS
 from odp import _validate
 from odp.errors import ConfigurationError, StateError
+from odp.isolated import Handler
 from odp.models.litert import service
 from odp.models.litert.program import Array, Program
 from odp.models.litert.trainer import MOST_MEMORY, memory_needed
 from odp.numerics.arrays import Float32Array, Int64Array
 
-#: Of one training, by the wall clock and of its processor.
-TRAINING_SECONDS = 120.0
 # Programs whose processes are kept ready.
 _MOST_HOSTS = 2
 _READ_BYTES = 2**32 - 1
@@ -50,11 +53,11 @@ class _TrainerCode(ServiceCode):
 class IsolatedTrainer:
     """``odp.models.litert.trainer.ProgramTrainer`` of a device. A context manager; ``close`` ends its processes.
 
-    Trainings run one after the other. A program that failed several times in a row rests for a minute, then for twice
-    as long, up to an hour; other programs do not.
+    Trainings run one after the other, and the time of one begins when it is asked for: none goes on after it. A program
+    that failed several times in a row rests for a minute, then for twice as long, up to an hour; other programs do not.
 
     Args:
-      seconds: of one training.
+      seconds: of one training, by the wall clock and of its processor.
       memory_bytes: of address space of one training.
       failures: in a row, after which a program rests.
       accept: promises (``odp.isolated.walls.PROMISES``) that the person does without where the machine does not keep
@@ -68,19 +71,21 @@ class IsolatedTrainer:
     def __init__(
         self,
         *,
-        seconds: float = TRAINING_SECONDS,
+        seconds: float = PROGRAM_SECONDS,
         memory_bytes: int = MOST_MEMORY,
         failures: int = 8,
         accept: Collection[str] = (),
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        _validate.within(low=1.0, high=600.0, seconds=seconds)
+        _validate.within(low=1.0, high=MOST_PROGRAM_SECONDS, seconds=seconds)
         self._limits = CallLimits(
-            seconds=seconds, processor_seconds=int(seconds), memory_bytes=memory_bytes, output_bytes=_OUTPUT_BYTES,
-            read_bytes=_READ_BYTES, failures=failures,
+            seconds=seconds, processor_seconds=math.ceil(seconds), memory_bytes=memory_bytes,
+            output_bytes=_OUTPUT_BYTES, read_bytes=_READ_BYTES, failures=failures,
         )  # fmt: skip
         self._accept, self._say = accept, say
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._restricted = False
         self._hosts: OrderedDict[bytes, IsolatedHost] = OrderedDict()
 
     def require(self, program: Program, *, most_examples: int) -> None:
@@ -101,8 +106,11 @@ class IsolatedTrainer:
                 f"this device trains networks in {self._limits.memory_bytes} bytes, and this one with "
                 f"most_examples={most_examples} may need {needed}"
             )
+        if self._restricted:
+            return  # asking again would wait for the training that is under way
         try:
             self._host(program).restrictions()
+            self._restricted = True
         except StateError as error:
             raise ConfigurationError(f"this device cannot train networks: {error}") from None
 
@@ -120,7 +128,7 @@ class IsolatedTrainer:
         """As ``ProgramTrainer.difference``.
 
         Raises:
-          HandlerFailed: the program failed, or rests.
+          HandlerFailed: the program failed, or rests, or another one took all of the time.
           DataError: what came back is no difference.
           StateError: its process could not be started, or not restricted.
         """
@@ -130,7 +138,14 @@ class IsolatedTrainer:
         store.change(service.arrays_of(program, start, features, targets, batches), time=0.0)
         work = service.work_of(program, rate=rate, proximal=proximal)
         asked = Asked(store.add_request(_APP, {}, time=0.0), _APP, work)
-        result = self._host(program).execute(store, asked, now=0.0)
+        end = time.monotonic() + self._limits.seconds
+        if not self._turn.acquire(timeout=self._limits.seconds):
+            raise HandlerFailed(Handler.ON_EXECUTE, Reason.DEADLINE)
+        try:
+            left = max(end - time.monotonic(), 0.01)
+            result = self._host(program).execute(store, asked, now=0.0, seconds=left)
+        finally:
+            self._turn.release()
         return service.difference_of(result.result, program)
 
     def close(self) -> None:

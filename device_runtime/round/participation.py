@@ -8,7 +8,8 @@ Steps, in this order, each of which may be the last one before the device dies:
 3. the conditions again; time for the device's own code    the same time whatever it does
 4. the data are read                                       in memory
 5. the rows that the device needs, if any                  as the task says: ``device_runtime.rows.retrieval``
-6. clip, quantise, mask, encrypt                           in memory
+6. clip, quantise, mask, encrypt                           in memory; where a developer's program trains, 4 comes
+                                                           after 5, and 8 a fixed time after it (``program_time.py``)
 7. the store: PREPARED, bytes to send, local parameters    one transaction
 8. ``Submit`` or ``SubmitStream``                          the enclave counts one contribution per id
 9. the store: SENT or REFUSED, bytes erased                one transaction; REFUSED, and uncharged, only if the enclave
@@ -48,6 +49,7 @@ from device_runtime.round.contribution import (
 )
 from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.program_time import ProgramTime, Turn
 from device_runtime.round.round_keys import require_round_key
 from device_runtime.round.verification import Records
 from device_runtime.rows.retrieval import Retrievals, SealedRows, asks_enclave
@@ -100,6 +102,7 @@ class Participant:
       made_examples: gives the device's own code time to make the examples that a task may read, before each
         contribution to one.
       trainer: runs developers' networks; without one, their tasks are refused.
+      program_time: the fixed time from the model of a round to the contribution where such a network is trained.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
       compute_seconds: deadline of the computation; what takes longer is the empty contribution.
@@ -117,6 +120,7 @@ class Participant:
     roster: frozenset[bytes] | None = None
     made_examples: MadeExamples | None = None
     trainer: ProgramTrainer | None = None
+    program_time: ProgramTime = dataclasses.field(default_factory=ProgramTime)
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
     compute_seconds: float = COMPUTE_SECONDS
@@ -206,6 +210,20 @@ class Participant:
         """What the device contributes to the round: in time, and accepted by its enclave."""
         return contribution(work, slices, own, seed=seed, most_seconds=self.compute_seconds, monotonic=self.monotonic)
 
+    def program_contribution(self, store: Store, work: Work, slices: Slices, *, seed: int) -> tuple[Contribution, Turn]:
+        """The contribution to a task that runs a program, and the rest of its fixed time.
+
+        Returns after the same time whatever the device holds and the program does; what is not computed by then is the
+        empty contribution. Raises StateError where the store cannot be read.
+        """
+        turn = self.program_time.begin(round_seconds=work.model.definition.cohort.round_seconds)
+        own = self.own_data(store, work, seed=seed)
+
+        def nothing() -> Contribution:
+            return Contribution(work.model.client.empty(work.round), None)
+
+        return turn.compute(lambda: self.contribution(work, slices, own, seed=seed), otherwise=nothing), turn
+
     def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
         """The aggregator's enclave, verified, which shows the task's charter to be in force.
 
@@ -281,13 +299,17 @@ class Participant:
         model = work.model
         self.before_data(store, work)
         identity = store.identity()
-        own = self.own_data(store, work, seed=identity.seed)
+        own = None if model.runs_program else self.own_data(store, work, seed=identity.seed)
         slices = without_rows(work)
         if model.reads_model:
-            slices, distributor = self._fetch(work, own.keys, distributor, logged, traffic)
+            slices, distributor = self._fetch(work, NO_KEYS if own is None else own.keys, distributor, logged, traffic)
             require_trainable(work, slices)
         self.gate.after_data(store, model.terms)
-        found = self.contribution(work, slices, own, seed=identity.seed)
+        turn = None
+        if own is None:
+            found, turn = self.program_contribution(store, work, slices, seed=identity.seed)
+        else:
+            found = self.contribution(work, slices, own, seed=identity.seed)
         payload, host_part = half_of(model.definition.cohort).split(
             found.payload, task_sha256=model.task_sha256, round=work.round, random_bytes=self.random_bytes
         )
@@ -309,6 +331,8 @@ class Participant:
         )
         participation = _sealed_to(aggregator.enclave, participation, identity, work, host_part=host_part)
         store.prepare(participation, local_parameters=found.local_parameters, task=model.signed_task, terms=model.terms)
+        if turn is not None:
+            turn.finish()
         return participation
 
     def _fetch(

@@ -11,6 +11,7 @@ Steps of one device, in this order:
    the token of the round, where its issuer gives them     the same in all attempts
    the model, where the task reads it                      the same for all devices
 3. the conditions again; time for the device's own code    the same time whatever it does
+   a developer's program trains here, and not in 5         for a fixed time (``program_time.py``)
 4. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
 5. the data are read; clip, quantise, noise, mask          in memory; what cannot be computed is the empty contribution
 6. limits; the store: PREPARED, with nothing to send again  one transaction
@@ -35,6 +36,7 @@ import numpy as np
 
 from device_runtime.network.services import Traffic
 from device_runtime.round.attempts import begin_attempt, end_attempts, require_new_attempt
+from device_runtime.round.contribution import Contribution
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
@@ -141,6 +143,7 @@ class Seat:
         self._name = wire.SecAggClient()
         self._policy_sha256, self._image_digest, self._record = b"", "", b""
         self._slices: Slices | None = None
+        self._trained: Contribution | None = None
         #: Whether a masked vector may have left.
         self.sent = False
 
@@ -165,6 +168,12 @@ class Seat:
             self._slices = self._participant.dense_model(work, traffic)
             # Before the session begins: it would wait for the device.
             self._participant.before_data(store, work)
+            if work.model.runs_program:
+                self._trained, turn = self._participant.program_contribution(
+                    store, work, self._slices, seed=store.identity().seed
+                )
+                turn.finish()
+                self._participant.gate.after_data(store, work.model.terms)
         self._policy_sha256, self._image_digest = checked.enclave.policy.sha256, checked.enclave.image_digest
         self._record = self._participant.recorded(work, checked)
         client = Client(session.configuration, identity, roster=session.roster, random_bytes=self._random_bytes)
@@ -226,6 +235,7 @@ class Seat:
         if self._client is not None:
             self._client.leave()
             self._client = None
+        self._trained = None
 
     def _revealed(self, client: Client, answer: wire.StepResponse) -> Any:
         reveal = client.reveal(answer.adverts)
@@ -273,8 +283,10 @@ class Seat:
         work, slices = self._session.work, self._slices
         if slices is None:
             raise StateError("the device has no seat in the session")
-        own = self._participant.own_data(store, work, seed=seed)
-        found = self._participant.contribution(work, slices, own, seed=seed)
+        found = self._trained
+        if found is None:
+            own = self._participant.own_data(store, work, seed=seed)
+            found = self._participant.contribution(work, slices, own, seed=seed)
         vector = np.frombuffer(found.payload, dtype="<i4").astype(np.int64)
         share = draw_share(work.model.definition, self._session.query, self._noise)
         return vector + share, found.local_parameters

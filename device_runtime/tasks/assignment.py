@@ -66,6 +66,11 @@ class Model:
         return algorithm_for(self.definition).reads_model
 
     @property
+    def runs_program(self) -> bool:
+        """Whether devices run a program of the developer on their data."""
+        return isinstance(self.client, ProgramClient) and self.client.runs_program
+
+    @property
     def rows_per_request(self) -> int:
         """Rows per request of every device; 0 without a keyed table."""
         return algorithm_for(self.definition).rows_per_request or 0

@@ -77,6 +77,13 @@ def run(
     roster: Annotated[
         Path | None, typer.Option(help="File of the devices that may be in `secagg+` sessions (`odp device roster`).")
     ] = None,
+    program_seconds: Annotated[
+        float,
+        typer.Option(
+            help="Seconds from the model of a round to a device's contribution where a developer's network is trained: "
+            "the same whatever a device holds."
+        ),
+    ] = 20.0,
     durable: Annotated[
         bool,
         typer.Option(help="Sync every step to the disk; without it, a power cut may damage a store."),
@@ -122,6 +129,7 @@ def run(
         ),
         conditions=Conditions.load(conditions) if conditions is not None else Conditions(),
         roster=roster,
+        program_seconds=program_seconds,
         until_finished=until_finished,
         end_after=end_after,
         keep_running=keep_running,

@@ -34,6 +34,11 @@ class TrainedModel(Protocol):
         ...
 
     @property
+    def has_program(self) -> bool:
+        """Whether devices train it by a program of the developer."""
+        ...
+
+    @property
     def classes_range(self) -> tuple[float, float] | None:
         """(first, last) of targets that are classes; None where they are numbers."""
         ...

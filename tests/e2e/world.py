@@ -20,6 +20,7 @@ import odp
 import server.program
 import trusted_aggregator.enclave.process
 import trusted_aggregator.host.program
+from device_runtime.round.program_time import ProgramTime
 from distributor.helper_program import HelperConfig, helper_key, start_helper
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.data import ImplicitData
@@ -180,6 +181,7 @@ class World:
         *,
         examples: odp.ExampleColumns | None = None,
         count: int | None = None,
+        program_time: ProgramTime | None = None,
         **changes: object,
     ) -> device_runtime.Running:
         """A device host in this process that works until the task is finished."""
@@ -194,7 +196,7 @@ class World:
         }
         return device_runtime.start(
             device_runtime.Config(**{**settings, **changes}), ratings=ratings, examples=examples,
-            log=self.log("devices"),
+            log=self.log("devices"), program_time=program_time,
         )  # fmt: skip
 
     def finish(self, handle: TaskHandle, devices: device_runtime.Running) -> server_pb2.TaskStatus:

@@ -1,0 +1,239 @@
+"""When a device sends does not depend on what a developer's program does with its data."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
+
+import odp
+from device_runtime.host.provision import provision
+from device_runtime.isolated.failures import HandlerFailed, Reason
+from device_runtime.network.services import Traffic
+from device_runtime.person.limits import Limits
+from device_runtime.round.contribution import NO_KEYS
+from device_runtime.round.gate import Gate
+from device_runtime.round.participation import Outcome, Participant
+from device_runtime.round.program_time import ProgramTime
+from device_runtime.round.secagg import Seat, Session
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import Work, open_assignment, open_model
+from odp.algorithms.dense.query import DenseQuery
+from odp.algorithms.dense.secagg import secagg_config
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import ProgramClient
+from odp.crypto.secure_aggregation.session import Configuration
+from odp.crypto.signing import SigningKey
+from odp.enclave.platform import EmulatedPlatform
+from odp.errors import ConfigurationError
+from odp.isolated import Handler
+from odp.models.litert.trained import network_message
+from odp.privacy.mechanisms.noise_source import OperatingSystemNoise
+from odp.signed.task import open_task, sign_manifest, sign_task, task_sha256
+from odp.transport.tls import TlsIdentity
+from odp.v1 import common_pb2
+from odp.wire.model import Slices
+from odp.wire.tables import manifest_for
+from tests.device_runtime.conftest import World
+from tests.models.litert.compile_mlp import CLASSES, FEATURES, stored
+
+EXAMPLES = odp.Examples({"x": odp.Tensor((FEATURES,), -2.0, 2.0)}, label="kind")
+TRAINED, WITHOUT_EXAMPLES = 0, 1
+
+
+class NetworkTask:
+    """A task whose network was compiled before: ``odp.KerasModel`` needs TensorFlow."""
+
+    def __init__(self, **cohort: Any) -> None:
+        self._cohort = odp.Cohort(**{"minimum": 2, "goal": 3, **cohort})
+
+    def definition(self) -> common_pb2.TaskDefinition:
+        definition = common_pb2.TaskDefinition(
+            name="digits", population="people", privacy=common_pb2.PrivacyTerms(epsilon=4, delta=1e-6),
+            cohort=self._cohort.to_proto(1e-6),
+        )  # fmt: skip
+        definition.network.CopyFrom(network_message(stored(), None))
+        EXAMPLES.write(definition)
+        odp.DPFedAvg(rounds=2, batch=4, rate=0.2).write(definition)
+        return definition
+
+
+class Trainer:
+    """Runs whatever a test likes in place of a program."""
+
+    def __init__(self, train: Callable[[], np.ndarray]) -> None:
+        self._train = train
+
+    def require(self, program: Any, *, most_examples: int) -> None:
+        """Accepts all."""
+
+    def difference(self, *given: Any, **options: Any) -> np.ndarray:
+        return self._train()
+
+
+class Clock:
+    """Time passes only where a device waits; notes what was sent by then."""
+
+    def __init__(self, sent: Callable[[], int]) -> None:
+        self.now = 100.0
+        self.waits: list[tuple[float, int]] = []
+        self._sent = sent
+        self.let_end = True
+
+    def wait(self, seconds: float, finished: threading.Event) -> None:
+        if self.let_end:
+            assert finished.wait(60)
+        self.waits.append((seconds, self._sent()))
+        self.now += seconds
+
+
+def moved() -> np.ndarray:
+    return np.full(stored().size, 0.01, dtype=np.float32)
+
+
+def crashed() -> np.ndarray:
+    raise HandlerFailed(Handler.ON_EXECUTE, Reason.ENDED)
+
+
+def rests() -> np.ndarray:
+    raise HandlerFailed(Handler.ON_EXECUTE, Reason.RESTING, seconds=60.0)
+
+
+@pytest.fixture
+def network(tmp_path: Path, identity: TlsIdentity, platform: EmulatedPlatform) -> Iterator[World]:
+    world = World(tmp_path, identity, platform, NetworkTask())  # type: ignore[arg-type]
+    generator = np.random.default_rng(1)
+    columns = {
+        "x": generator.normal(size=(6, FEATURES)).astype(np.float32),
+        "kind": generator.integers(0, CLASSES, 6),
+    }
+    provision(tmp_path / "devices-state", odp.ExampleColumns(columns, np.arange(6), np.array([0, 6, 6])))
+    yield world
+    world.close()
+
+
+def work_of(world: World, train: Callable[[], np.ndarray]) -> Work:
+    assert world.server.assignment is not None
+    return open_assignment(world.server.assignment, population="people", trainer=Trainer(train))
+
+
+def take_part(world: World, device: int, train: Callable[[], np.ndarray], time: ProgramTime) -> Outcome:
+    participant = dataclasses.replace(world.participant(), program_time=time)
+    with world.store(device) as store:
+        return participant.take_part(store, work_of(world, train), Traffic())
+
+
+@pytest.mark.parametrize(
+    ("device", "train", "empty"),
+    [
+        (TRAINED, moved, False),
+        (TRAINED, crashed, True),
+        (TRAINED, rests, True),
+        (WITHOUT_EXAMPLES, moved, True),
+    ],
+    ids=["trains", "crashes", "rests", "without examples"],
+)
+def test_a_device_sends_at_the_same_time_whatever_its_training_did(
+    network: World, device: int, train: Callable[[], np.ndarray], empty: bool
+) -> None:
+    clock = Clock(lambda: len(network.aggregator.submits))
+    time = ProgramTime(seconds=20.0, send_seconds=1.0, wait=clock.wait, monotonic=lambda: clock.now)
+    assert take_part(network, device, train, time) is Outcome.SENT
+    assert clock.waits == [(20.0, 0), (1.0, 0)]
+    (counted,) = network.aggregator.counted.values()
+    assert (not any(counted.payload)) is empty
+    assert len(counted.payload) == 4 * stored().size
+
+
+def test_a_training_that_does_not_end_gives_the_empty_contribution_at_that_time(network: World) -> None:
+    clock = Clock(lambda: len(network.aggregator.submits))
+    clock.let_end = False
+    release = threading.Event()
+
+    def endless() -> np.ndarray:
+        release.wait(60)
+        return moved()
+
+    time = ProgramTime(seconds=20.0, send_seconds=1.0, wait=clock.wait, monotonic=lambda: clock.now)
+    try:
+        assert take_part(network, TRAINED, endless, time) is Outcome.SENT
+    finally:
+        release.set()
+    assert clock.waits == [(20.0, 0), (1.0, 0)]
+    (counted,) = network.aggregator.counted.values()
+    assert not any(counted.payload)
+
+
+def test_the_time_is_at_most_a_quarter_of_the_round() -> None:
+    clock = Clock(lambda: 0)
+    time = ProgramTime(seconds=20.0, wait=clock.wait, monotonic=lambda: clock.now)
+    assert time.begin(round_seconds=40).compute(lambda: 1, otherwise=lambda: 2) == 1
+    assert clock.waits == [(10.0, 0)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 601.0, float("nan")])
+def test_a_time_out_of_range_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="program_seconds"):
+        ProgramTime(seconds=seconds)
+
+
+@pytest.mark.parametrize("train", [moved, crashed])
+def test_a_device_of_a_session_trains_before_it_has_a_seat(
+    tmp_path: Path, platform: EmulatedPlatform, train: Callable[[], np.ndarray]
+) -> None:
+    """In a session others wait for each message, so the program trains before the first, for the fixed time."""
+    developer, trained = SigningKey.generate(), []
+    signed = sign_task(NetworkTask(minimum=6, goal=8, aggregation="secagg+").definition(), developer)
+    algorithm = algorithm_for(open_task(signed))
+    broadcast = algorithm.server().broadcast(algorithm.server().start())
+    model = open_model(signed, sign_manifest(manifest_for(broadcast, task_sha256(signed)), developer))
+
+    def counted() -> np.ndarray:
+        trained.append(clock.now)
+        return train()
+
+    assert isinstance(model.client, ProgramClient)
+    model = dataclasses.replace(model, client=model.client.run_by(Trainer(counted)))
+    work, query = Work(model, 0, "127.0.0.1:1", "127.0.0.1:1"), algorithm.query(0)
+    assert isinstance(query, DenseQuery)
+    config = secagg_config(
+        model.definition, query=query, task_sha256=model.task_sha256, round=0, model_sha256=model.model_sha256,
+        attempt=0,
+    )  # fmt: skip
+    clock = Clock(lambda: 0)
+    real = Participant(
+        services=cast("Any", None), enclaves=cast("Any", None), gate=Gate(limits=Limits(min_cohort=6)),
+        program_time=ProgramTime(seconds=20.0, send_seconds=1.0, wait=clock.wait, monotonic=lambda: clock.now),
+    )  # fmt: skip
+    enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
+    slices = Slices(0, NO_KEYS, np.zeros((0, 0), dtype=np.float32), dict(broadcast.dense))
+    participant: Any = SimpleNamespace(
+        gate=real.gate, admitted=lambda store, work: (), tokens=SimpleNamespace(session_token=lambda *_: b""),
+        verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
+        before_data=lambda store, work: None, dense_model=lambda work, traffic: slices,
+        program_contribution=real.program_contribution,
+    )  # fmt: skip
+    path = tmp_path / "0.sqlite"
+    with Store.open_or_create(path) as store:
+        columns = {"x": np.ones((2, FEATURES), dtype=np.float32), "kind": np.array([0, 1])}
+        store.fill_examples(columns, filled_from=b"data", time=0.0)
+    seat = Seat(
+        Session(work, Configuration.open(config), query, None), participant, lambda: Store.open(path),
+        population="people", noise=OperatingSystemNoise(),
+    )  # fmt: skip
+    request = seat.sit_down(Traffic())
+    assert request is not None
+    assert request.WhichOneof("message") == "advert"
+    assert [seconds for seconds, _ in clock.waits] == [20.0, 1.0]
+    with Store.open(path) as store:
+        vector, _ = seat._vector(store, store.identity().seed)
+    assert vector.any()
+    assert trained == [100.0]
