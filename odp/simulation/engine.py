@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from odp.algorithms.capabilities import Recommender
+from odp.algorithms.cohorts import goal_of
 from odp.algorithms.experiment import Metrics, TrainingEvaluation, evaluation_of
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
@@ -29,7 +30,7 @@ from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
-from odp.evaluation.users import draw_users, due_users, user_seeds
+from odp.evaluation.users import draw_users, due_users, first_users, user_seeds
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
@@ -229,7 +230,6 @@ def simulate(
     else:
         check_population(task, split.train)
         history = merge(split.train, split.validation)
-    sampling = sampling_of(definition)
     silent = task.privacy.epsilon == math.inf
     if silent:
         noise = False
@@ -255,7 +255,7 @@ def simulate(
     charges: list[tuple[Event, ...]] = []
     for number, done in enumerate(rounds):
         query = algorithm.query(number)
-        charges.append(() if silent else round_charges(query, sampling))
+        charges.append(() if silent else round_charges(query, sampling_of(definition, number)))
         source.skip(number, query)
         if on_round is not None:
             on_round(done)
@@ -265,10 +265,14 @@ def simulate(
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
         users: Ratings | UsersExamples = split.train
         of_users = seeds
+        contributions = split.train.n_users
+        sampling = sampling_of(definition, number)
         if sampling is not None:
             drawn = draw_users(split.train, sampling, round=number, seed=seed)
             users, of_users = users.select_users(drawn), seeds[drawn]
-        contributions = split.train.n_users
+        elif definition.cohort.schedule:
+            first = first_users(split.train, goal_of(definition.cohort, number), round=number, seed=seed)
+            users, of_users, contributions = users.select_users(first), seeds[first], len(first)
         if isinstance(query, StreamQuery):
             due = due_users(split.train, query.allowed, round=number, seed=seed)
             users, of_users, contributions = users.select_users(due), seeds[due], len(due)

@@ -11,6 +11,7 @@ All modes have one order of steps. Each step is durable before the next begins:
 
 from __future__ import annotations
 
+from odp.algorithms.cohorts import goal_of
 from odp.errors import Busy, DiskFailed, PopulationFull, PrivacyError, StateError
 from odp.signed.task import open_task
 from odp.transport.logs import Log, short
@@ -50,7 +51,7 @@ class HostedRounds:
         task, number = ordered(request.order)
         cohort = open_task(request.task).cohort
         self._log.event(
-            "round_opened", task=short(task), round=number, minimum=cohort.minimum, goal=cohort.goal,
+            "round_opened", task=short(task), round=number, minimum=cohort.minimum, goal=goal_of(cohort, number),
             seconds=cohort.round_seconds,
         )  # fmt: skip
 

@@ -40,15 +40,16 @@ def _squares(values: Any, lanes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def add_rounded(
-    moved: Any, clip: float, half: float, bound: float, step: float, units: float, limit: float, streams: Any,
-    hashes: Any, total: Any,
+    moved: Any, clip: float, trained: Any, half: float, spread: float, bound: float, step: float, units: float,
+    limit: float, streams: Any, hashes: Any, total: Any,
 ) -> bool:  # fmt: skip
     """Adds to ``total`` float64 [numbers] what users send of ``moved`` float32 [users, size]; False where not finite.
 
     Args:
       clip: the clip norm.
-      half: of the last number, which says whether a norm is within the clip norm; there is none where ``numbers`` is
-        ``size``.
+      trained: bool [users], of a usable example.
+      half: of the number after the difference, which says whether a norm is within the clip norm; 0 for none.
+      spread: of the last number, times the squared norm of what is sent; 0 for none.
       bound, step, units, limit: of the grid.
       streams: uint64 [users], of user and round.
       hashes: uint64 [numbers], of the places.
@@ -63,8 +64,11 @@ def add_rounded(
         divisor = max(length, clip)
         for place in range(size):
             values[place] = np.float64(row[place]) / divisor
-        if numbers > size:
-            values[size] = 0.0 if length <= 0.0 else half if length <= clip else -half
+        if half > 0.0:
+            values[size] = 0.0 if not trained[user] else half if length <= clip else -half
+        if spread > 0.0:
+            ratio = length / divisor
+            values[numbers - 1] = spread * (ratio * ratio)
         longer = np.sqrt(_squares(values, lanes))
         factor = min(1.0, bound / max(longer, bound)) / step
         for place in range(numbers):

@@ -15,6 +15,7 @@ class FederatedAlgorithm(Algorithm):
     """``odp.algorithms.seam.Algorithm`` of tasks that train a model by clipped updates."""
 
     dense = True
+    schedules_cohorts = True
 
     def terms(self) -> Terms:
         """The definition, read and checked."""
