@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odp.algorithms.registry import inquiry_for
+from odp.algorithms.capabilities import Diagnosed
+from odp.algorithms.registry import algorithm_for, inquiry_for
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
@@ -50,6 +51,7 @@ from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:
     from odp.algorithms.capabilities import Answers
+    from odp.algorithms.seam import Algorithm, NoisyTensors
     from odp.task import Question
 
 _REFERENCE_VALUES = "reference_values.json"
@@ -124,6 +126,8 @@ class TaskHandle:
 
     def results(self, reference_values: ReferenceValues | None = None) -> Answers:
         """What a finished question, such as an ``odp.Statistics``, released, in its own units, with intervals.
+
+        Of a training with ``diagnostics=True``, the update scale and the variance between users, of its rounds so far.
 
         As ``Connection.results``.
         """
@@ -239,19 +243,23 @@ class Connection:
         return broadcast_from(manifest, tables)
 
     def results(self, status: server_pb2.TaskStatus, reference_values: ReferenceValues | None = None) -> Answers:
-        """The answers in a status: the release that the attested aggregator signed.
+        """The answers in a status, or the diagnostics of a training: releases that the attested aggregator signed.
 
         ``reference_values`` default to those of the state folder that ``connect`` was given. Without any, the server's
         word is taken for the release.
 
         Raises:
-          ConfigurationError: the task trains a model, or released nothing yet.
+          ConfigurationError: the task trains a model without diagnostics, or released nothing yet.
           AttestationError: the aggregator's evidence is not accepted.
           ServiceError: the aggregator does not answer, or the release is not of this task or not signed by it.
         """
         pins = reference_values
         if pins is None and self._reference_values is not None:
             pins = ReferenceValues.load(self._reference_values)
+        algorithm = algorithm_for(open_task(status.task))
+        if isinstance(algorithm, Diagnosed):
+            key = None if pins is None else self.attested_aggregator(status, pins).signing_key
+            return algorithm.diagnosed(_releases(status, algorithm, key), epsilon=status.epsilon_spent)
         signed = _release_of_question(status)
         return _answers(status, signed, None if pins is None else self.attested_aggregator(status, pins).signing_key)
 
@@ -366,6 +374,21 @@ def _release_of_question(status: server_pb2.TaskStatus) -> common_pb2.SignedRele
     if not (status.rounds and status.rounds[0].release.release):
         raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its round")
     return status.rounds[0].release
+
+
+def _releases(status: server_pb2.TaskStatus, algorithm: Algorithm, signing_key: bytes | None) -> list[NoisyTensors]:
+    """The releases of a training that a status has, in order."""
+    task = task_sha256(status.task)
+    return [
+        noisy_tensors(
+            open_release(
+                one.release, task_sha256=task, round=one.round, model_sha256=None,
+                declared=algorithm.query(one.round).releases, signing_key=signing_key,
+            )
+        )
+        for one in status.rounds
+        if one.release.release
+    ]  # fmt: skip
 
 
 def _answers(status: server_pb2.TaskStatus, signed: common_pb2.SignedRelease, signing_key: bytes | None) -> Answers:

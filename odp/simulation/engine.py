@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from odp.algorithms.capabilities import Recommender
+from odp.algorithms.capabilities import Diagnosed, Recommender
 from odp.algorithms.cohorts import goal_of
-from odp.algorithms.experiment import Metrics, TrainingEvaluation, evaluation_of
+from odp.algorithms.experiment import Metrics, evaluation_of
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import Algorithm, DeclaredRelease, LocalRows, NoisyTensors, Query, StreamQuery
@@ -245,10 +245,12 @@ def simulate(
     saved, past = None, b""
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
-        place = saved.read()
+        place, names = saved.read(), evaluation.round_metrics
+        if isinstance(algorithm, Diagnosed):
+            names += algorithm.figure_names
         if place is not None:
             past = place.stream
-            state, rounds = place.state, [_restored(record, evaluation) for record in place.rounds]
+            state, rounds = place.state, [_restored(record, names) for record in place.rounds]
             totals = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
     stream = SimulatedStream(algorithm.query(0), past)
@@ -286,6 +288,9 @@ def simulate(
         totals += noisy_totals(released, query.releases)
         if on_release is not None:
             on_release(released, query.releases)
+        figures = {}
+        if isinstance(algorithm, Diagnosed):
+            figures = algorithm.figures(broadcast, released, noisy=source.noisy)
         state = server.step(state, released)
         broadcast = server.broadcast(state)
         rounds.append(
@@ -294,7 +299,7 @@ def simulate(
                 contributions=contributions,
                 epsilon=_spent(charges, definition, noise),
                 seconds=time.perf_counter() - began,
-                metrics=evaluation.after_round(broadcast, split, history),
+                metrics=evaluation.after_round(broadcast, split, history) | figures,
             )
         )
         if saved is not None:
@@ -347,6 +352,11 @@ class _Source:
             raise ConfigurationError("Expected noise=True or False with a checkpoint: other noise cannot be repeated")
         return "seeded" if self._given is None else "none"
 
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any."""
+        return not isinstance(self._given, NoNoise)
+
     def of(self, round: int, query: Query) -> IntegerNoise:
         """What to draw the noise of ``round`` from."""
         if self._given is not None:
@@ -393,12 +403,12 @@ def _record(result: RoundResult) -> dict[str, Any]:
     }
 
 
-def _restored(record: dict[str, Any], evaluation: TrainingEvaluation) -> RoundResult:
+def _restored(record: dict[str, Any], metrics: tuple[str, ...]) -> RoundResult:
     return RoundResult(
         round=record["round"],
         contributions=record["contributions"],
         epsilon=float(record["epsilon"]),
-        metrics={name: float(record[name]) for name in evaluation.round_metrics},
+        metrics={name: float(record[name]) for name in metrics},
         seconds=record["seconds"],
     )
 
@@ -437,6 +447,13 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
         if isinstance(query, StreamQuery):
             most *= query.allowed.separation
             taken = f"the {query.maximum} contributions of each of {query.allowed.separation} rounds"
+    goals = [block.goal for block in task.definition().cohort.schedule]
+    largest = max([*goals, 0 if isinstance(users, Ratings) else task.cohort.minimum])
+    if users.n_users < largest:
+        raise DataError(
+            f"the data set {name!r} has {users.n_users} users, fewer than the {largest} contributions that a round "
+            "needs: lower the cohort's minimum, or the goals of cohort_schedule"
+        )
     if most is not None and users.n_users > most:
         raise DataError(f"the data set {name!r} has {users.n_users} users, more than {taken}; {way}")
     check_delta_for(task.privacy.delta, users.n_users)
