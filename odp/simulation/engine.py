@@ -440,19 +440,18 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
         raise ConfigurationError(f"Expected odp.Ratings for task {task.name!r}, not labelled examples")
     most, way = task.cohort.most_contributions, "raise it"
     taken = f"most_contributions={most} of the task's cohort"
-    if most is None and not isinstance(users, Ratings):
+    cohort = task.definition().cohort
+    if most is None and not isinstance(users, Ratings) and not cohort.schedule:
         query = algorithm_for(task.definition()).query(0)
         most, way = query.maximum, "raise the goal of the task's cohort"
         taken = f"the {most} contributions of a round"
         if isinstance(query, StreamQuery):
             most *= query.allowed.separation
             taken = f"the {query.maximum} contributions of each of {query.allowed.separation} rounds"
-    goals = [block.goal for block in task.definition().cohort.schedule]
-    largest = max([*goals, 0 if isinstance(users, Ratings) else task.cohort.minimum])
-    if users.n_users < largest:
+    if not isinstance(users, Ratings) and users.n_users < cohort.goal:
         raise DataError(
-            f"the data set {name!r} has {users.n_users} users, fewer than the {largest} contributions that a round "
-            "needs: lower the cohort's minimum, or the goals of cohort_schedule"
+            f"the data set {name!r} has {users.n_users} users, fewer than goal={cohort.goal} of the cohort: no round "
+            "would reach it; lower the goal"
         )
     if most is not None and users.n_users > most:
         raise DataError(f"the data set {name!r} has {users.n_users} users, more than {taken}; {way}")
