@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odp.algorithms.registry import inquiry_for
+from odp.algorithms.capabilities import Diagnosed
+from odp.algorithms.registry import algorithm_for, inquiry_for
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
@@ -51,6 +52,7 @@ from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:
     from odp.algorithms.capabilities import Answers
+    from odp.algorithms.seam import Algorithm, NoisyTensors
     from odp.task import Question
 
 _REFERENCE_VALUES = "reference_values.json"
@@ -125,6 +127,8 @@ class TaskHandle:
 
     def results(self, reference_values: ReferenceValues | None = None) -> Answers:
         """What a finished question, such as an ``odp.Statistics``, released, in its own units, with intervals.
+
+        Of a training with ``diagnostics=True``, the update scale and the variance between users, of its rounds so far.
 
         As ``Connection.results``.
         """
@@ -240,22 +244,26 @@ class Connection:
         return broadcast_from(manifest, tables)
 
     def results(self, status: server_pb2.TaskStatus, reference_values: ReferenceValues | None = None) -> Answers:
-        """The answers in a status: the release that the attested aggregator signed.
+        """The answers in a status, or the diagnostics of a training: releases that the attested aggregator signed.
 
         ``reference_values`` default to those of the state folder that ``connect`` was given. Without any, the server's
         word is taken for the release.
 
         Raises:
-          ConfigurationError: the task trains a model, or released nothing yet.
+          ConfigurationError: the task trains a model without diagnostics, or released nothing yet.
           AttestationError: the aggregator's evidence is not accepted.
           ServiceError: the aggregator does not answer, or the release is not of this task or not signed by it.
         """
         pins = reference_values
         if pins is None and self._reference_values is not None:
             pins = ReferenceValues.load(self._reference_values)
+        algorithm, values_of = algorithm_for(open_task(status.task)), LogServer(self._channel, self.address).values
+        if isinstance(algorithm, Diagnosed):
+            key = None if pins is None else self.attested_aggregator(status, pins).signing_key
+            return algorithm.diagnosed(_releases(status, algorithm, key, values_of), epsilon=status.epsilon_spent)
         signed = _release_of_question(status)
         key = None if pins is None else self.attested_aggregator(status, pins).signing_key
-        return _answers(status, signed, key, LogServer(self._channel, self.address).values)
+        return _answers(status, signed, key, values_of)
 
     def attested_aggregator(
         self,
@@ -370,6 +378,27 @@ def _release_of_question(status: server_pb2.TaskStatus) -> common_pb2.SignedRele
     return status.rounds[0].release
 
 
+def _releases(
+    status: server_pb2.TaskStatus,
+    algorithm: Algorithm,
+    signing_key: bytes | None,
+    values_of: Callable[[bytes], Iterator[bytes]],
+) -> list[NoisyTensors]:
+    """The releases of a training that a status has, in order."""
+    task = task_sha256(status.task)
+    return [
+        _tensors(
+            open_release(
+                one.release, task_sha256=task, round=one.round, model_sha256=None,
+                declared=algorithm.query(one.round).releases, signing_key=signing_key,
+            ),
+            values_of,
+        )
+        for one in status.rounds
+        if one.release.release
+    ]  # fmt: skip
+
+
 def _answers(
     status: server_pb2.TaskStatus,
     signed: common_pb2.SignedRelease,
@@ -385,9 +414,14 @@ def _answers(
         declared=algorithm.query(0).releases,
         signing_key=signing_key,
     )
-    apart = whole_values(release, values_of(release.values_sha256)) if release.values_sha256 else b""
-    values = noisy_tensors(release, apart).tensors
+    values = _tensors(release, values_of).tensors
     return algorithm.answers(values, contributions=release.contributions, epsilon=release.epsilon_spent)
+
+
+def _tensors(release: common_pb2.Release, values_of: Callable[[bytes], Iterator[bytes]]) -> NoisyTensors:
+    """The values of a release, also where they lie beside it."""
+    apart = whole_values(release, values_of(release.values_sha256)) if release.values_sha256 else b""
+    return noisy_tensors(release, apart)
 
 
 def _joined(replies: Iterator[distributor_pb2.DownloadResponse], entry: common_pb2.TableManifest) -> bytes:

@@ -97,7 +97,8 @@ class Cohort:
         (docs/protocol.md, section 11). A task that needs more devices raises its minimum.
       sampling: "full": every contribution counts, the most accurate choice for a given budget. "enclave_poisson": the
         enclave draws each contribution with a secret coin, and the drawn ones count; every device still contributes.
-      sampling_probability: Of that coin, above 0 and below 1.
+      sampling_probability: Of that coin, above 0 and below 1. None where the training has a ``cohort_schedule``, which
+        gives one to each round.
       most_contributions: Largest number that the enclave accepts per round: a bound of the population that is
         enforced, not guessed. A generous one costs nothing. Required with sampling.
       aggregation: "enclave": the enclave opens each contribution and enforces its bound. "masked": the aggregator's
@@ -134,18 +135,24 @@ class Cohort:
         if self.goal is not None:
             integer(low=self.minimum, high=2**31, goal=self.goal)
         integer(low=1, high=10**7, round_seconds=self.round_seconds)
-        one_of((FULL, ENCLAVE_POISSON), sampling=self.sampling)
+        if self.sampling not in (FULL, ENCLAVE_POISSON):
+            raise ConfigurationError(
+                f"Expected sampling={self.sampling!r} to be {FULL!r} or {ENCLAVE_POISSON!r}: a draw of a fixed size, "
+                "without replacement, has no charge here, since that of a Poisson draw would be too small for it"
+            )
         one_of(MODES, aggregation=self.aggregation)
         self._terms()
         needed = {"sampling_probability": self.sampling_probability, "most_contributions": self.most_contributions}
         for name, value in needed.items():
-            if (value is None) != (self.sampling == FULL):
+            scheduled = name == "sampling_probability" and self.sampling != FULL
+            if (value is None) != (self.sampling == FULL) and not scheduled:
                 raise ConfigurationError(
                     f"Expected {name}={value!r} to be given with sampling={ENCLAVE_POISSON!r}, and only with it "
                     f"(got sampling={self.sampling!r})"
                 )
-        if self.sampling_probability is not None and self.most_contributions is not None:
+        if self.most_contributions is not None:
             integer(low=self._goal, high=10**9, most_contributions=self.most_contributions)
+        if self.sampling_probability is not None and self.most_contributions is not None:
             Sampling(self.sampling_probability, self.most_contributions, cap=1)
 
     def _options(self) -> dict[str, object]:
@@ -181,6 +188,8 @@ class Cohort:
     def to_proto(self, delta: float) -> common_pb2.CohortTerms:
         """The wire form; the cap of a draw follows from the task's ``delta`` (rule P14)."""
         terms = self._terms()
+        if self.most_contributions is not None:
+            terms.enclave_poisson.most_contributions = self.most_contributions
         if self.sampling_probability is not None and self.most_contributions is not None:
             cap = truncation_cap(
                 probability=self.sampling_probability,

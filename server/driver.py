@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import grpc
 
 from odp.aggregation.table import mode_of
+from odp.algorithms.cohorts import goal_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Server
 from odp.crypto import domains
@@ -351,8 +352,9 @@ class Driver:
         if mode_of(cohort).in_session:
             return None  # the clients of a session wait, and no further ones can join it
         seconds = cohort.round_seconds
+        goal = goal_of(cohort, current.round)
         left = seconds - self._ages.age(task.sha256, current.round, opened=current.opened, most=seconds)
-        if contributions >= cohort.goal or left <= 0:
+        if contributions >= goal or left <= 0:
             return None
         before = self._storage.round(task.sha256, current.round - 1)
         quiet_at = arrivals.quiet_at(
@@ -361,7 +363,7 @@ class Driver:
         if now >= quiet_at:
             return None
         return Wait(
-            f"{what}{cohort.goal} contributions, its goal; it closes with fewer where no device comes any more",
+            f"{what}{goal} contributions, its goal; it closes with fewer where no device comes any more",
             self._clock() + min(left, quiet_at - now),
         )
 

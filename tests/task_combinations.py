@@ -20,6 +20,9 @@ FEDERATED = {
     "fedavg": odp.DPFedAvg(rounds=2, clip_quantile=0.5, noise_schedule=[(1, 2.0), (1, 1.0)]),
     "dpsgd": odp.DPSGD(rounds=1),
     "dpftrl": odp.DPFTRL(rounds=2, bands=2),
+    "scheduled": odp.DPFedAvg(
+        rounds=2, cohort_schedule=[(1, DEVICES), (1, DEVICES)], noise_multiplier=9, diagnostics=True
+    ),
     "eight-bits": odp.DPFedAvg(rounds=2, clip_quantile=0.5, upload_bits=8),
 }
 EXAMPLES = odp.Examples({"x": odp.Tensor((2, 2), -1, 1)}, label="kind")
@@ -46,6 +49,11 @@ class Combination:
     def name(self) -> str:
         parts = (self.algorithm, self.aggregation.rstrip("+"), self.sampling, self.broadcast or "default")
         return "-".join(parts).replace("_", "-")
+
+    @property
+    def devices(self) -> int:
+        """Devices that contribute to each round."""
+        return DEVICES + (self.algorithm == "scheduled" and self.sampling != FULL)
 
     @property
     def is_offered(self) -> bool:
@@ -76,10 +84,12 @@ class Combination:
 
     def task(self, helper_key: str) -> odp.Task | odp.Statistics | odp.Quantiles | odp.Evaluation:
         """The task. Raises ConfigurationError or PrivacyError where there is none."""
-        sampled = {"sampling_probability": 0.5, "most_contributions": 2 * DEVICES}
+        sampled: dict[str, float] = {"sampling_probability": 0.5, "most_contributions": 2 * DEVICES}
+        if self.algorithm == "scheduled":  # which says how many count, of all that contribute
+            del sampled["sampling_probability"]
         secagg = {"corrupt_fraction": 0.0, "dropout_fraction": 0.3}
         cohort = Cohort(
-            minimum=DEVICES, goal=DEVICES, round_seconds=600, aggregation=self.aggregation, sampling=self.sampling,
+            minimum=DEVICES, goal=self.devices, round_seconds=600, aggregation=self.aggregation, sampling=self.sampling,
             **(sampled if self.sampling != FULL else {}),
             **(secagg if self.aggregation == SECAGG else {}),
         )  # fmt: skip

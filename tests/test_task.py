@@ -140,7 +140,7 @@ def test_a_sampled_task_states_every_number_of_its_draw_and_less_noise_for_the_s
     assert definition.dpam.count_noise_std < full.dpam.count_noise_std
     # Less noise, but by less than what the draw takes of the signal.
     assert definition.dpam.count_noise_std > 0.25 * full.dpam.count_noise_std
-    algorithm, sampling = algorithm_for(definition), sampling_of(definition)
+    algorithm, sampling = algorithm_for(definition), sampling_of(definition, 0)
     events = [event for number in range(3) for event in round_charges(algorithm.query(number), sampling)]
     assert len(events) == 3
     assert 7.9 < epsilon(events, delta=1e-6, interval=1e-3) <= 8.0
@@ -149,8 +149,8 @@ def test_a_sampled_task_states_every_number_of_its_draw_and_less_noise_for_the_s
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling": "poisson"}, "one of full, enclave_poisson"),
-        ({"sampling": "enclave_poisson"}, "sampling_probability=None"),
+        ({"sampling": "fixed_size"}, "'full' or 'enclave_poisson': a draw of a fixed size"),
+        ({"sampling": "enclave_poisson"}, "most_contributions=None"),
         ({"sampling_probability": 0.5}, "sampling='full'"),
         ({**_DRAWN, "most_contributions": None}, "most_contributions=None"),
         ({**_DRAWN, "sampling_probability": 0.0}, "sampling_probability=0.0"),

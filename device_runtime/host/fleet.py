@@ -35,6 +35,7 @@ from device_runtime.store.recovery import repair, set_aside_path
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store, store_path
 from device_runtime.tasks.assignment import AssignmentReader, Work
+from odp.algorithms.cohorts import goal_of
 from odp.crypto.signing import SignatureError
 from odp.errors import (
     AttestationError,
@@ -315,7 +316,7 @@ class Fleet:
         cohort = work.model.definition.cohort
         self._log.event(
             "round_waits", task=short(work.key[0]), round=work.round, reason="for other devices",
-            minimum=cohort.minimum, goal=cohort.goal, seconds=cohort.round_seconds,
+            minimum=cohort.minimum, goal=goal_of(cohort, work.round), seconds=cohort.round_seconds,
         )  # fmt: skip
 
     def _failed_for_all(self, error: OdpError) -> float:

@@ -63,9 +63,9 @@ class TaskTerms:
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
         """The terms of a checked definition; the events are those that its enclave charges."""
-        sampling, algorithm = sampling_of(definition), algorithm_for(definition)
+        algorithm = algorithm_for(definition)
         rounds = range(len(algorithm.planned_releases()))
-        charges = tuple(round_entry(algorithm.query(number), sampling) for number in rounds)
+        charges = tuple(round_entry(algorithm.query(number), sampling_of(definition, number)) for number in rounds)
         return _terms(definition, task_sha256, charges)
 
     @property

@@ -1,12 +1,12 @@
-"""What some algorithms can do besides: answer a question, or score items for a person."""
+"""What some algorithms can do besides: answer a question, score items for a person, or diagnose their training."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
-from odp.algorithms.seam import Algorithm, Client, LocalData, Population, Server
+from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.wire.model import ModelVersion, Slices
 
@@ -90,6 +90,27 @@ class Inquiry(Algorithm):
 
         Raises:
           ConfigurationError: ``released`` are not what the task releases.
+        """
+
+
+class Diagnosed(Algorithm):
+    """The capability of algorithms whose releases tell more than the model: figures of each round."""
+
+    @property
+    @abc.abstractmethod
+    def figure_names(self) -> tuple[str, ...]:
+        """The names of a round's figures; none where the task releases none."""
+
+    @abc.abstractmethod
+    def figures(self, broadcast: ModelVersion, released: NoisyTensors, *, noisy: bool) -> dict[str, float]:
+        """The figures of a round that had ``broadcast`` as its model, by name."""
+
+    @abc.abstractmethod
+    def diagnosed(self, releases: Sequence[NoisyTensors], *, epsilon: float) -> Answers:
+        """The figures of all rounds so far, from round 0 on.
+
+        Raises:
+          ConfigurationError: the task releases none, or a round's release is missing.
         """
 
 

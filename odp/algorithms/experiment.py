@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from odp.algorithms.registry import TABLE, part_of, training_of
 from odp.datasets.ratings import Ratings
@@ -112,13 +112,16 @@ class Experiment(Protocol):
       split: what the simulation takes, a ``Split`` of ratings or an ``ExamplesSplit``.
       population: its users.
       tested: the split whose test part the final metrics are of.
-      columns: heads of the metrics in the table of rounds.
     """
 
     split: Any
     population: Any
     tested: Any
-    columns: ClassVar[tuple[str, ...]]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Heads of the metrics in the table of rounds."""
+        ...
 
     def notes(self, *, noise: bool) -> list[str]:
         """Lines for people, before the run."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from odp.aggregation.table import mode_of
+from odp.algorithms.cohorts import draw_of
 from odp.algorithms.seam import DeclaredRelease, Query
 from odp.crypto.secure_aggregation.parameters import graph_delta
 from odp.errors import ConfigurationError, PrivacyError
@@ -124,16 +125,13 @@ def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
     return drawn.reshape(release.shape)
 
 
-def sampling_of(definition: common_pb2.TaskDefinition) -> Sampling | None:
-    """How the enclave draws the contributions of each round; None where every one counts.
+def sampling_of(definition: common_pb2.TaskDefinition, round: int) -> Sampling | None:
+    """How the enclave draws the contributions of a round; None where every one counts.
 
     Raises:
-        ConfigurationError: a number of the draw is missing or out of range.
+        ConfigurationError: a number of the draw is missing or out of range, or there is no such round.
     """
-    if not definition.cohort.HasField("enclave_poisson"):
-        return None
-    terms = definition.cohort.enclave_poisson
-    return Sampling(terms.probability, terms.most_contributions, terms.cap)
+    return draw_of(definition.cohort, round)
 
 
 def charges_of(query: Query) -> tuple[TensorCharge, ...]:

@@ -357,6 +357,8 @@ class Algorithm(abc.ABC):
 
     #: Whether a contribution is one vector on a grid, which masks can hide and to which devices can add noise.
     dense: ClassVar[bool] = False
+    #: Whether rounds may differ in their cohorts (``CohortTerms.schedule``), which ``check`` then checks.
+    schedules_cohorts: ClassVar[bool] = False
     #: Whether devices need the model before they contribute.
     reads_model: ClassVar[bool] = True
 

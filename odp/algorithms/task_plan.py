@@ -45,7 +45,7 @@ def plan_of_task(task: Task | Question, *, population: int | None = None) -> dic
     users = definition.cohort.goal if population is None else population
     _validate.integer(low=1, high=10**9, population=users)
     accounting.check_delta(definition.privacy.delta, users)
-    sampling, algorithm = sampling_of(definition), algorithm_for(definition)
+    sampling, algorithm = sampling_of(definition, 0), algorithm_for(definition)
     drawn = 1.0 if sampling is None else sampling.probability
     items, places = definition.model.items, definition.privacy.max_items_per_user
     rows: list[dict[str, Any]] = []

@@ -466,12 +466,13 @@ def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) 
 
     charged = Ledger.decode(ledger)
     definition = task.definition()
-    algorithm, sampling = algorithm_for(definition), sampling_of(definition)
+    algorithm = algorithm_for(definition)
     report = privacy_report(
         charged,
         charged.entries[-1].task_id,
         planned_rounds=[
-            round_charges(algorithm.query(number), sampling) for number in range(len(algorithm.planned_releases()))
+            round_charges(algorithm.query(number), sampling_of(definition, number))
+            for number in range(len(algorithm.planned_releases()))
         ],
         n_users=users,
         task_budget=Budget(task.privacy.epsilon, task.privacy.delta),

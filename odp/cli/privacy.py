@@ -155,7 +155,7 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
         enclave = _verified(connection, status, state)
         ledger = _ledger_of(connection, status, enclave)
     definition = open_task(status.task)
-    algorithm, sampling = algorithm_for(definition), sampling_of(definition)
+    algorithm = algorithm_for(definition)
     hashes = {"code": enclave.image_digest, "policy": enclave.policy.sha256.hex()}
     if status.model.manifest:
         hashes["model"] = model_sha256(status.model).hex()
@@ -163,7 +163,8 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
         ledger,
         task_sha256(status.task).hex(),
         planned_rounds=[
-            round_charges(algorithm.query(number), sampling) for number in range(len(algorithm.planned_releases()))
+            round_charges(algorithm.query(number), sampling_of(definition, number))
+            for number in range(len(algorithm.planned_releases()))
         ],
         n_users=None,
         task_budget=Budget(definition.privacy.epsilon, definition.privacy.delta),

@@ -109,9 +109,8 @@ def show(file: File, json: Json = False) -> None:
     definition = task.definition()
     algorithm = algorithm_for(definition)
     silent, delta = task.privacy.epsilon == math.inf, definition.privacy.delta
-    sampling = sampling_of(definition)
     rounds = [
-        () if silent else round_charges(algorithm.query(number), sampling)
+        () if silent else round_charges(algorithm.query(number), sampling_of(definition, number))
         for number in range(algorithm.server().rounds)
     ]
     planned = math.inf if silent else epsilon([event for events in rounds for event in events], delta=delta)
@@ -134,11 +133,12 @@ def show(file: File, json: Json = False) -> None:
             for event in events
             for one in releases_of(event)
         ]
-    if sampling is not None:
-        lines.append(
-            f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
-            f"{sampling.population_bound}; a draw beyond {sampling.cap} counts nobody; every device still contributes"
-        )
+    draws = (sampling_of(definition, number) for number in range(len(rounds)))
+    lines += [
+        f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
+        f"{sampling.population_bound}; a draw beyond {sampling.cap} counts nobody; every device still contributes"
+        for sampling in dict.fromkeys(draw for draw in draws if draw is not None)
+    ]
     if algorithm.rows_per_request is not None:
         lines.append(f"# broadcast: {method_of(definition)}; `odp task plan {file}` compares the methods")
     lines += mode.lines(definition.cohort, alone)

@@ -46,6 +46,17 @@ def draw_users(ratings: Users, sampling: Sampling, *, round: int, seed: int) -> 
     return drawn if len(drawn) <= sampling.cap else drawn[:0]
 
 
+def first_users(ratings: Users, goal: int, *, round: int, seed: int) -> Int64Array:
+    """The users int64 [goal], ascending, whose contributions come first in ``round`` and close it; no secret.
+
+    A user who is left out of the data set gives its place to another one. One whose data are left out keeps it: that
+    is the adjacency of every charge (``odp.privacy.adjacency``).
+    """
+    order = np.argsort(keyed_hash(key_of("arrivals of users", seed, round), ratings.user_keys), kind="stable")
+    first: Int64Array = np.sort(order[:goal])
+    return first
+
+
 def due_users(ratings: Users, allowed: Participation, *, round: int, seed: int) -> Int64Array:
     """The users int64 [k], ascending, who come to ``round`` of a stream: in turn, as often as they may.
 

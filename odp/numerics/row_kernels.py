@@ -177,8 +177,8 @@ def _add_steps(context: Any, values: Any, steps: Any, factor: Any, total: Any) -
 
 
 @numba.njit(nogil=True, cache=True)
-def squares(row: Any, scale: float, last: float, lanes: Any) -> Any:
-    """``row_squares`` of one row: of ``row`` float32 times ``scale``, and of ``last`` after it.
+def squares(row: Any, scale: float, first: float, second: float, lanes: Any) -> Any:
+    """``row_squares`` of one row: of ``row`` float32 times ``scale``, and of two numbers after it.
 
     ``lanes`` float64 [16] is overwritten.
     """
@@ -190,7 +190,8 @@ def squares(row: Any, scale: float, last: float, lanes: Any) -> Any:
     for place in range(whole, size):
         value = np.float64(row[place]) * scale
         lanes[place - whole] += value * value
-    lanes[size % LANES] += last * last
+    lanes[size % LANES] += first * first
+    lanes[(size + 1) % LANES] += second * second
     total = lanes[0]
     for lane in range(1, LANES):
         total += lanes[lane]

@@ -84,6 +84,38 @@ def rounds_possible(spent: Mapping[Event, int], each: Sequence[Event], *, budget
     return low
 
 
+def first_rounds_within(blocks: Sequence[tuple[int, Sequence[Event]]], *, budget: float, delta: float) -> int:
+    """The most rounds, from the first one on, that are within the budget; 0 where the first one is not.
+
+    Epsilon never falls with further rounds, so the search is a bisection, at the coarse discretisation; its answer is
+    made exact at the end.
+
+    Args:
+        blocks: in order, (rounds, events of each of them).
+        budget, delta: the budget.
+    """
+    total = sum(rounds for rounds, _ in blocks)
+
+    def fits(rounds: int, interval: float | None) -> bool:
+        left, counts = rounds, Counter[Event]()
+        for length, events in blocks:
+            for event in events if left else ():
+                counts[event] += min(left, length)
+            left -= min(left, length)
+        try:
+            return accounting.epsilon(counts, delta=delta, interval=interval) <= budget
+        except PrivacyError:  # delta is used up
+            return False
+
+    low, high = 0, total + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle, composition.COARSE_INTERVAL) else (low, middle)
+    while low < total and fits(low + 1, None):
+        low += 1
+    return low
+
+
 def _and(spent: Mapping[Event, int], asked: Iterable[Event]) -> Counter[Event]:
     together = Counter(spent)
     together.update(asked)

@@ -22,7 +22,12 @@ _LARGEST_MU = 10.0 * (1.0 - 1e-9)  # per round: the least noise that an event ma
 
 
 def total_mu_for(
-    shares: Sequence[float], *, epsilon: float, delta: float, coordinates: int, sampling: Sampling | None = None
+    shares: Sequence[float],
+    *,
+    epsilon: float,
+    delta: float,
+    coordinates: int,
+    sampling: Sampling | Sequence[Sampling] | None = None,
 ) -> float:
     """The largest ``t`` for which rounds of joint mu ``sqrt(share) * t`` together stay within the budget.
 
@@ -33,7 +38,7 @@ def total_mu_for(
         shares: of the rounds, positive, 1 together.
         epsilon, delta: the budget.
         coordinates: noised numbers of all rounds.
-        sampling: the draw of every round.
+        sampling: the draw of every round, or one per round; without any, every contribution counts.
 
     Raises:
         ConfigurationError: a number is out of range.
@@ -41,20 +46,25 @@ def total_mu_for(
     """
     _validate.positive(**{f"share_{number}": share for number, share in enumerate(shares)})
     _validate.within(low=1.0 - 1e-9, high=1.0 + 1e-9, sum_of_shares=math.fsum(shares))
-    if sampling is None:
+    if not sampling:
         return accounting.mu_for(epsilon=epsilon, delta=delta, coordinates=coordinates)
-    return _sampled(tuple(shares), epsilon, delta, coordinates, sampling)
+    draws = (sampling,) * len(shares) if isinstance(sampling, Sampling) else tuple(sampling)
+    _validate.integer(low=len(shares), high=len(shares), draws=len(draws))
+    return _sampled(tuple(shares), epsilon, delta, coordinates, draws)
 
 
 @functools.lru_cache(maxsize=64)
-def _sampled(shares: tuple[float, ...], epsilon: float, delta: float, coordinates: int, sampling: Sampling) -> float:
+def _sampled(
+    shares: tuple[float, ...], epsilon: float, delta: float, coordinates: int, draws: tuple[Sampling, ...]
+) -> float:
     least = accounting.mu_for(epsilon=epsilon, delta=delta, coordinates=coordinates)  # sampling never costs epsilon
-    uncapped = dataclasses.replace(sampling, cap=sampling.population_bound)  # far quicker, and close
+    # Far quicker, and close.
+    uncapped = tuple(dataclasses.replace(draw, cap=draw.population_bound) for draw in draws)
 
-    def spent(total: float, draw: Sampling) -> float:
+    def spent(total: float, draws: tuple[Sampling, ...]) -> float:
         rounds = [
             SampledRound((GaussianRelease("round", math.sqrt(share) * total, 1.0, numbers),), draw)
-            for share, numbers in zip(shares, _split(coordinates, len(shares)), strict=True)
+            for share, numbers, draw in zip(shares, _split(coordinates, len(shares)), draws, strict=True)
         ]
         return accounting.epsilon(rounds, delta=delta, interval=composition.COARSE_INTERVAL)
 
@@ -63,11 +73,12 @@ def _sampled(shares: tuple[float, ...], epsilon: float, delta: float, coordinate
         lambda total: spent(total, uncapped), epsilon, start=least, most=most
     )  # fmt: skip
     for _ in range(_MOST_STEPS):
-        if spent(total, sampling) <= epsilon:
+        if spent(total, draws) <= epsilon:
             return total * (1.0 - 1e-9)
         total *= 1.0 - _STEP_BACK
     raise PrivacyError(
-        f"cap={sampling.cap} of the draw is too tight for delta={delta:g}: use that of truncation_cap, or a larger one"
+        f"cap={min(draw.cap for draw in draws)} of the draw is too tight for delta={delta:g}: use that of "
+        "truncation_cap, or a larger one"
     )
 
 

@@ -29,7 +29,7 @@ from odp import _validate
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
 from odp.privacy import accounting, composition
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.budget_check import epsilon_within
+from odp.privacy.budget_check import epsilon_within, first_rounds_within
 from odp.privacy.calibration import largest_within
 from odp.privacy.events import Event, GaussianRelease, SampledRound, Sampling
 from odp.privacy.ledger_entry import Budget
@@ -160,24 +160,11 @@ class Schedule:
 def feasible_rounds(schedule: Schedule, *, epsilon: float) -> int:
     """The most rounds from the first one on that are within ``epsilon``; 0 where the first one is not.
 
-    Epsilon never falls with further rounds, so the search is a bisection, at the coarse discretisation; its answer is
-    made exact at the end.
+    As ``budget_check.first_rounds_within``.
     """
     _validate.within(low=1e-6, high=1e6, epsilon=epsilon)
-
-    def fits(rounds: int, interval: float | None) -> bool:
-        try:
-            return schedule.epsilon(rounds, interval=interval) <= epsilon
-        except PrivacyError:  # delta is used up
-            return False
-
-    low, high = 0, schedule.rounds + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle, composition.COARSE_INTERVAL) else (low, middle)
-    while low < schedule.rounds and fits(low + 1, None):
-        low += 1
-    return low
+    blocks = [(block.rounds, (schedule.event(block),)) for block in schedule.blocks]
+    return first_rounds_within(blocks, budget=epsilon, delta=schedule.delta)
 
 
 def require_within(schedule: Schedule, *, epsilon: float) -> float:

@@ -77,11 +77,13 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     integer(low=1, high=2**31, cohort_minimum=cohort.minimum)
     integer(low=cohort.minimum, high=2**31, cohort_goal=cohort.goal)
     integer(low=1, high=10**7, round_seconds=cohort.round_seconds)
-    sampling = sampling_of(definition)
+    sampling = sampling_of(definition, 0)
     if sampling is not None:
         integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
     check_broadcast(definition)
     algorithm = algorithm_for(definition)
+    if cohort.schedule and not algorithm.schedules_cohorts:
+        raise ConfigurationError(f"Expected no schedule of cohorts in task {definition.name!r}: its rounds are alike")
     _check_aggregation(definition, dense=algorithm.dense)
     algorithm.check_for_devices()
     if sampling is not None and not isinstance(algorithm.query(0), SampledQuery):

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from odp.algorithms.capabilities import Recommender
-from odp.algorithms.experiment import Metrics, TrainingEvaluation, evaluation_of
+from odp.algorithms.capabilities import Diagnosed, Recommender
+from odp.algorithms.cohorts import goal_of
+from odp.algorithms.experiment import Metrics, evaluation_of
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import (
@@ -38,7 +39,7 @@ from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
-from odp.evaluation.users import draw_users, due_users, user_seeds
+from odp.evaluation.users import draw_users, due_users, first_users, user_seeds
 from odp.models.litert.keras_model import KerasModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -239,7 +240,6 @@ def simulate(
     else:
         check_population(task, split.train)
         history = merge(split.train, split.validation)
-    sampling = sampling_of(definition)
     silent = task.privacy.epsilon == math.inf
     if silent:
         noise = False
@@ -255,17 +255,19 @@ def simulate(
     saved, past = None, b""
     if checkpoint is not None:
         saved = Checkpoint(checkpoint, run_identity(definition, split, seed=seed, noise=source.kind))
-        place = saved.read()
+        place, names = saved.read(), evaluation.round_metrics
+        if isinstance(algorithm, Diagnosed):
+            names += algorithm.figure_names
         if place is not None:
             past = place.stream
-            state, rounds = place.state, [_restored(record, evaluation) for record in place.rounds]
+            state, rounds = place.state, [_restored(record, names) for record in place.rounds]
             totals = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
     stream = SimulatedStream(algorithm.query(0), past)
     charges: list[tuple[Event, ...]] = []
     for number, done in enumerate(rounds):
         query = algorithm.query(number)
-        charges.append(() if silent else round_charges(query, sampling))
+        charges.append(() if silent else round_charges(query, sampling_of(definition, number)))
         source.skip(number, query)
         if on_round is not None:
             on_round(done)
@@ -275,10 +277,14 @@ def simulate(
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
         users: Ratings | UsersExamples = split.train
         of_users = seeds
+        contributions = split.train.n_users
+        sampling = sampling_of(definition, number)
         if sampling is not None:
             drawn = draw_users(split.train, sampling, round=number, seed=seed)
             users, of_users = users.select_users(drawn), seeds[drawn]
-        contributions = split.train.n_users
+        elif definition.cohort.schedule:
+            first = first_users(split.train, goal_of(definition.cohort, number), round=number, seed=seed)
+            users, of_users, contributions = users.select_users(first), seeds[first], len(first)
         if isinstance(query, StreamQuery):
             due = due_users(split.train, query.allowed, round=number, seed=seed)
             users, of_users, contributions = users.select_users(due), seeds[due], len(due)
@@ -292,6 +298,9 @@ def simulate(
         totals += noisy_totals(released, query.releases)
         if on_release is not None:
             on_release(released, query.releases)
+        figures = {}
+        if isinstance(algorithm, Diagnosed):
+            figures = algorithm.figures(broadcast, released, noisy=source.noisy)
         state = server.step(state, released)
         broadcast = server.broadcast(state)
         rounds.append(
@@ -300,7 +309,7 @@ def simulate(
                 contributions=contributions,
                 epsilon=_spent(charges, definition, noise),
                 seconds=time.perf_counter() - began,
-                metrics=evaluation.after_round(broadcast, split, history),
+                metrics=evaluation.after_round(broadcast, split, history) | figures,
             )
         )
         if saved is not None:
@@ -366,6 +375,11 @@ class _Source:
             raise ConfigurationError("Expected noise=True or False with a checkpoint: other noise cannot be repeated")
         return "seeded" if self._given is None else "none"
 
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any."""
+        return not isinstance(self._given, NoNoise)
+
     def of(self, round: int, query: Query) -> IntegerNoise:
         """What to draw the noise of ``round`` from."""
         if self._given is not None:
@@ -412,12 +426,12 @@ def _record(result: RoundResult) -> dict[str, Any]:
     }
 
 
-def _restored(record: dict[str, Any], evaluation: TrainingEvaluation) -> RoundResult:
+def _restored(record: dict[str, Any], metrics: tuple[str, ...]) -> RoundResult:
     return RoundResult(
         round=record["round"],
         contributions=record["contributions"],
         epsilon=float(record["epsilon"]),
-        metrics={name: float(record[name]) for name in evaluation.round_metrics},
+        metrics={name: float(record[name]) for name in metrics},
         seconds=record["seconds"],
     )
 
@@ -449,13 +463,19 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
         raise ConfigurationError(f"Expected odp.Ratings for task {task.name!r}, not labelled examples")
     most, way = task.cohort.most_contributions, "raise it"
     taken = f"most_contributions={most} of the task's cohort"
-    if most is None and not isinstance(users, Ratings):
+    cohort = task.definition().cohort
+    if most is None and not isinstance(users, Ratings) and not cohort.schedule:
         query = algorithm_for(task.definition()).query(0)
         most, way = query.maximum, "raise the goal of the task's cohort"
         taken = f"the {most} contributions of a round"
         if isinstance(query, StreamQuery):
             most *= query.allowed.separation
             taken = f"the {query.maximum} contributions of each of {query.allowed.separation} rounds"
+    if not isinstance(users, Ratings) and users.n_users < cohort.goal:
+        raise DataError(
+            f"the data set {name!r} has {users.n_users} users, fewer than goal={cohort.goal} of the cohort: no round "
+            "would reach it; lower the goal"
+        )
     if most is not None and users.n_users > most:
         raise DataError(f"the data set {name!r} has {users.n_users} users, more than {taken}; {way}")
     check_delta_for(task.privacy.delta, users.n_users)

@@ -85,9 +85,16 @@ def _notes_of_ratings(ratings: Ratings) -> list[str]:
 
 def sampling_note(task: Task) -> list[str]:
     """What a simulation of a sampled task assumes and cannot provide; nothing for full participation."""
-    if task.cohort.sampling_probability is None:
+    cohort = task.definition().cohort
+    if not cohort.HasField("enclave_poisson"):
         return []
+    rates = {block.probability for block in cohort.schedule} or {cohort.enclave_poisson.probability}
     return [
-        f"sampling assumed secret: each user counts in a round with probability {task.cohort.sampling_probability:g}, "
+        f"sampling assumed secret: each user counts in a round with probability {_range(rates)}, "
         "and epsilon holds against whoever cannot see which; on the platform the enclave draws them (enclave_poisson)"
     ]
+
+
+def _range(rates: set[float]) -> str:
+    low, high = min(rates), max(rates)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -63,6 +63,8 @@ def render_html(record: Mapping[str, Any]) -> str:
             _image(_draw_buckets(diagnostics["activity"], f"{quality.entries} in the user's history", quality)),
             _buckets(diagnostics["activity"], "users", quality),
         ]
+    if any("update_scale" in entry for entry in record["rounds"]):
+        parts += ["<h2>Size and variance of updates</h2>", _updates(record)]
     parts += ["<h2>What was clipped</h2>", _clipping(record)]
     if record.get("baselines"):
         parts += ["<h2>Baselines on the same split</h2>", _baselines(record, quality)]
@@ -112,6 +114,29 @@ def _rounds(record: Mapping[str, Any], quality: Quality) -> str:
         for entry in record["rounds"]
     ]
     return _table(("round", "users", "ε so far", *(label for _, label in quality.rounds), "seconds"), rows)
+
+
+def _updates(record: Mapping[str, Any]) -> str:
+    def measured(entry: Mapping[str, Any], name: str) -> str:
+        value, std = entry.get(name), entry.get(f"{name}_std")
+        return "" if value is None else f"{value:.3g} ± {std or 0.0:.2g}"
+
+    rows = [
+        (
+            str(entry["round"]),
+            _number(entry.get("clip_norm"), ".4g"),
+            measured(entry, "update_scale"),
+            measured(entry, "client_variance"),
+            _number(entry.get("share_within_clip"), ".0%"),
+        )
+        for entry in record["rounds"]
+    ]
+    text = (
+        "<p>Of clipped updates, per parameter, estimated from the noisy releases alone; ± is the standard deviation of "
+        "the noise. A large scale and a small variance bear small cohorts and much noise.</p>"
+    )
+    head = ("round", "clip norm", "update scale", "variance between users", "within the clip norm")
+    return text + _table(head, rows)
 
 
 def _spending(record: Mapping[str, Any]) -> str:

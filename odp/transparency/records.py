@@ -108,7 +108,7 @@ class _Task:
 
     def charges(self, round: int) -> tuple[LedgerEvent, ...]:
         """What the ledger lists for one round, as declared."""
-        return round_entry(self.algorithm.query(round), sampling_of(self.definition))
+        return round_entry(self.algorithm.query(round), sampling_of(self.definition, round))
 
 
 @dataclass

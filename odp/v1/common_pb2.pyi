@@ -195,7 +195,7 @@ class Quantiles(_message.Message):
     def __init__(self, table: _Optional[str] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ..., edges: _Optional[bytes] = ..., at: _Optional[_Iterable[float]] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
 
 class CohortTerms(_message.Message):
-    __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson", "aggregation", "secagg")
+    __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson", "aggregation", "secagg", "schedule")
     class Aggregation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         AGGREGATION_UNSPECIFIED: _ClassVar[CohortTerms.Aggregation]
@@ -210,13 +210,27 @@ class CohortTerms(_message.Message):
     ENCLAVE_POISSON_FIELD_NUMBER: _ClassVar[int]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     SECAGG_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     minimum: int
     goal: int
     round_seconds: int
     enclave_poisson: EnclavePoisson
     aggregation: CohortTerms.Aggregation
     secagg: _secagg_terms_pb2.SecAggTerms
-    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ..., enclave_poisson: _Optional[_Union[EnclavePoisson, _Mapping]] = ..., aggregation: _Optional[_Union[CohortTerms.Aggregation, str]] = ..., secagg: _Optional[_Union[_secagg_terms_pb2.SecAggTerms, _Mapping]] = ...) -> None: ...
+    schedule: _containers.RepeatedCompositeFieldContainer[CohortRounds]
+    def __init__(self, minimum: _Optional[int] = ..., goal: _Optional[int] = ..., round_seconds: _Optional[int] = ..., enclave_poisson: _Optional[_Union[EnclavePoisson, _Mapping]] = ..., aggregation: _Optional[_Union[CohortTerms.Aggregation, str]] = ..., secagg: _Optional[_Union[_secagg_terms_pb2.SecAggTerms, _Mapping]] = ..., schedule: _Optional[_Iterable[_Union[CohortRounds, _Mapping]]] = ...) -> None: ...
+
+class CohortRounds(_message.Message):
+    __slots__ = ("rounds", "goal", "probability", "cap")
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    CAP_FIELD_NUMBER: _ClassVar[int]
+    rounds: int
+    goal: int
+    probability: float
+    cap: int
+    def __init__(self, rounds: _Optional[int] = ..., goal: _Optional[int] = ..., probability: _Optional[float] = ..., cap: _Optional[int] = ...) -> None: ...
 
 class EnclavePoisson(_message.Message):
     __slots__ = ("probability", "most_contributions", "cap")

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FederatedTraining(_message.Message):
-    __slots__ = ("local", "server", "clip", "cohort", "blocks", "adaptive_clip", "stream")
+    __slots__ = ("local", "server", "clip", "cohort", "blocks", "adaptive_clip", "stream", "spread")
     LOCAL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class FederatedTraining(_message.Message):
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     ADAPTIVE_CLIP_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
     local: LocalTrainingTerms
     server: ServerOptimizerTerms
     clip: float
@@ -24,7 +25,14 @@ class FederatedTraining(_message.Message):
     blocks: _containers.RepeatedCompositeFieldContainer[DenseRounds]
     adaptive_clip: AdaptiveClip
     stream: StreamTerms
-    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ..., adaptive_clip: _Optional[_Union[AdaptiveClip, _Mapping]] = ..., stream: _Optional[_Union[StreamTerms, _Mapping]] = ...) -> None: ...
+    spread: UpdateSpread
+    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ..., adaptive_clip: _Optional[_Union[AdaptiveClip, _Mapping]] = ..., stream: _Optional[_Union[StreamTerms, _Mapping]] = ..., spread: _Optional[_Union[UpdateSpread, _Mapping]] = ...) -> None: ...
+
+class UpdateSpread(_message.Message):
+    __slots__ = ("weight",)
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    weight: float
+    def __init__(self, weight: _Optional[float] = ...) -> None: ...
 
 class StreamTerms(_message.Message):
     __slots__ = ("most", "separation", "tree", "banded", "buffered")
@@ -71,14 +79,16 @@ class AdaptiveClip(_message.Message):
     def __init__(self, quantile: _Optional[float] = ..., rate: _Optional[float] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class DenseRounds(_message.Message):
-    __slots__ = ("rounds", "dense", "rotated")
+    __slots__ = ("rounds", "dense", "rotated", "cohort")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
     ROTATED_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     dense: _statistics_pb2.DenseTerms
     rotated: RotatedTerms
-    def __init__(self, rounds: _Optional[int] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ..., rotated: _Optional[_Union[RotatedTerms, _Mapping]] = ...) -> None: ...
+    cohort: float
+    def __init__(self, rounds: _Optional[int] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ..., rotated: _Optional[_Union[RotatedTerms, _Mapping]] = ..., cohort: _Optional[float] = ...) -> None: ...
 
 class RotatedTerms(_message.Message):
     __slots__ = ("clip", "upload_bits", "noise_multiplier", "maximum")

@@ -16,36 +16,41 @@ from odp.numerics.row_squares import LANES, row_squares
 pytest.importorskip("numba")
 
 
-def terms_of(features: int, *, quantile: float | None) -> Terms:
+def terms_of(features: int, *, quantile: float | None, diagnostics: bool = False) -> Terms:
     task = odp.Task(
         name="kinds",
         model=odp.Glm("multinomial", features=features, classes=3),
         data=odp.Examples({"x": odp.Tensor((features,), -1, 1)}, label="kind"),
         privacy=odp.UserLevelDP(epsilon=8, delta=1e-3),
-        training=odp.DPFedAvg(rounds=4, clip=0.5, clip_quantile=quantile),
+        training=odp.DPFedAvg(rounds=4, clip=0.5, clip_quantile=quantile, diagnostics=diagnostics),
         cohort=odp.Cohort(minimum=40, goal=50),
     )
     return Terms.of(task.definition())
 
 
+@pytest.mark.parametrize("diagnostics", [False, True])
 @pytest.mark.parametrize("quantile", [None, 0.5])
 @pytest.mark.parametrize("features", [1, 5, 40])
-def test_sums_of_machine_code_are_those_of_numpy_to_the_bit(features: int, quantile: float | None) -> None:
-    terms = terms_of(features, quantile=quantile)
+def test_sums_of_machine_code_are_those_of_numpy_to_the_bit(
+    features: int, quantile: float | None, diagnostics: bool
+) -> None:
+    terms = terms_of(features, quantile=quantile, diagnostics=diagnostics)
     generator = np.random.default_rng(features)
     moved = generator.normal(size=(60, terms.model.size)).astype(np.float32)
     moved *= generator.choice(np.float32([0, 1e-30, 1e-3, 0.02, 0.5, 1e6]), size=60)[:, None]
     moved[0, :] = 0.0
     moved[1, :] = np.float32(0.5) / np.sqrt(np.float32(terms.model.size))  # as long as the clip norm, but for rounding
+    trained = generator.random(60) < 0.9
+    moved[~trained] = 0.0
     seeds = generator.integers(0, 2**64, size=60, dtype=np.uint64)
     for round, clip in ((0, 0.5), (3, 0.123)):
         upload = terms.upload(round)
         total = np.arange(upload.size, dtype=np.float64)
-        add_contributions(terms, upload, moved, clip=clip, seeds=seeds, total=total)
-        expected = upload.numbers(terms.contributions(moved, clip), seeds=seeds).sum(axis=0)
+        add_contributions(terms, upload, moved, clip=clip, trained=trained, seeds=seeds, total=total)
+        expected = upload.numbers(terms.contributions(moved, clip, trained=trained), seeds=seeds).sum(axis=0)
         np.testing.assert_array_equal(total - np.arange(upload.size), expected)
         alone = np.zeros(upload.size)
-        add_contributions(terms, upload, moved[5:6], clip=clip, seeds=seeds[5:6], total=alone)
+        add_contributions(terms, upload, moved[5:6], clip=clip, trained=trained[5:6], seeds=seeds[5:6], total=alone)
         assert int(np.square(alone).sum()) <= terms.blocks[0].grid.limit
 
 
@@ -82,5 +87,6 @@ def test_a_difference_that_is_not_finite_is_refused() -> None:
         moved[1, 3] = wrong
         with pytest.raises(DataError, match="not finite"):
             add_contributions(
-                terms, upload, moved, clip=0.5, seeds=np.zeros(2, np.uint64), total=np.zeros(upload.size)
+                terms, upload, moved, clip=0.5, trained=np.ones(2, dtype=bool), seeds=np.zeros(2, np.uint64),
+                total=np.zeros(upload.size),
             )  # fmt: skip

@@ -62,7 +62,7 @@ def _devices(services: Services, combination: Combination) -> device_runtime.Run
         ratings = Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
     data: dict[str, object] = {"ratings": ratings}
     if combination.algorithm in OF_EXAMPLES:
-        owners = np.arange(20) % DEVICES
+        owners = np.arange(20) % combination.devices
         columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
         data = {"examples": odp.ExampleColumns.of_users(columns, owners)}
     config = device_runtime.Config(
@@ -97,4 +97,4 @@ def test_a_task_of_every_combination_finishes(
     status = finished[combination]
     assert status.state == server_pb2.TaskStatus.STATE_FINISHED, status.failure
     assert len(status.rounds) == status.planned_rounds > 0
-    assert [entry.contributions for entry in status.rounds] == [DEVICES] * status.planned_rounds
+    assert [entry.contributions for entry in status.rounds] == [combination.devices] * status.planned_rounds

@@ -14,6 +14,7 @@ import odp
 from device_runtime import Store, store_path
 from device_runtime.round import secagg
 from device_runtime.sdk import Environment
+from odp.algorithms.capabilities import Diagnosed
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
@@ -54,9 +55,9 @@ def task(mode: str, training: odp.DPFedAvg | odp.DPSGD) -> odp.Task:
 TRAININGS = {
     "enclave": odp.DPFedAvg(
         rounds=3, epochs=2, batch=4, clip=0.5, clip_quantile=0.5, noise_schedule=[(1, 2.0), (2, 1.0)], server="adam",
-        server_rate=0.01,
+        server_rate=0.01, diagnostics=True,
     ),
-    "masked": odp.DPFedAvg(rounds=2, batch=4, rate=0.5, clip_quantile=0.5, server_momentum=0.5),
+    "masked": odp.DPFedAvg(rounds=2, batch=4, rate=0.5, clip_quantile=0.5, server_momentum=0.5, diagnostics=True),
     "secagg+": odp.DPSGD(rounds=2, most_examples=8),
 }  # fmt: skip
 
@@ -73,7 +74,8 @@ def test_devices_train_the_model_of_the_simulation_in_every_mode(
     status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * TRAININGS[mode].rounds
 
-    algorithm = algorithm_for(open_task(status.task))
+    algorithm, figures = algorithm_for(open_task(status.task)), []
+    assert isinstance(algorithm, Diagnosed)
     server, population, seeds = algorithm.server(), algorithm.population(), device_seeds(world, DEVICES)
     state = server.start()
     for entry in status.rounds:
@@ -81,12 +83,21 @@ def test_devices_train_the_model_of_the_simulation_in_every_mode(
         networked = np.frombuffer(tensor.integers, "<i8")
         simulated = population.contribute(server.broadcast(state), users, round=entry.round, seeds=seeds)[RELEASE]
         assert np.count_nonzero(simulated) > MODEL.features
-        assert np.abs((networked - simulated) * tensor.step / DEVICES).max() <= 1e-6
-        tensors = {RELEASE: networked * tensor.step}
-        state = server.step(state, NoisyTensors(entry.round, tensors, DEVICES))
+        # A number at the edge of a step may fall on its other side: of a coarse grid, that is above 1e-6.
+        apart = np.abs(networked - simulated)
+        assert apart.max() * tensor.step / DEVICES <= max(1e-6, tensor.step / DEVICES)
+        assert np.count_nonzero(apart * tensor.step / DEVICES > 1e-6) <= 4
+        released = NoisyTensors(entry.round, {RELEASE: networked * tensor.step}, DEVICES)
+        figures.append({} if mode == "secagg+" else algorithm.figures(server.broadcast(state), released, noisy=True))
+        state = server.step(state, released)
     published = handle.model().dense[PARAMETERS]
     np.testing.assert_array_equal(published, server.broadcast(state).dense[PARAMETERS])
     assert np.abs(published).max() > 1e-3
+    if TRAININGS[mode].diagnostics:
+        told = handle.results().to_json()["rounds"]
+        assert isinstance(told, list)
+        for one, expected in zip(told, figures, strict=True):
+            assert {name: one[name] for name in expected} == pytest.approx(expected, rel=1e-9)
 
     report = audit(LogFolder(world.root / "server" / "log"), ReferenceValues.load(world.reference_values))
     assert [found.contributions for found in report.tasks] == [(DEVICES,) * len(status.rounds)]
@@ -144,3 +155,35 @@ def test_a_training_with_noise_costs_its_budget_and_shows_what_was_read(
     with odp.Device(world.root / "devices", environment=Environment(create=False, keyring=False)) as device:
         (read,) = device.privacy()["read"]
     assert (read["table"], read["rounds"]) == ("examples", 2)
+
+
+@pytest.mark.parametrize("mode", TRAININGS)
+def test_each_round_of_a_schedule_closes_at_its_goal_and_is_divided_by_it(
+    tmp_path: Path, stack: contextlib.ExitStack, mode: str
+) -> None:
+    world = World(tmp_path).start(stack)
+    training = odp.DPSGD(
+        rounds=2, most_examples=8, cohort_schedule=[(1, 20), (1, DEVICES)], noise_multiplier=20.0, diagnostics=True
+    )
+    handle = world.connection.submit(task(mode, training))
+    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
+    first, last = (entry.contributions for entry in status.rounds)
+    assert 20 <= first <= DEVICES
+    assert last == DEVICES
+    algorithm = algorithm_for(open_task(status.task))
+    server = algorithm.server()
+    state, before = server.start(), np.zeros((MODEL.size, 1))
+    for entry, divisor in zip(status.rounds, (20, DEVICES), strict=True):
+        (tensor,) = common_pb2.Release.FromString(entry.release.release).tensors
+        values = np.frombuffer(tensor.integers, "<i8") * tensor.step
+        state = server.step(state, NoisyTensors(entry.round, {RELEASE: values}, entry.contributions))
+        after = server.broadcast(state).dense[PARAMETERS].astype(np.float64)
+        expected = values[: MODEL.size] * training.clip / divisor
+        np.testing.assert_allclose((after - before)[:, 0], expected, atol=1e-6)
+        before = after
+    np.testing.assert_array_equal(handle.model().dense[PARAMETERS], server.broadcast(state).dense[PARAMETERS])
+    report = audit(LogFolder(world.root / "server" / "log"), ReferenceValues.load(world.reference_values))
+    assert report.tasks[0].epsilon < 8.0
+    told = handle.results()
+    assert told.epsilon == pytest.approx(report.tasks[0].epsilon, rel=1e-9)
+    assert len(told.to_json()["rounds"]) == 2  # type: ignore[arg-type]

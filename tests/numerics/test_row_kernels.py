@@ -21,12 +21,13 @@ def _row(size: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", _SIZES)
-def test_squares_of_a_scaled_row_and_a_last_number(size: int) -> None:
-    row, lanes, scale, last = _row(size), np.full(LANES, 7.0), 1.0 / 3.0, 0.1
-    expected = row_squares(np.append(row.astype(np.float64) * scale, last)[None])[0]
-    assert row_kernels.squares(row, scale, last, lanes) == expected
+def test_squares_of_a_scaled_row_and_two_more_numbers(size: int) -> None:
+    row, lanes, scale = _row(size), np.full(LANES, 7.0), 1.0 / 3.0
+    for first, second in ((0.1, 0.0), (-0.1, 0.3)):
+        expected = row_squares(np.append(row.astype(np.float64) * scale, [first, second])[None])[0]
+        assert row_kernels.squares(row, scale, first, second, lanes) == expected
     alone = row_squares(row.astype(np.float64)[None])[0]
-    assert row_kernels.squares(row, 1.0, 0.0, lanes) == alone
+    assert row_kernels.squares(row, 1.0, 0.0, 0.0, lanes) == alone
 
 
 @pytest.mark.parametrize("size", _SIZES)

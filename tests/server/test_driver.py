@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
+import odp
 from odp.algorithms.registry import algorithm_for
 from odp.enclave.verifier import verify_fresh
 from odp.models.item_features import item_features_sha256
@@ -196,6 +197,28 @@ def test_a_round_stays_open_below_its_goal_until_its_time_is_up(world: Any, defi
     world.monotonic.now += 1.0
     assert driver.step_once()
     assert world.storage.round(sha256, 0).state is RoundState.RELEASED
+
+
+def test_each_round_of_a_schedule_waits_for_its_own_goal(world: Any) -> None:
+    definition = odp.Task(
+        name="kinds", model=odp.Glm("multinomial", features=4, classes=3), population="films",
+        data=odp.Examples({"x": odp.Tensor((4,), -1, 1)}, label="kind"),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-6),
+        training=odp.DPFedAvg(rounds=2, cohort_schedule=[(1, 3), (1, 5)]),
+        cohort=odp.Cohort(minimum=3, goal=5, round_seconds=60),
+    ).definition()  # fmt: skip
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    world.aggregator.contributions = 3
+    world.run(driver)
+    assert world.storage.round(sha256, 0).state is RoundState.APPLIED
+    world.aggregator.contributions = 4
+    assert not driver.step_once()
+    assert world.storage.round(sha256, 1).state is RoundState.OPEN
+    assert "5 contributions, its goal" in driver.waits_for(sha256).reason
+    world.aggregator.contributions = 5
+    world.run(driver)
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
 
 
 def test_a_round_stays_open_below_its_minimum_however_long_it_takes(world: Any, definition: Any) -> None:

@@ -12,6 +12,7 @@ import odp
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.privacy.accounting import epsilon
+from odp.privacy.events import SampledRound
 from odp.task_file import parse_task, render_task
 
 USERS, ROUNDS = 300, 6
@@ -87,7 +88,9 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 def test_data_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DataError, match="contributions of a round"):
         odp.simulate(task(cohort=odp.Cohort(minimum=10, goal=100)), people())
-    narrow = UsersExamples.of_users(np.zeros((2, 3), np.float32), [0, 1], [0, 1])
+    with pytest.raises(DataError, match=f"fewer than goal={USERS + 1} of the cohort"):
+        odp.simulate(task(cohort=odp.Cohort(minimum=10, goal=USERS + 1)), people())
+    narrow = UsersExamples.of_users(np.zeros((USERS, 3), np.float32), [0] * USERS, np.arange(USERS))
     with pytest.raises(DataError, match="8 numbers"):
         odp.simulate(task(), ExamplesSplit(narrow, people().test))
     ratings = odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=5, seed=1)
@@ -127,3 +130,33 @@ def test_a_task_file_says_the_same() -> None:
     written = task(training=odp.DPFedAvg(rounds=5, noise_schedule=[(2, 2.0), (3, 1.0)], server="adam"))
     assert parse_task(render_task(written)) == written
     assert parse_task(render_task(task())).definition() == task().definition()
+
+
+def test_a_schedule_of_cohorts_has_its_number_of_users_in_each_round() -> None:
+    training = odp.DPFedAvg(rounds=4, rate=0.5, clip=1.0, cohort_schedule=[(3, 50), (1, USERS)])
+    run = odp.simulate(task(training=training), people(), seed=2)
+    assert [one.contributions for one in run.rounds] == [50, 50, 50, USERS]
+    assert 7.99 < run.epsilon <= 8.0  # that users are left out is not amplification: nobody drew them in secret
+    again = odp.simulate(task(training=training), people(), seed=2)
+    np.testing.assert_array_equal(run.model.dense["parameters"], again.model.dense["parameters"])
+
+
+def test_small_cohorts_are_divided_by_their_own_number() -> None:
+    """Without noise, one step of the mean update is as long for 50 users as for all."""
+    steps = []
+    for goal in (50, USERS):
+        training = odp.DPFedAvg(rounds=1, rate=0.5, clip=1.0, cohort_schedule=[(1, goal)])
+        run = odp.simulate(task(training=training), people(), seed=2, noise=False)
+        steps.append(float(np.linalg.norm(run.model.dense["parameters"])))
+    assert steps[0] == pytest.approx(steps[1], rel=0.15)
+
+
+def test_sampled_cohorts_of_a_schedule_count_their_number_and_cost_the_budget() -> None:
+    cohort = odp.Cohort(minimum=10, goal=USERS, sampling="enclave_poisson", most_contributions=400)
+    training = odp.DPFedAvg(rounds=4, rate=0.5, clip=1.0, cohort_schedule=[(3, 20), (1, 100)])
+    run = odp.simulate(task(cohort=cohort, training=training), people(), seed=2)
+    assert 7.9 < run.epsilon <= 8.0
+    (first,), (last,) = run.charges[0], run.charges[3]
+    assert isinstance(first, SampledRound)
+    assert isinstance(last, SampledRound)
+    assert (first.sampling.probability, last.sampling.probability) == (20 / USERS, 100 / USERS)

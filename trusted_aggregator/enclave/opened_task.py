@@ -67,10 +67,9 @@ class OpenedTask:
         """The number of rounds of the finished task."""
         return len(self.queries)
 
-    @functools.cached_property
-    def sampling(self) -> Sampling | None:
-        """The sampling of contributions; None if all count."""
-        return sampling_of(self.definition)
+    def sampling(self, round: int) -> Sampling | None:
+        """The sampling of a round's contributions; None if all count."""
+        return sampling_of(self.definition, round)
 
     @property
     def id(self) -> str:
@@ -104,7 +103,7 @@ class OpenedTask:
 
     def charges(self, round: int) -> tuple[LedgerEvent, ...]:
         """What the ledger lists for each round."""
-        return round_entry(self.queries[round], self.sampling)
+        return round_entry(self.queries[round], self.sampling(round))
 
     @functools.cached_property
     def stream_bytes(self) -> int:

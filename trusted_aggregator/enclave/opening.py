@@ -45,7 +45,7 @@ def require_may_open(
             f"Expected cohort.minimum={cohort.minimum} of {task.label} to be at least "
             f"{policy.minimum_cohort}, the minimum of this enclave's policy"
         )
-    if task.sampling is not None and policy.accumulation != "oblivious":
+    if task.definition.cohort.HasField("enclave_poisson") and policy.accumulation != "oblivious":
         raise PrivacyError(
             f"accumulation={policy.accumulation!r} of this enclave's policy reveals which "
             f"contributions count: {task.label} is sampled in secret, and needs 'oblivious'"

@@ -91,7 +91,7 @@ def _account(definitions: Iterable[common_pb2.TaskDefinition]) -> None:
     """Charges a ledger with each pair of kinds: each pair may need its own accountant."""
     charges: dict[type[Event], Event] = {}
     for definition in definitions:
-        for event in round_charges(algorithm_for(definition).query(0), sampling_of(definition)):
+        for event in round_charges(algorithm_for(definition).query(0), sampling_of(definition, 0)):
             charges.setdefault(type(event), event)
     for pair in itertools.combinations_with_replacement(charges.values(), 2):
         accounting.epsilon(pair, delta=1e-6)

@@ -95,7 +95,7 @@ def held_round(
         record=record,
         query=task.queries[order.round],
         policy=identity.policy,
-        sampling=task.sampling,
+        sampling=task.sampling(order.round),
         most=task.most(identity.policy.population_delta, participation),
     )
     held.participation = participation

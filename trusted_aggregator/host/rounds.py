@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from odp.algorithms.cohorts import goal_of
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.segments import SEGMENT_BYTES, open_segment
 from odp.errors import Busy, ConfigurationError, DiskFailed, PopulationFull, PrivacyError, StateError
@@ -54,7 +55,7 @@ class HostedRounds:
         task, number = ordered(request.order)
         cohort = open_task(request.task).cohort
         self._log.event(
-            "round_opened", task=short(task), round=number, minimum=cohort.minimum, goal=cohort.goal,
+            "round_opened", task=short(task), round=number, minimum=cohort.minimum, goal=goal_of(cohort, number),
             seconds=cohort.round_seconds,
         )  # fmt: skip
 

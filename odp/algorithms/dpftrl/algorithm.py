@@ -11,6 +11,8 @@ from odp.numerics.arrays import Float32Array
 class TaskAlgorithm(FederatedAlgorithm):
     """``odp.algorithms.seam.Algorithm`` of tasks that train by DP-FTRL."""
 
+    schedules_cohorts = False
+
     def stream(self) -> StreamOfTask:
         """The definition's stream, read and checked."""
         return stream_of(self.definition, self.terms())

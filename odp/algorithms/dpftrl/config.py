@@ -80,6 +80,16 @@ class DPFTRL(FederatedTraining):
                 "Expected no clip_quantile and no noise_schedule with DPFTRL: clip norm and noise are those of a whole "
                 "stream, charged before its first round; odp.DPFedAvg has both"
             )
+        refused = {
+            "cohort_schedule": self.cohort_schedule, "noise_multiplier": self.noise_multiplier,
+            "diagnostics": self.diagnostics or None,
+        }  # fmt: skip
+        for name, value in refused.items():
+            if value is not None:
+                raise ConfigurationError(
+                    f"Expected no {name}={value!r} with DPFTRL: its rounds are one stream of one grid, whose noise "
+                    "follows from the budget; odp.DPFedAvg has it"
+                )
         if self.upload_bits is not None:
             raise ConfigurationError(
                 f"Expected no upload_bits={self.upload_bits} with DPFTRL: the enclave encodes sums on one grid"

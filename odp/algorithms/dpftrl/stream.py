@@ -53,6 +53,10 @@ def stream_of(definition: common_pb2.TaskDefinition, terms: Terms) -> StreamOfTa
     """
     if len(terms.blocks) != 1 or terms.adaptive is not None:
         raise ConfigurationError("Expected one block of rounds and a clip norm that stays: noise of past rounds has it")
+    if terms.spread:
+        raise ConfigurationError("Expected no update spread with DP-FTRL: a stream releases differences alone")
+    if definition.cohort.schedule:
+        raise ConfigurationError("Expected no schedule of cohorts with DP-FTRL: its stream has one divisor")
     if definition.cohort.HasField("enclave_poisson"):
         raise ConfigurationError("Expected no sampling with DP-FTRL: its charge assumes none")
     mode = mode_of(definition.cohort)

@@ -21,10 +21,13 @@ def add_contributions(
     moved: Float32Array,
     *,
     clip: float,
+    trained: npt.NDArray[np.bool_],
     seeds: npt.NDArray[np.uint64],
     total: Float64Array,
 ) -> None:
     """Adds the whole numbers of users with these differences [users, size] to ``total`` float64 [numbers].
+
+    ``trained`` bool [users] are those with a usable example.
 
     Exact: whole numbers whose sums stay below 2^53. With and without numba they are the same.
 
@@ -32,14 +35,15 @@ def add_contributions(
       DataError: a difference is not finite; nothing of it is shown.
     """
     if not isinstance(upload, PlainUpload) or not _compiled():
-        total += upload.numbers(terms.contributions(moved, clip), seeds=seeds).sum(axis=0)
+        total += upload.numbers(terms.contributions(moved, clip, trained=trained), seeds=seeds).sum(axis=0)
         return
     from odp.algorithms.dense import grid_kernels
 
     grid = upload.grid
     half = 0.0 if terms.adaptive is None else terms.adaptive.weight / 2.0
     finite = grid_kernels.add_rounded(
-        moved, clip, half, grid.clip, grid.step, float(grid.units), float(grid.limit), seeds, upload.round,
+        moved, clip, trained, half, terms.spread, grid.clip, grid.step, float(grid.units), float(grid.limit), seeds,
+        upload.round,
         _places(grid.size), total,
     )  # fmt: skip
     if not finite:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from odp.algorithms.capabilities import Answers, Diagnosed
 from odp.algorithms.federated.terms import CLIP, PARAMETERS, ROWS, Terms
 from odp.algorithms.release import require_sizes
-from odp.algorithms.seam import Algorithm, Client, DeclaredRelease, LocalTable, ModelTable, Population, Query, Server
+from odp.algorithms.seam import (
+    Client,
+    DeclaredRelease,
+    LocalTable,
+    ModelTable,
+    NoisyTensors,
+    Population,
+    Query,
+    Server,
+)
+from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
+from odp.wire.model import ModelVersion
 
 
-class FederatedAlgorithm(Algorithm):
+class FederatedAlgorithm(Diagnosed):
     """``odp.algorithms.seam.Algorithm`` of tasks that train a model by clipped updates."""
 
     dense = True
+    schedules_cohorts = True
 
     def terms(self) -> Terms:
         """The definition, read and checked."""
@@ -67,3 +81,33 @@ class FederatedAlgorithm(Algorithm):
         from odp.algorithms.federated.population import FederatedPopulation
 
         return FederatedPopulation(self.terms())
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """As ``odp.algorithms.capabilities.Diagnosed``."""
+        from odp.algorithms.federated import diagnostics
+
+        return diagnostics.figure_names(self.terms())
+
+    def figures(self, broadcast: ModelVersion, released: NoisyTensors, *, noisy: bool) -> dict[str, float]:
+        """As ``odp.algorithms.capabilities.Diagnosed``; none where the task releases none."""
+        from odp.algorithms.federated import diagnostics
+
+        terms = self.terms()
+        if not terms.spread:
+            return {}
+        found = diagnostics.figures_of(terms, released, clip=terms.clip_of(broadcast.dense), noisy=noisy)
+        return diagnostics.plain(found)
+
+    def diagnosed(self, releases: Sequence[NoisyTensors], *, epsilon: float) -> Answers:
+        """As ``odp.algorithms.capabilities.Diagnosed``."""
+        from odp.algorithms.federated import diagnostics
+
+        terms = self.terms()
+        if not terms.spread:
+            raise ConfigurationError(
+                f"task {self.definition.name!r} trains a model; it has results to show with diagnostics=True alone"
+            )
+        return diagnostics.diagnosed(
+            terms, releases, task=self.definition.name, epsilon=epsilon, delta=self.definition.privacy.delta
+        )

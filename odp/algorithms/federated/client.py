@@ -63,7 +63,8 @@ class FederatedClient:
         upload, start = terms.upload(round), self._start(slices.dense)
         features, targets = usable_rows(terms.model, terms.examples, rows)
         moved = terms.model.difference(start, features, targets, terms.local, seed=seed, round=round)
-        values = terms.contributions(moved[None], terms.clip_of(slices.dense))
+        trained = np.array([len(targets) > 0])
+        values = terms.contributions(moved[None], terms.clip_of(slices.dense), trained=trained)
         return upload.payload(upload.numbers(values, seeds=np.array([seed], dtype=np.uint64))[0]), b""
 
     def _start(self, dense: Mapping[str, Float32Array]) -> Float32Array:

@@ -12,6 +12,8 @@ from odp import _validate
 from odp.algorithms.choices import TrainingData
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
 from odp.algorithms.dense.rotated import LARGEST_WIDTH, LEAST_WIDTH, RotatedGrid, require_unmasked
+from odp.algorithms.federated.planning import LEAST_NOISE, MOST_NOISE, require_planned
+from odp.algorithms.federated.schedules import PlannedRounds, checked_schedule, planned_blocks, write_cohorts
 from odp.algorithms.federated.terms import MOST_BLOCKS, MOST_ROUNDS, OPTIMIZERS, joint_clip
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 _ROOM = 2
 # The noise on the count of users within the clip norm is the cohort over this: so it costs little, and is seen through.
 _BIT_SHARE = 20.0
+# Of the number that says how long an update is: a larger one shows the variance between users with less noise, and adds
+# half its square to the noise on everything.
+_SPREAD_WEIGHT = 0.1
 
 
 @_validate.strict_keywords
@@ -44,12 +49,18 @@ class FederatedTraining(abc.ABC):
       second_moment, adaptivity: of "adam" and "yogi".
       noise_schedule: blocks (rounds, noise relative to the other blocks) in place of equal noise; their rounds sum to
         ``rounds``. Much noise early and little late helps where late updates are small.
+      cohort_schedule: blocks (rounds, goal) in place of one cohort for all rounds; their rounds sum to ``rounds``. A
+        round closes at its goal, which is the divisor of its sum; with sampling, the goal is the expected number of
+        contributions that count, among those of the cohort's goal.
+      noise_multiplier: standard deviation of the noise on a sum over the bound of a contribution, to be multiplied by
+        the noise of a ``noise_schedule``. None is the least that keeps all rounds within the budget.
+      diagnostics: whether each round also releases the update scale and the variance between users, for .5 % of noise.
       divisor: of a sum; None is the expected number of contributions that count. Public and fixed.
       upload_bits: per number of a contribution, 8 to 16: it is rotated and rounded at random, and the noise is a little
         more. None for 32 bits.
 
     Raises:
-      ConfigurationError: a number is out of range.
+      ConfigurationError: a number is out of range, or a schedule has another number of rounds.
     """
 
     #: The field of a task definition that ``write`` fills.
@@ -67,6 +78,9 @@ class FederatedTraining(abc.ABC):
     second_moment: float = 0.99
     adaptivity: float = 1e-3
     noise_schedule: Sequence[Sequence[float]] | None = None
+    cohort_schedule: Sequence[Sequence[int]] | None = None
+    noise_multiplier: float | None = None
+    diagnostics: bool = False
     divisor: float | None = None
     upload_bits: int | None = None
 
@@ -84,6 +98,16 @@ class FederatedTraining(abc.ABC):
             _validate.integer(low=LEAST_WIDTH, high=LARGEST_WIDTH, upload_bits=self.upload_bits)
         if self.noise_schedule is not None:
             object.__setattr__(self, "noise_schedule", tuple(map(tuple, self.noise_schedule)))
+        if self.cohort_schedule is not None:
+            object.__setattr__(self, "cohort_schedule", tuple(map(tuple, self.cohort_schedule)))
+            if self.divisor is not None:
+                raise ConfigurationError(
+                    f"Expected no divisor={self.divisor:g} with cohort_schedule: the divisor of a round is its goal"
+                )
+        if self.noise_multiplier is not None:
+            _validate.within(low=LEAST_NOISE, high=MOST_NOISE, noise_multiplier=self.noise_multiplier)
+        if not isinstance(self.diagnostics, bool):
+            raise ConfigurationError(f"Expected diagnostics={self.diagnostics!r} to be True or False")
         self._blocks()
 
     @abc.abstractmethod
@@ -108,7 +132,10 @@ class FederatedTraining(abc.ABC):
         from odp.algorithms.release import sampling_of
         from odp.v1 import federated_pb2
 
-        cohort, sampling = definition.cohort, sampling_of(definition)
+        cohort, goals = definition.cohort, self._goals()
+        if goals is not None:
+            write_cohorts(definition, goals)
+        sampling = sampling_of(definition, 0)
         drawn = 1.0 if sampling is None else sampling.probability
         local, optimizer = self.local(), self.optimizer()
         write_label_range(definition)
@@ -124,36 +151,71 @@ class FederatedTraining(abc.ABC):
             )
         )
         written.clip = self.clip
-        written.cohort = max(1.0, drawn * cohort.goal) if self.divisor is None else self.divisor
+        if goals is not None:
+            written.cohort = max(goal for _, goal in goals)
+        else:
+            written.cohort = max(1.0, drawn * cohort.goal) if self.divisor is None else self.divisor
         written.ClearField("blocks")
         written.blocks.extend(self._resolved(definition, written))
+        if self.noise_multiplier is not None:
+            require_planned(definition, noise_multiplier=self.noise_multiplier)
 
-    def _blocks(self) -> tuple[tuple[int, float], ...]:
-        """(rounds, relative noise) of each block."""
-        given = ((self.rounds, 1.0),) if self.noise_schedule is None else self.noise_schedule
-        _validate.integer(low=1, high=MOST_BLOCKS, noise_schedule=len(given))
-        blocks = []
-        for one in given:
-            if len(one) != 2:
-                raise ConfigurationError(f"Expected noise_schedule={one!r} to be pairs (rounds, relative noise)")
-            rounds, noise = one
-            _validate.integer(low=1, high=MOST_ROUNDS, rounds=rounds)  # type: ignore[arg-type]
+    def _goals(self) -> tuple[tuple[int, int], ...] | None:
+        """(rounds, goal) of each block of a schedule of cohorts."""
+        if self.cohort_schedule is None:
+            return None
+        pairs = checked_schedule(self.cohort_schedule, name="cohort_schedule", second="goal", rounds=self.rounds)
+        for _, goal in pairs:
+            _validate.integer(low=1, high=2**31, goal=goal)  # type: ignore[arg-type]
+        return tuple((rounds, int(goal)) for rounds, goal in pairs)
+
+    def _blocks(self) -> tuple[PlannedRounds, ...]:
+        """The blocks of equal rounds."""
+        noises: tuple[tuple[int, float], ...] = ((self.rounds, 1.0),)
+        if self.noise_schedule is not None:
+            noises = checked_schedule(
+                self.noise_schedule, name="noise_schedule", second="relative noise", rounds=self.rounds
+            )
+        for _, noise in noises:
             _validate.within(low=1e-3, high=1e3, noise=noise)
-            blocks.append((int(rounds), float(noise)))
-        total = sum(rounds for rounds, _ in blocks)
-        if total != self.rounds:
-            raise ConfigurationError(f"Expected the {total} rounds of noise_schedule to be rounds={self.rounds}")
-        return tuple(blocks)
+            if self.noise_multiplier is not None:
+                relative = self.noise_multiplier * noise
+                _validate.within(low=LEAST_NOISE, high=MOST_NOISE, noise_multiplier_of_schedule=relative)
+        blocks = planned_blocks(noises, self._goals() or ((self.rounds, None),))
+        _validate.integer(low=1, high=MOST_BLOCKS, blocks_of_schedules=len(blocks))
+        return blocks
+
+    def _multipliers(self, definition: common_pb2.TaskDefinition, *, size: int, sharers: int) -> list[float]:
+        """The noise on a sum of each block, over the bound of a contribution: given, or the least within the budget."""
+        from odp.algorithms.release import sampling_of
+        from odp.crypto.secure_aggregation.parameters import graph_delta
+        from odp.privacy.accounting import mu_for_shares
+        from odp.privacy.calibration import total_mu_for
+
+        privacy, blocks = definition.privacy, self._blocks()
+        if self.noise_multiplier is not None:
+            return [self.noise_multiplier * block.noise for block in blocks]
+        weights = [block.noise**-2.0 for block in blocks for _ in range(block.rounds)]
+        total = math.fsum(weights)
+        coordinates = size * self.rounds
+        if sharers:
+            mu = mu_for_shares(
+                epsilon=privacy.epsilon, delta=privacy.delta, coordinates=coordinates,
+                graph_delta=graph_delta() * self.rounds,
+            )  # fmt: skip
+        else:
+            draws = [sampling_of(definition, round) for round in range(self.rounds)]
+            mu = total_mu_for(
+                [weight / total for weight in weights], epsilon=privacy.epsilon, delta=privacy.delta,
+                coordinates=coordinates, sampling=[draw for draw in draws if draw is not None],
+            )  # fmt: skip
+        return [block.noise * math.sqrt(total) / mu for block in blocks]
 
     def _resolved(
         self, definition: common_pb2.TaskDefinition, written: federated_pb2.FederatedTraining
     ) -> list[federated_pb2.DenseRounds]:
         from odp.aggregation.table import noise_sharers
         from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS, Grid
-        from odp.algorithms.release import sampling_of
-        from odp.crypto.secure_aggregation.parameters import graph_delta
-        from odp.privacy.accounting import mu_for_shares
-        from odp.privacy.calibration import total_mu_for
         from odp.v1 import federated_pb2
 
         privacy, cohort = definition.privacy, definition.cohort
@@ -163,37 +225,31 @@ class FederatedTraining(abc.ABC):
             )
         if self.upload_bits is not None:
             require_unmasked(cohort, upload_bits=self.upload_bits)
-        adaptive = self.clip_quantile is not None
-        size, sharers = model_of(definition).size + adaptive, noise_sharers(cohort)
-        sampling = sampling_of(definition)
-        blocks = self._blocks()
-        weights = [noise**-2.0 for rounds, noise in blocks for _ in range(rounds)]
-        total = math.fsum(weights)
-        coordinates = size * self.rounds
-        if sharers:
-            mu = mu_for_shares(
-                epsilon=privacy.epsilon, delta=privacy.delta, coordinates=coordinates,
-                graph_delta=graph_delta() * self.rounds,
-            )  # fmt: skip
-        else:
-            mu = total_mu_for(
-                [weight / total for weight in weights], epsilon=privacy.epsilon, delta=privacy.delta,
-                coordinates=coordinates, sampling=sampling,
-            )  # fmt: skip
-        most = cohort.goal if sharers else _ROOM * cohort.goal if sampling is None else sampling.population_bound
-        multipliers = [noise * math.sqrt(total) / mu for _, noise in blocks]
-        bound = joint_clip(0.0)
+        size = model_of(definition).size + (self.clip_quantile is not None) + self.diagnostics
+        sharers, blocks = noise_sharers(cohort), self._blocks()
+        multipliers = self._multipliers(definition, size=size, sharers=sharers)
+        divisors = [written.cohort if block.goal is None else float(block.goal) for block in blocks]
+        bit = spread = 0.0
         written.ClearField("adaptive_clip")
+        written.ClearField("spread")
         if self.clip_quantile is not None:
-            weight = min(1.0, max(1e-6, _BIT_SHARE * min(multipliers) / written.cohort))
+            quietest = min(noise / divisor for noise, divisor in zip(multipliers, divisors, strict=True))
+            bit = min(1.0, max(1e-6, _BIT_SHARE * quietest))
             written.adaptive_clip.CopyFrom(
-                federated_pb2.AdaptiveClip(quantile=self.clip_quantile, rate=self.clip_rate, weight=weight)
+                federated_pb2.AdaptiveClip(quantile=self.clip_quantile, rate=self.clip_rate, weight=bit)
             )
-            bound = joint_clip(weight)
-        most = min(most, MAX_CONTRIBUTIONS)
+        if self.diagnostics:
+            spread = _SPREAD_WEIGHT
+            written.spread.CopyFrom(federated_pb2.UpdateSpread(weight=spread))
+        bound = joint_clip(bit=bit, spread=spread)
         resolved = []
-        for (rounds, _), multiplier in zip(blocks, multipliers, strict=True):
-            made = federated_pb2.DenseRounds(rounds=rounds)
+        for block, multiplier in zip(blocks, multipliers, strict=True):
+            made = federated_pb2.DenseRounds(rounds=block.rounds, cohort=float(block.goal or 0))
+            goal = cohort.goal if block.goal is None else block.goal
+            most = goal if sharers else _ROOM * goal
+            if cohort.HasField("enclave_poisson"):
+                most = cohort.enclave_poisson.most_contributions
+            most = min(most, MAX_CONTRIBUTIONS)
             if self.upload_bits is None:
                 grid = Grid.chosen(
                     size=size, clip=bound, noise_std=bound * multiplier, maximum=most, sharers=sharers

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from odp.algorithms.experiment import Diagnostics, FinishedRun, Metrics, NamedData, Quality
+from odp.algorithms.federated.diagnostics import interval
 from odp.algorithms.federated.terms import Terms
 from odp.datasets.example_files import load_examples
 from odp.errors import ConfigurationError
@@ -36,12 +37,13 @@ class TaskExperiment:
       DataError: ``data`` holds no labelled examples of the task's shape.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("test accuracy", "test loss")
-
     def __init__(self, task: Task, data: NamedData, *, seed: int, held_out: int | None) -> None:
         if held_out is not None:
             raise ConfigurationError("--held-out is for implicit feedback: examples have their own tests")
         terms = Terms.of(task.definition())
+        self.columns: tuple[str, ...] = ("test accuracy", "test loss")
+        if terms.spread:
+            self.columns += ("update scale", "variance between users")
         range_ = terms.model.classes_range
         classes = None if range_ is None else int(range_[1]) + 1
         self.split = self.tested = load_examples(data.name, terms.examples, classes=classes, seed=seed)
@@ -52,8 +54,11 @@ class TaskExperiment:
         return []
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
-        """Accuracy, where labels are classes, and loss."""
-        return [_figure(metrics["test_accuracy"]), _figure(metrics["test_loss"])]
+        """Accuracy, where labels are classes, and loss; with diagnostics, those with their noise."""
+        shown = [_figure(metrics["test_accuracy"]), _figure(metrics["test_loss"])]
+        if "update_scale" in metrics:
+            shown += [interval(metrics[name], metrics[f"{name}_std"]) for name in ("update_scale", "client_variance")]
+        return shown
 
     def headline(self, metrics: Mapping[str, float]) -> str:
         """The accuracy, or the loss where labels are numbers."""

@@ -69,7 +69,8 @@ class FederatedPopulation:
             terms.model.differences(
                 start, usable, terms.local, seeds=own, round=round, users=chosen, out=found
             )  # fmt: skip
-            add_contributions(terms, upload, found, clip=clip, seeds=own, total=total)
+            trained = np.diff(usable.offsets[chosen.start : chosen.stop + 1]) > 0
+            add_contributions(terms, upload, found, clip=clip, trained=trained, seeds=own, total=total)
             if progress is not None:
                 progress(chosen.stop)
         return {RELEASE: total.astype(np.int64)}

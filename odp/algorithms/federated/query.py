@@ -6,11 +6,15 @@ release        shape      sum over users of                              sensiti
 ``update``     [size]     difference of the parameters / clip norm       1                               noise_std
 ``update``     [size+1]   the same, and with an adaptive clip norm       sqrt(1 + weight² / 4)           noise_std
                           weight / 2 or its negative
+``update``     [size+1]   the difference, and with diagnostics           sqrt(1 + weight²)               noise_std
+                          weight * its squared norm / clip norm²
 =============  =========  =============================================  ==============================  =============
+
+With both numbers, [size+2], the sensitivity is the root of 1, the former's weight² / 4 and the latter's weight².
 
 A user's contribution keeps this bound in L2, in integers on the grid, whatever its device trained on; the empty
 contribution is zero. So a sum moves by at most the sensitivity, exactly, and the clip norm is no number of the query.
-Difference and bit are one vector with one bound: their joint sensitivity is charged (rule P8).
+Difference and further numbers are one vector with one bound: their joint sensitivity is charged (rule P8).
 
 With ``upload_bits``, contributions are rotated and rounded to few bits, and so is the release. The sensitivity is then
 that of ``odp.algorithms.dense.rotated``, above the bound by what rounding adds, and the noise grows with it.

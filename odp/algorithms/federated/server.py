@@ -57,7 +57,7 @@ class FederatedServer:
         return ModelVersion(round, tuple(tables))
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
-        """The parameters moved by the optimizer's step on clip * sum / cohort: the divisor is public and fixed.
+        """The parameters moved by the optimizer's step on clip * sum / cohort: a round's divisor is public and fixed.
 
         Raises:
           StateError: ``state`` is not of this task.
@@ -68,12 +68,12 @@ class FederatedServer:
             raise ConfigurationError(f"Expected round={release.round!r} to be {round}, of {self.rounds} rounds")
         terms = self._terms
         released = terms.upload(round).values(release.tensors[RELEASE])
-        norm = terms.clip if clip is None else clip.clip
-        mean = released[: terms.model.size] * (norm / terms.cohort)
+        norm, cohort = terms.clip if clip is None else clip.clip, terms.block_of(round).cohort
+        mean = released[: terms.model.size] * (norm / cohort)
         moments, move = terms.optimizer.step(vectors[1:], mean)
         moved = np.clip(vectors[0] + move, -_LARGEST, _LARGEST)
         if clip is not None and terms.adaptive is not None:
-            clip = clip.step(float(released[-1]) / terms.adaptive.weight)
+            clip = clip.step(terms.bits_of(released, round))
         return _packed(round + 1, np.concatenate((moved[None], moments)), clip)
 
     def _unpacked(self, state: bytes) -> tuple[int, Float64Array, ClipState | None]:

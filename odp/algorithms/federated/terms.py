@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from odp import _validate
+from odp.algorithms.cohorts import check_schedule
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
 from odp.algorithms.dense.rotated import RotatedGrid
@@ -43,9 +45,12 @@ OPTIMIZERS = {
 _OPTIMIZER_OF = {number: kind for kind, number in OPTIMIZERS.items()}
 
 
-def joint_clip(weight: float) -> float:
-    """L2 bound of a contribution, in units of the clip norm, whose last number is at most ``weight`` / 2."""
-    return math.sqrt(1.0 + weight**2 / 4.0) * (1.0 + 2.0**-50) if weight else 1.0
+def joint_clip(*, bit: float, spread: float) -> float:
+    """L2 bound of a contribution, in units of the clip norm, by the weights of its further numbers; 0 for none.
+
+    That of an adaptive clip norm is at most ``bit`` / 2, that of the update spread at most ``spread``.
+    """
+    return math.sqrt(1.0 + bit**2 / 4.0 + spread**2) * (1.0 + 2.0**-50) if bit or spread else 1.0
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,16 @@ class AdaptiveClip:
 
 @dataclass(frozen=True)
 class Block:
-    """Equal rounds, and the grid of their contributions."""
+    """Equal rounds, the grid of their contributions, and the divisor of their sums."""
 
     rounds: int
     grid: Grid | RotatedGrid
+    cohort: float
 
 
 @dataclass(frozen=True)
 class Terms:
-    """An ``odp.v1.FederatedTraining``, checked."""
+    """An ``odp.v1.FederatedTraining``, checked; ``spread`` is the weight of its number, 0 for none."""
 
     model: TrainedModel
     examples: ExamplesTerms
@@ -77,6 +83,7 @@ class Terms:
     cohort: float
     blocks: tuple[Block, ...]
     adaptive: AdaptiveClip | None
+    spread: float = 0.0
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
@@ -102,7 +109,7 @@ class Terms:
             raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)
         _validate.within(low=1.0, high=1e9, cohort=given.cohort)
-        local, adaptive = LocalTraining.of(given.local), _adaptive(given)
+        local, adaptive, spread = LocalTraining.of(given.local), _adaptive(given), _spread(given)
         model.check_training(local)
         if training == "dpsgd" and (local.rate, local.epochs, local.proximal) != (1.0, 1, 0.0):
             raise ConfigurationError("Expected the work of a device in DP-SGD to be one step of rate=1 in epochs=1")
@@ -110,10 +117,13 @@ class Terms:
             raise ConfigurationError(f"Expected batch={local.batch} to hold most_examples={local.most_examples}")
         if given.HasField("stream") != (training == "dpftrl"):
             raise ConfigurationError(f"Expected a stream in DP-FTRL, and only there (got training={training!r})")
-        return cls(
-            model, examples, local, _optimizer(given.server), given.clip, given.cohort,
-            _blocks(given, definition.cohort, size=model.size, adaptive=adaptive), adaptive,
+        bit = 0.0 if adaptive is None else adaptive.weight
+        blocks = _blocks(
+            given, definition.cohort, size=model.size + (adaptive is not None) + (spread > 0.0),
+            bound=joint_clip(bit=bit, spread=spread),
         )  # fmt: skip
+        check_schedule(definition.cohort, rounds=sum(block.rounds for block in blocks))
+        return cls(model, examples, local, _optimizer(given.server), given.clip, given.cohort, blocks, adaptive, spread)
 
     @property
     def rounds(self) -> int:
@@ -122,27 +132,35 @@ class Terms:
 
     def upload(self, round: int) -> Upload:
         """How a round's contributions travel. Raises ConfigurationError where the task has no such round."""
+        return upload_of(self.block_of(round).grid, round)
+
+    def block_of(self, round: int) -> Block:
+        """The block of a round. Raises ConfigurationError where the task has no such round."""
         _validate.integer(low=0, high=self.rounds - 1, round=round)
-        first = 0
+        left = round
         for block in self.blocks:
-            if round < first + block.rounds:
-                return upload_of(block.grid, round)
-            first += block.rounds
+            if left < block.rounds:
+                return block
+            left -= block.rounds
         raise ConfigurationError("unreachable: the blocks are shorter than their sum")
 
-    def contributions(self, moved: Float32Array, clip: float) -> Float64Array:
+    def contributions(self, moved: Float32Array, clip: float, *, trained: npt.NDArray[np.bool_]) -> Float64Array:
         """What users send of differences [users, size], before it is rounded: [users, numbers of the grid].
 
-        A difference of zero is the empty contribution: its user counts in no quantile.
+        ``trained`` bool [users] are those with a usable example; others send zeros, and count in no quantile. A user
+        who trained and moved by nothing has a norm within the clip norm, so its number follows from no rounding.
         """
         values = moved.astype(np.float64)
         lengths = np.sqrt(row_squares(values))
         values *= (1.0 / np.maximum(lengths, clip))[:, None]
-        if self.adaptive is None:
-            return values
-        half = self.adaptive.weight / 2.0
-        bits = np.where(lengths > 0.0, np.where(lengths <= clip, half, -half), 0.0)
-        return np.column_stack((values, bits))
+        columns = [values]
+        if self.adaptive is not None:
+            half = self.adaptive.weight / 2.0
+            columns.append(np.where(trained, np.where(lengths <= clip, half, -half), 0.0)[:, None])
+        if self.spread:
+            ratios = lengths / np.maximum(lengths, clip)
+            columns.append((self.spread * (ratios * ratios))[:, None])
+        return values if len(columns) == 1 else np.concatenate(columns, axis=1)
 
     def clip_of(self, dense: Mapping[str, Float32Array]) -> float:
         """The clip norm of the round whose model has these tables.
@@ -169,6 +187,13 @@ class Terms:
             start=self.clip, cohort=self.cohort, bit_std=self.blocks[0].grid.noise_std / self.adaptive.weight,
             quantile=self.adaptive.quantile, rate=self.adaptive.rate,
         )  # fmt: skip
+
+    def bits_of(self, released: Float64Array, round: int) -> float:
+        """The noisy sum of centred bits in a release, as if the round had the cohort of ``clip_terms``."""
+        if self.adaptive is None:
+            raise ConfigurationError("Expected an adaptive clip norm")
+        scale = self.cohort / self.block_of(round).cohort
+        return float(released[self.model.size]) / self.adaptive.weight * scale
 
     def parameters(self, table: Float32Array) -> Float32Array:
         """The published parameters as one vector, float32 [size].
@@ -200,16 +225,17 @@ def _adaptive(given: federated_pb2.FederatedTraining) -> AdaptiveClip | None:
     return AdaptiveClip(terms.quantile, terms.rate, terms.weight)
 
 
+def _spread(given: federated_pb2.FederatedTraining) -> float:
+    if not given.HasField("spread"):
+        return 0.0
+    _validate.within(low=1e-6, high=1.0, spread_weight=given.spread.weight)
+    return given.spread.weight
+
+
 def _blocks(
-    training: federated_pb2.FederatedTraining,
-    cohort: common_pb2.CohortTerms,
-    *,
-    size: int,
-    adaptive: AdaptiveClip | None,
+    training: federated_pb2.FederatedTraining, cohort: common_pb2.CohortTerms, *, size: int, bound: float
 ) -> tuple[Block, ...]:
     given = training.blocks
-    bound = joint_clip(0.0 if adaptive is None else adaptive.weight)
-    numbers = size if adaptive is None else size + 1
     _validate.integer(low=1, high=MOST_BLOCKS, blocks=len(given))
     blocks = []
     for one in given:
@@ -218,10 +244,14 @@ def _blocks(
             raise ConfigurationError("Expected every block of rounds to be either dense or rotated")
         grid: Grid | RotatedGrid
         if one.HasField("rotated"):
-            grid = RotatedGrid.of(one.rotated, cohort, size=numbers)
+            grid = RotatedGrid.of(one.rotated, cohort, size=size)
         else:
-            grid = Grid.of(one.dense, cohort, size=numbers)
+            grid = Grid.of(one.dense, cohort, size=size)
         _validate.within(low=bound, high=bound, dense_clip=grid.clip)
-        blocks.append(Block(one.rounds, grid))
+        if bool(one.cohort) != bool(cohort.schedule):
+            raise ConfigurationError("Expected blocks of rounds to have a cohort with a schedule of cohorts, only")
+        divisor = one.cohort or training.cohort
+        _validate.within(low=1.0, high=1e9, cohort_of_block=divisor)
+        blocks.append(Block(one.rounds, grid, divisor))
     _validate.integer(low=1, high=MOST_ROUNDS, rounds=sum(block.rounds for block in blocks))
     return tuple(blocks)

@@ -117,7 +117,7 @@ class ImplicitDPAM:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
         from odp.algorithms.release import sampling_of
 
-        resolved = self.resolve(definition.model, definition.privacy, sampling_of(definition))
+        resolved = self.resolve(definition.model, definition.privacy, sampling_of(definition, 0))
         definition.dpam.CopyFrom(resolved)
 
     def resolve(

@@ -50,15 +50,20 @@ def to_tff(task: Task, *, noise: bool = True) -> Any:
       noise: whether to add noise of the task's size.
 
     Raises:
-      ConfigurationError: the task trains another model, or its clip norm or its noise changes from round to round.
+      ConfigurationError: the task trains another model, has diagnostics, or its clip norm, its cohort or its noise
+        changes from round to round.
     """
     terms = _terms(task)
     if terms.adaptive is not None:
         raise ConfigurationError("Expected clip_quantile=None: a process of TensorFlow Federated has one clip norm")
+    if terms.spread:
+        raise ConfigurationError("Expected no diagnostics: a process of TensorFlow Federated releases updates alone")
+    if len({block.cohort for block in terms.blocks}) > 1:
+        raise ConfigurationError("Expected no cohort_schedule: a process of TensorFlow Federated has one denominator")
     if noise and len(terms.blocks) > 1:
         raise ConfigurationError("Expected no noise_schedule: a process of TensorFlow Federated has equal noise")
     deviation = terms.blocks[0].grid.noise_std * terms.clip if noise else 0.0
-    query = tfp.NormalizedQuery(tfp.GaussianSumQuery(terms.clip, deviation), denominator=terms.cohort)
+    query = tfp.NormalizedQuery(tfp.GaussianSumQuery(terms.clip, deviation), denominator=terms.blocks[0].cohort)
     return tff.learning.algorithms.build_unweighted_fed_avg(
         glm_model(_shape(terms)),
         client_optimizer_fn=_Client(terms.local.rate, terms.local.proximal),

@@ -163,7 +163,7 @@ def test_all_rounds_cost_the_budget_and_no_more(cohort: Cohort) -> None:
     training = DPFedAvg(rounds=5, noise_schedule=[(3, 2.0), (2, 1.0)])
     definition = definition_of(training, cohort=cohort)
     check_definition(definition)
-    algorithm, sampling = algorithm_for(definition), sampling_of(definition)
+    algorithm, sampling = algorithm_for(definition), sampling_of(definition, 0)
     events = [event for round in range(5) for event in round_charges(algorithm.query(round), sampling)]
     assert 3.98 < epsilon(events, delta=1e-5) <= 4.0
     planned = algorithm.planned_releases()

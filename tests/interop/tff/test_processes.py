@@ -147,6 +147,8 @@ def test_the_process_is_one_of_tensorflow_federated() -> None:
     [
         (odp.DPFedAvg(rounds=2, clip_quantile=0.5), "clip_quantile"),
         (odp.DPFedAvg(rounds=2, noise_schedule=[(1, 2.0), (1, 1.0)]), "noise_schedule"),
+        (odp.DPFedAvg(rounds=2, diagnostics=True), "diagnostics"),
+        (odp.DPFedAvg(rounds=2, cohort_schedule=[(1, 2), (1, 3)]), "cohort_schedule"),
     ],
 )
 def test_what_a_process_cannot_do_is_refused_by_name(training: odp.DPFedAvg, message: str) -> None:

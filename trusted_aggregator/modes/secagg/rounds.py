@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from odp.algorithms.cohorts import goal_of
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
@@ -267,13 +268,14 @@ class SecAggRounds:
         if not isinstance(query, DenseQuery):
             raise ConfigurationError("Expected dense contributions for aggregation='secagg+'")
         cohort = opened.definition.cohort
+        goal = goal_of(cohort, key[1])
         configuration = Configuration.open(
             secagg_config(
                 opened.definition, query=query, task_sha256=key[0], round=key[1],
                 model_sha256=opened.order.model_sha256, attempt=opened.attempt,
             )
         )  # fmt: skip
-        needed = session_bytes(configuration, min(cohort.goal, configuration.ring.maximum))
+        needed = session_bytes(configuration, min(goal, configuration.ring.maximum))
         if needed > self._limits.session_memory:
             self._fail(key, opened, _too_large(key[1], needed, self._limits.session_memory))
             return None
@@ -283,7 +285,7 @@ class SecAggRounds:
             self._log.warning("secagg_roster_missing", task=short(key[0]), roster=named.hex())
         self._log.event("secagg_gathers", task=short(key[0]), round=key[1], attempt=opened.attempt)
         return LiveSession(
-            configuration, goal=cohort.goal, patience=float(cohort.round_seconds), pace=self._pace, clock=self._clock,
+            configuration, goal=goal, patience=float(cohort.round_seconds), pace=self._pace, clock=self._clock,
             roster=roster, limits=self._limits, memory=self._memory,
         )  # fmt: skip
 
