@@ -186,7 +186,7 @@ def squares(row: Any, scale: float, first: float, second: float, lanes: Any) -> 
     whole = size // LANES * LANES
     lanes[:] = 0.0
     if whole:
-        _square_lanes(row, whole // LANES, scale, lanes)
+        _square_lanes(row, whole // LANES, scale, lanes)  # type: ignore[call-arg]  # numba passes the context
     for place in range(whole, size):
         value = np.float64(row[place]) * scale
         lanes[place - whole] += value * value
@@ -212,7 +212,7 @@ def round_row(row: Any, scale: float, factor: float, stream: Any, hashes: Any, o
     whole = size // _WIDTH * _WIDTH
     lanes[:] = 0.0
     if whole:
-        _round_steps(row, whole // _WIDTH, scale, factor, stream, hashes, out, lanes)
+        _round_steps(row, whole // _WIDTH, scale, factor, stream, hashes, out, lanes)  # type: ignore[call-arg]
     total = lanes[:_WIDTH].sum()
     for place in range(whole, size):
         rounded = round_number(np.float64(row[place]) * scale * factor, stream, hashes[place])
@@ -233,6 +233,6 @@ def add_row(values: Any, factor: float, total: Any) -> None:
     size = len(values)
     whole = size // _WIDTH * _WIDTH
     if whole:
-        _add_steps(values, whole // _WIDTH, factor, total)
+        _add_steps(values, whole // _WIDTH, factor, total)  # type: ignore[call-arg]
     for place in range(whole, size):
         total[place] += np.trunc(np.float64(values[place]) * factor)
