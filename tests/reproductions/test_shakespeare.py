@@ -21,12 +21,12 @@ SPEAKERS = 24
 
 
 def text_of(folder: Path) -> Path:
-    """Plays in which two letters take turns, but for some at random."""
+    """Plays in which three letters take turns, but for some at random."""
     generator = np.random.default_rng(1)
     blocks = []
     for speech in range(4 * SPEAKERS):
-        letters = np.where(np.arange(60) % 2 == 0, "a", "b")
-        letters = np.where(generator.random(60) < 0.1, "c", letters)
+        letters = np.array(["a", "b", "c"])[np.arange(60) % 3]
+        letters = np.where(generator.random(60) < 0.1, "d", letters)
         blocks.append(f"SPEAKER {speech % SPEAKERS}:\n{''.join(letters)}\n")
     path = folder / "input.txt"
     path.write_text("\n".join(blocks))
