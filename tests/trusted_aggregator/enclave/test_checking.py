@@ -75,5 +75,5 @@ def test_a_task_that_an_enclave_of_this_policy_cannot_run_is_refused(make_world)
     definition = open_task(world.task)
     definition.model.items = 2**22
     definition.dpam.slices_per_device = 4
-    with pytest.raises(ConfigurationError, match="would have"):
+    with pytest.raises(ConfigurationError, match="releases of at most"):
         world.core.check_task(sign_task(definition, world.developer))
