@@ -10,7 +10,7 @@ import pytest
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import LARGEST_RELEASE_BYTES, round_charges, sampling_of
+from odp.algorithms.release import round_charges, sampling_of
 from odp.algorithms.seam import LocalRows, NoisyTensors, SampledQuery
 from odp.crypto.signing import SigningKey
 from odp.datasets.examples import UsersExamples
@@ -181,9 +181,24 @@ def test_a_task_of_many_rounds_holds_no_vector_for_each(upload_bits: int | None)
     assert held < 8 * LONG.size
 
 
-def test_devices_refuse_a_model_whose_release_is_longer_than_one_message() -> None:
-    large = Glm("multinomial", 99, LARGEST_RELEASE_BYTES // 8 // 100 + 1)
-    definition = definition_of(DPFedAvg(rounds=1, upload_bits=8), model=large)
-    algorithm_for(definition).check()
-    with pytest.raises(ConfigurationError, match=r"a release is one message.*odp.simulate"):
-        check_definition(definition)
+@pytest.mark.parametrize(
+    ("bits", "mode", "most", "why"),
+    [
+        (8, "enclave", 2**25, "releases of at most 268,435,456 bytes"),
+        (16, "enclave", 2**24, "contributions of at most 33,554,432 bytes, got .*; take a lower upload_bits"),
+        (None, "enclave", 2**23, "contributions of at most 33,554,432 bytes, got .*; take a lower upload_bits"),
+        (None, "masked", 2**23, "contributions of at most 33,554,432 bytes, got .*; take a smaller model"),
+        (None, "secagg+", 31 * 2**17, r"aggregation='secagg\+' takes its sum in one message"),
+    ],
+)
+def test_devices_take_a_model_up_to_what_can_travel_and_refuse_more_by_name(
+    bits: int | None, mode: str, most: int, why: str
+) -> None:
+    def check(rows: int) -> None:
+        cohort = Cohort(minimum=20, goal=24, aggregation=mode)
+        model = Glm("multinomial", rows - 1, 2**10)
+        check_definition(definition_of(DPFedAvg(rounds=1, upload_bits=bits), model=model, cohort=cohort))
+
+    check(most // 2**10)
+    with pytest.raises(ConfigurationError, match=f"{why}.*odp.simulate"):
+        check(most // 2**10 + 1)
