@@ -308,6 +308,10 @@ CHANGES = {
              SealedRecord("noise/x", b"3")]
         ),
     ),
+    "write_pieces": (
+        lambda storage: storage.apply([SealedRecord("noise/p", b"of pieces")]),
+        lambda storage: storage.write_pieces(b"of pieces", [b"first", b"second"]),
+    ),
     "keep_charter": (_recorded, lambda storage: storage.keep_charter("a", 0, b"charter")),
     "note_work": (lambda storage: storage.note_work(TASK, 1.0), lambda storage: storage.note_work(TASK, 2.0)),
     "forget_work": (lambda storage: storage.note_work(TASK, 1.0), lambda storage: storage.forget_work(TASK)),
@@ -320,6 +324,7 @@ def _content(storage):
     """All that can be read of what these tests store."""
     rounds, names = list(itertools.product((TASK, OTHER), range(3))), storage.keys()
     return {
+        "pieces": list(storage.pieces(b"of pieces")),
         "contributions": {key: list(storage.contributions(*key)) for key in rounds},
         "masked": {key: list(storage.masked(*key, digests(*VECTORS))) for key in rounds},
         "records": {key: storage.record(key) for key in names},
@@ -342,7 +347,9 @@ def _places(tmp_path):
 
 
 def test_every_change_is_among_those_that_are_tested():
-    reads = {"contributions", "masked", "records", "ledger_lines", "keys", "record", "holds", "charters", "idle"}
+    reads = {
+        "contributions", "masked", "records", "ledger_lines", "keys", "record", "pieces", "holds", "charters", "idle",
+    }  # fmt: skip
     methods = {name for name in vars(Storage) if not name.startswith("_")}
     without_content = {"close", "wait_for", "set_stored", "finish_erasing"}
     assert methods - reads - without_content == {name.split()[0] for name in CHANGES}
