@@ -11,12 +11,10 @@ import pytest
 from e2e.test_federated import DATA, DEVICES, MODEL, people
 from e2e.world import World
 
-import device_runtime
 import odp
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings
-from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.evaluation.noise import NoNoise
@@ -113,34 +111,3 @@ def test_a_stream_or_sessions_beyond_one_message_are_refused_by_name_when_they_a
         )  # fmt: skip
         with pytest.raises((odp.ConfigurationError, ServiceError), match=why):
             world.connection.submit(task)
-
-
-@pytest.mark.slow
-def test_devices_train_a_model_of_five_million_parameters(tmp_path: Path, stack: contextlib.ExitStack) -> None:
-    """With noise off, the loss on the examples falls; the values have 40 MB, and an upload has 5."""
-    model, devices = odp.Glm("multinomial", features=4_999, classes=1_000), 3
-    data = odp.Examples({"x": odp.Tensor((model.features,), -1.0, 1.0)}, label="kind")
-    generator = np.random.default_rng(3)
-    users = odp.UsersExamples(
-        generator.uniform(-1, 1, (6, model.features)).astype(np.float32),
-        generator.integers(0, model.classes, 6).astype(np.float32),
-        np.arange(6), np.arange(0, 7, 2),
-    )  # fmt: skip
-    policy = EnclavePolicy(role="aggregator", minimum_cohort=devices)
-    world = World(tmp_path, noise=NoNoise(), policy=policy).start(stack)
-    task = odp.Task(
-        name="large", population="films", model=model, data=data, privacy=odp.UserLevelDP(epsilon=8, delta=1e-5),
-        training=odp.DPFedAvg(rounds=1, rate=0.5, clip=1.0, upload_bits=8),
-        cohort=odp.Cohort(minimum=devices, goal=devices, round_seconds=600),
-    )  # fmt: skip
-    handle = world.connection.submit(task)
-    running = world.devices(examples=odp.ExampleColumns.of(users, data), limits=device_runtime.Limits(min_cohort=3))
-    status = world.finish(handle, running)
-    release = common_pb2.Release.FromString(status.rounds[0].release.release)
-    assert (release.contributions, release.values_bytes) == (devices, 8 * model.size)
-    trained = handle.model().dense[PARAMETERS][:, 0]
-    labels = users.targets
-    losses = [
-        float(np.mean(model.losses(vector, users.features, labels))) for vector in (np.zeros_like(trained), trained)
-    ]
-    assert losses[1] < losses[0] == pytest.approx(np.log(model.classes))
