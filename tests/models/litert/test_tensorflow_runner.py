@@ -75,13 +75,6 @@ def test_no_examples_and_divergence_give_zeros_and_wrong_batches_are_refused(mod
             runner.difference(start, [_IMAGES[:9]], _CLASSES[:9], [rows], rate=0.1)
 
 
-def test_its_graph_is_made_once(model: odp.KerasModel) -> None:
-    runner, start = _runner(model), model.public_matrix[:, 0].copy()
-    for rate in (0.1, 0.2):
-        runner.difference(start, [_IMAGES[:_EACH]], _CLASSES[:_EACH], _BATCHES, rate=rate)
-    assert runner._step.experimental_get_tracing_count() == 1
-
-
 def _run(model: odp.KerasModel, rounds: int = 2) -> odp.RunResult:
     people = odp.ExamplesSplit(
         train=odp.UsersExamples.of_users(
