@@ -46,6 +46,7 @@ from odp.v1 import aggregator_pb2, distributor_pb2
 
 _POPULATION = "benchmark"
 _EACH, _EPOCHS, _RATE = 600, 5, 0.05
+_DATA = Examples({"image": Tensor((FEATURES,), 0.0, 1.0)}, label="kind")
 _TABLE = 4000  # examples that devices draw theirs from
 _EPSILON, _DELTA = 8.0, 1e-6
 _SECONDS = 60.0
@@ -68,9 +69,9 @@ def figures(quick: bool) -> list[Figure]:
     devices, rounds = (20, 2) if quick else (200, 2)
     task = _task(devices, rounds)
     users = _users(devices)
-    training = _training(task, users, most=20)
-    transport = _transport(task.model.size * 4, calls=devices * rounds)
-    spent = _platform(task, users)
+    training = _training(users, most=20)
+    transport = _transport(4 * StoredNetwork().size, calls=devices * rounds)
+    spent = _platform(task, users, rounds)
     each = {name: 1000.0 * seconds / spent.uploads for name, seconds in spent.seconds.items()}
     whole, least = sum(each.values()), 1000.0 * (training + transport)
     limit, goal = Limit("bare LiteRT and bare gRPC", least), None if quick else "<= 1.5"
@@ -87,11 +88,15 @@ def _task(devices: int, rounds: int) -> Task:
     return Task(
         name=_POPULATION,
         model=StoredNetwork(),
-        data=Examples({"image": Tensor((FEATURES,), 0.0, 1.0)}, label="kind"),
+        data=_DATA,
         privacy=UserLevelDP(epsilon=_EPSILON, delta=_DELTA),
-        training=DPFedAvg(rounds=rounds, epochs=_EPOCHS, batch=BATCH, rate=_RATE, clip=0.5),
+        training=_training_of(rounds),
         cohort=Cohort(minimum=devices, goal=devices, round_seconds=3600),
     )
+
+
+def _training_of(rounds: int) -> DPFedAvg:
+    return DPFedAvg(rounds=rounds, epochs=_EPOCHS, batch=BATCH, rate=_RATE, clip=0.5)
 
 
 def _users(devices: int) -> UsersExamples:
@@ -104,11 +109,11 @@ def _users(devices: int) -> UsersExamples:
     )
 
 
-def _training(task: Task, users: UsersExamples, *, most: int) -> float:
+def _training(users: UsersExamples, *, most: int) -> float:
     """Processor seconds of one device's training by LiteRT in this process, the mean of at most ``most`` devices."""
     from odp.models.litert.runner import Runner
 
-    model, local = StoredNetwork(), DPFedAvg(rounds=1, epochs=_EPOCHS, batch=BATCH, rate=_RATE, clip=0.5).local()
+    model, local = StoredNetwork(), _training_of(1).local()
     runner, start = Runner(model.program), model.public_matrix[:, 0].copy()
     devices, spent = min(most, users.n_users), 0.0
     for user in range(devices):
@@ -126,7 +131,7 @@ def _transport(size: int, *, calls: int) -> float:
     """Processor seconds of one download and one upload of ``size`` bytes over bare gRPC, client and server."""
     with tempfile.TemporaryDirectory(prefix="odp-benchmark-") as root:
         down = _bare(Path(root) / "download", ["download", "4", str(size)], _download, calls)
-        request = aggregator_pb2.SubmitRequest(sealed_contribution=bytes(size + _SEALED_BYTES)).SerializeToString()
+        request = aggregator_pb2.SubmitRequest(sealed_contribution=bytes(size + _SEALED_BYTES))
         up = _bare(Path(root) / "submit", ["sync", "4"], lambda channel: _submit(channel, request), calls)
     return down + up
 
@@ -141,10 +146,12 @@ def _download(channel: grpc.Channel) -> None:
         pass
 
 
-def _submit(channel: grpc.Channel, request: bytes) -> None:
-    channel.unary_unary(METHOD, response_deserializer=aggregator_pb2.SubmitResponse.FromString)(
-        request, timeout=_SECONDS
-    )
+def _submit(channel: grpc.Channel, request: aggregator_pb2.SubmitRequest) -> None:
+    channel.unary_unary(
+        METHOD,
+        request_serializer=aggregator_pb2.SubmitRequest.SerializeToString,
+        response_deserializer=aggregator_pb2.SubmitResponse.FromString,
+    )(request, timeout=_SECONDS)
 
 
 def _bare(folder: Path, arguments: list[str], call: Any, calls: int) -> float:
@@ -170,16 +177,16 @@ def _bare(folder: Path, arguments: list[str], call: Any, calls: int) -> float:
         process.communicate()
 
 
-def _platform(task: Task, users: UsersExamples) -> _Spent:
+def _platform(task: Task, users: UsersExamples, rounds: int) -> _Spent:
     """Runs the task over the whole platform, and stops every program, whatever happens."""
     devices = users.n_users
-    progress(f"{devices} devices, {task.training.rounds} rounds of a network")
+    progress(f"{devices} devices, {rounds} rounds of a network")
     policy = EnclavePolicy(role="aggregator", minimum_cohort=devices)
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(signals())
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-benchmark-")))
         file = root / "examples.npz"
-        ExampleColumns.of(users, task.data).save(file)
+        ExampleColumns.of(users, _DATA).save(file)
         services = stack.enter_context(Services(root, policy=policy))
         connection = stack.enter_context(connect(services.server_address, state=root))
         # Before the devices: a population without a task is told to come back much later.
@@ -192,8 +199,8 @@ def _platform(task: Task, users: UsersExamples) -> _Spent:
         status = wait_for_end(handle, services, host, stop)
         spent = {name: _used_below(pid) - before[name] for name, pid in pids.items()}
     uploads = sum(entry.contributions for entry in status.rounds)
-    if uploads != devices * task.training.rounds:
-        raise ServiceError(f"{uploads} contributions came of {devices * task.training.rounds}")
+    if uploads != devices * rounds:
+        raise ServiceError(f"{uploads} contributions came of {devices * rounds}")
     return _Spent(spent, uploads)
 
 

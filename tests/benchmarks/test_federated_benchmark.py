@@ -24,7 +24,7 @@ def test_the_stored_program_is_the_network_that_its_name_says() -> None:
 
 def test_a_device_of_the_benchmark_trains() -> None:
     users = federated_devices._users(2)
-    assert federated_devices._training(federated_devices._task(20, 1), users, most=1) > 0
+    assert federated_devices._training(users, most=1) > 0
 
 
 @pytest.mark.processes
