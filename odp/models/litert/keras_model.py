@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _PARAMETERS = "parameters"
 #: What a simulation trains with.
 ENGINES = ("auto", "litert", "tensorflow")
-# Multiplications of an example from which TensorFlow trains faster than LiteRT.
-_MANY = 2**23
+# Multiplications of an example from which TensorFlow trains in less than about half of the time of LiteRT.
+_MANY = 2**21
 
 
 @_validate.strict_keywords
@@ -43,7 +43,7 @@ class KerasModel:
       batch: most examples per step, at least the ``batch`` of the training; devices compute this many in every step.
       proximal: whether devices may train with a proximal term, which takes another copy of the weights.
       engine: what ``odp.simulate`` trains with: ``"litert"`` as devices do, ``"tensorflow"``, or ``"auto"`` for
-        TensorFlow where an example takes at least 2^23 multiplications. Their numbers differ by rounding.
+        TensorFlow where an example takes at least 2^21 multiplications. Their numbers differ by rounding.
       program: what the model was compiled into.
 
     Raises:
