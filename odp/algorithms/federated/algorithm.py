@@ -85,29 +85,28 @@ class FederatedAlgorithm(Diagnosed):
     @property
     def figure_names(self) -> tuple[str, ...]:
         """As ``odp.algorithms.capabilities.Diagnosed``."""
-        from odp.algorithms.federated import diagnostics
+        from odp.algorithms.federated.diagnostics import figure_names
 
-        return diagnostics.figure_names(self.terms())
+        return figure_names(self.terms())
 
     def figures(self, broadcast: ModelVersion, released: NoisyTensors, *, noisy: bool) -> dict[str, float]:
         """As ``odp.algorithms.capabilities.Diagnosed``; none where the task releases none."""
-        from odp.algorithms.federated import diagnostics
+        from odp.algorithms.federated.diagnostics import figures_of, plain
 
         terms = self.terms()
         if not terms.spread:
             return {}
-        found = diagnostics.figures_of(terms, released, clip=terms.clip_of(broadcast.dense), noisy=noisy)
-        return diagnostics.plain(found)
+        return plain(figures_of(terms, released, clip=terms.clip_of(broadcast.dense), noisy=noisy))
 
     def diagnosed(self, releases: Sequence[NoisyTensors], *, epsilon: float) -> Answers:
         """As ``odp.algorithms.capabilities.Diagnosed``."""
-        from odp.algorithms.federated import diagnostics
+        from odp.algorithms.federated.diagnostics import diagnosed
 
         terms = self.terms()
         if not terms.spread:
             raise ConfigurationError(
                 f"task {self.definition.name!r} trains a model; it has results to show with diagnostics=True alone"
             )
-        return diagnostics.diagnosed(
+        return diagnosed(
             terms, releases, task=self.definition.name, epsilon=epsilon, delta=self.definition.privacy.delta
         )
