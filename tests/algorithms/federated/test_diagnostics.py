@@ -17,6 +17,8 @@ from odp.algorithms.seam import LocalRows, NoisyTensors
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 from odp.signed.task import check_definition
+from odp.simulation.record import plain, run_record
+from odp.simulation.report import render_html
 from odp.wire.model import Slices
 
 FEATURES, CLASSES, USERS = 6, 3, 300
@@ -223,3 +225,20 @@ def test_a_developer_reads_them_from_the_releases_of_all_rounds() -> None:
     assert plain_algorithm.figure_names == ()
     with pytest.raises(ConfigurationError, match="diagnostics=True alone"):
         plain_algorithm.diagnosed(releases, epsilon=1.0)
+
+
+def test_a_report_has_a_table_of_them() -> None:
+    users = people()
+    split = odp.ExamplesSplit(train=users, test=users)
+    for diagnostics in (True, False):
+        task = task_of(diagnostics=diagnostics)
+        run = odp.simulate(task, split, seed=4)
+        final = {"test_examples": {"accuracy": 0.5}}
+        record = run_record(
+            kind="simulation", task=task, split=split, rounds=[one.to_json() for one in run.rounds],
+            charges=run.charges, metrics=final, seed=4,
+        )  # fmt: skip
+        page = render_html(plain(record))
+        assert ("Size and variance of updates" in page) is diagnostics
+        if diagnostics:
+            assert f"{run.rounds[2].metrics['client_variance']:.3g} ±" in page
