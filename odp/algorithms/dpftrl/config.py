@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
 from odp.aggregation.table import mode_of
-from odp.algorithms.dpftrl.stream import MOST_BANDS, MOST_TREE_ROUNDS, fits_ring, growth, terms_of
+from odp.algorithms.dpftrl.stream import MOST_BANDS, MOST_TREE_ROUNDS, fits_ring, growth, require_state, terms_of
 from odp.algorithms.federated.config import FederatedTraining
 from odp.errors import ConfigurationError
 from odp.models.local_training import LocalTraining
@@ -151,6 +151,7 @@ class DPFTRL(FederatedTraining):
         """The finest coefficients and grid whose encoded sums fit, 32 bits where sums wrap around."""
         for bits in _BITS if wraps and self.mechanism == BANDED else _BITS[:1]:
             matrix = self.matrix(bits)
+            require_state(matrix, model_of(definition).size)
             if wraps:
                 growth(matrix)  # refuses what masks cannot go with
             found = self._grid(definition, matrix, wraps=wraps)

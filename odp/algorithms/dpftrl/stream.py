@@ -32,6 +32,9 @@ MOST_BANDS = 512
 #: Rounds of a tree: its sensitivity takes a device too long to compute for more.
 MOST_TREE_ROUNDS = 2048
 
+#: Bytes of past sums that the aggregator's enclave keeps of one stream, and seals after each round.
+MOST_STATE_BYTES = 2**29
+
 _RING = 2**31
 _NOISE_DEVIATIONS = 14.0
 
@@ -78,6 +81,7 @@ def stream_of(definition: common_pb2.TaskDefinition, terms: Terms) -> StreamOfTa
 def _stream(data: bytes, rounds: int, grid: Grid) -> StreamOfTask:
     given = federated_pb2.StreamTerms.FromString(data)
     matrix = _matrix(given, rounds)
+    require_state(matrix, grid.size)
     allowed = Participation(rounds=rounds, most=given.most, separation=given.separation)
     stream = Stream(
         matrix=matrix, allowed=allowed, size=grid.size, clip=grid.clip, step=grid.step, noise_std=grid.noise_std
@@ -118,6 +122,21 @@ def terms_of(matrix: EncoderMatrix, allowed: Participation) -> federated_pb2.Str
     else:
         raise ConfigurationError(f"Expected a matrix that a task definition can name, got {matrix!r}")
     return written
+
+
+def require_state(matrix: EncoderMatrix, size: int) -> None:
+    """Raises ConfigurationError where past sums of ``size`` numbers take more than ``MOST_STATE_BYTES``."""
+    if isinstance(matrix, BandedMatrix):
+        vectors, remedy = matrix.bands - 1, "fewer bands"
+    elif isinstance(matrix, BufferedMatrix):
+        vectors, remedy = len(matrix.scales), "fewer buffers"
+    else:
+        vectors, remedy = matrix.rounds.bit_length(), "fewer rounds"
+    if 8 * vectors * size > MOST_STATE_BYTES:
+        raise ConfigurationError(
+            f"Expected past sums of a stream to take at most {MOST_STATE_BYTES} bytes (got {8 * vectors * size}: "
+            f"{vectors} vectors of {size} numbers): take {remedy}, or a smaller model"
+        )
 
 
 def growth(matrix: EncoderMatrix) -> int:

@@ -13,7 +13,8 @@ not rising
 banded, separation    exact                    columns of a pattern have no row in common: their norms add up
 >= bands
 binary tree           exact up to 8 rounds     dynamic programming over blocks (counts, first and last round)
-                      per user; then a bound   the last line of this table; 1 to 3 % above in the cases compared
+                      per user, where that
+                      is quick; then a bound   the last line of this table; 1 to 3 % above in the cases compared
 any, entries >= 0     upper bound              each round of a pattern with its own worst companions
 ====================  =======================  ============================================================
 
@@ -23,6 +24,7 @@ Kairouz et al. 2021 (trees).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -31,14 +33,16 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.matrix.participation import Participation
 
 _EXACT = 2**53
 _MOST_EXACT = 8  # rounds per user: with more, the blocks of a tree have too many different squares
-_MOST_DENSE = 4096
+# Numbers that either way may touch: about two seconds. A party computes this for whatever a stranger's task asks.
+_MOST_WORK = 2**30
+_MOST_BOUND_WORK = 2**27
+_OPERATION = 4096  # numbers that numpy touches in the time of starting one operation
 _NEVER = np.int64(2**40)
 
 
@@ -138,16 +142,43 @@ def of_tree(allowed: Participation) -> int:
     Of two sibling blocks, only the left one is a node. A user with c rounds below a node moves it by c.
 
     Raises:
-        ConfigurationError: more than 8 rounds per user and more than 4,096 rounds: too many for either way.
+        ConfigurationError: so many rounds, and of one user, that either way takes more than some seconds.
     """
-    if allowed.largest > _MOST_EXACT:
-        _validate.integer(low=1, high=_MOST_DENSE, rounds=allowed.rounds)
-        return upper_bound(tree_matrix(allowed.rounds), allowed)
+    if allowed.largest <= _MOST_EXACT:
+        with contextlib.suppress(_TooMuch):
+            return _of_tree(allowed, _Work())
+    if allowed.rounds**2 * allowed.largest > _MOST_BOUND_WORK:
+        raise ConfigurationError(
+            f"Expected rounds^2 * participations of a tree to be at most {_MOST_BOUND_WORK} (got rounds="
+            f"{allowed.rounds} and {allowed.largest} participations): take a larger separation, or banded matrices"
+        )
+    return upper_bound(tree_matrix(allowed.rounds), allowed)
+
+
+class _TooMuch(Exception):
+    """The exact way takes too long."""
+
+
+class _Work:
+    """Counts what the exact way touches: the same on every machine, so that all parties take the same way."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_WORK
+
+    def count(self, numbers: int) -> None:
+        """Counts one operation. Raises _TooMuch."""
+        self._left -= numbers + _OPERATION
+        if self._left < 0:
+            raise _TooMuch
+
+
+def _of_tree(allowed: Participation, work: _Work) -> int:
+    """Raises _TooMuch."""
     sizes = [1 << bit for bit in reversed(range(allowed.rounds.bit_length())) if allowed.rounds >> bit & 1]
-    blocks = _complete_blocks(allowed, max(sizes))
+    blocks = _complete_blocks(allowed, max(sizes), work)
     whole, start = _as_node(blocks[sizes[0]]), sizes[0]
     for size in sizes[1:]:
-        whole = _joined(whole, start, _as_node(blocks[size]), size, allowed)
+        whole = _joined(whole, start, _as_node(blocks[size]), size, allowed, work)
         start += size
     return max((square for _, square in whole), default=0)
 
@@ -160,12 +191,12 @@ def tree_matrix(rounds: int) -> Int64Array:
     return matrix
 
 
-def _complete_blocks(allowed: Participation, largest: int) -> dict[int, _Block]:
+def _complete_blocks(allowed: Participation, largest: int, work: _Work) -> dict[int, _Block]:
     """Blocks of 1, 2, 4, .. rounds, without their own node."""
     size = 1
     blocks: dict[int, _Block] = {1: {(1, 0): np.array([0, _NEVER], dtype=np.int64)}}
     while size < largest:
-        blocks[2 * size] = _joined(_as_node(blocks[size]), size, blocks[size], size, allowed)
+        blocks[2 * size] = _joined(_as_node(blocks[size]), size, blocks[size], size, allowed, work)
         size *= 2
     return blocks
 
@@ -174,7 +205,9 @@ def _as_node(block: _Block) -> _Block:
     return {(count, square + count * count): last for (count, square), last in block.items()}
 
 
-def _joined(left: _Block, left_size: int, right: _Block, right_size: int, allowed: Participation) -> _Block:
+def _joined(
+    left: _Block, left_size: int, right: _Block, right_size: int, allowed: Participation, work: _Work
+) -> _Block:
     """Two neighbouring blocks as one of ``left_size + right_size`` rounds."""
     joined: _Block = {}
     floors = np.arange(left_size + right_size + 1)
@@ -194,18 +227,20 @@ def _joined(left: _Block, left_size: int, right: _Block, right_size: int, allowe
         resumes = np.minimum(np.maximum(last + allowed.separation - left_size, 0), right_size)
         for (more, squares), last_right in right.items():
             if count + more <= allowed.largest:
+                work.count(left_size + right_size)
                 both = np.concatenate((left_size + last_right[resumes], padding))
                 offer(count + more, square + squares, both)
-    return _undominated({key: np.minimum(last, _NEVER) for key, last in joined.items()})
+    return _undominated({key: np.minimum(last, _NEVER) for key, last in joined.items()}, work)
 
 
-def _undominated(block: _Block) -> _Block:
+def _undominated(block: _Block, work: _Work) -> _Block:
     """Without the entries that another one, of as many rounds and a larger square, makes useless."""
     kept: _Block = {}
     for (count, square), last in sorted(block.items(), key=lambda item: (item[0][0], -item[0][1])):
         if last[0] >= _NEVER:
             continue
         better = [other for (rounds, _), other in kept.items() if rounds == count]
+        work.count(len(better) * (len(last) + _OPERATION))
         if not any((other <= last).all() for other in better):
             kept[count, square] = last
     return kept

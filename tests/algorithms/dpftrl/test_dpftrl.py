@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odp.algorithms.dpftrl import stream
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.dpftrl.query import StreamedQuery
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
@@ -191,3 +192,25 @@ def test_a_larger_separation_costs_less_noise() -> None:
     noise = [algorithm(min_separation=apart).query(0).releases[0].noise_std for apart in (1, 2, 4)]
     assert noise == sorted(noise, reverse=True)
     assert noise[0] > 1.5 * noise[-1]
+
+
+@pytest.mark.parametrize(
+    ("training", "vectors"),
+    [
+        ({"bands": 128, "min_separation": 128, "rounds": 200}, 127),
+        ({"mechanism": "tree", "rounds": 1024, "min_separation": 512}, 11),
+        ({"mechanism": "blt", "buffers": 8, "rounds": 16}, 8),
+    ],
+)
+def test_past_sums_beyond_the_memory_of_an_enclave_are_refused_by_every_party(
+    monkeypatch: pytest.MonkeyPatch, training: dict[str, Any], vectors: int
+) -> None:
+    size = FEATURES + 1
+    monkeypatch.setattr(stream, "MOST_STATE_BYTES", 8 * vectors * size)
+    definition = task(**training).definition()
+    monkeypatch.setattr(stream, "MOST_STATE_BYTES", 8 * vectors * size - 1)
+    with pytest.raises(ConfigurationError, match=rf"{8 * vectors * size}: {vectors} vectors of {size} numbers"):
+        task(**training)
+    stream._stream.cache_clear()
+    with pytest.raises(ConfigurationError, match="past sums of a stream"):
+        algorithm_for(definition).check()

@@ -331,3 +331,18 @@ def test_bytes_that_are_no_state_are_refused(data):
 
 def matrix_decoder(matrix: EncoderMatrix):
     return lambda state: matrix.decoder(1, state=state)
+
+
+def test_a_tree_that_takes_too_long_to_measure_has_an_upper_bound(monkeypatch):
+    """A task of a stranger chooses rounds and participations: no party computes for longer than some seconds."""
+    allowed = Participation(rounds=40, most=4, separation=3)
+    exact = TreeMatrix(40).squared_sensitivity(allowed)
+    monkeypatch.setattr(sensitivity, "_MOST_WORK", 2**16)
+    found = TreeMatrix(40).squared_sensitivity(allowed)
+    assert found == sensitivity.upper_bound(sensitivity.tree_matrix(40), allowed)
+    assert exact <= found <= exact * Fraction(11, 10)
+
+
+def test_a_tree_that_no_way_measures_in_time_is_refused():
+    with pytest.raises(ConfigurationError, match="rounds=2048 and 2048 participations"):
+        TreeMatrix(2048).sensitivity(Participation(rounds=2048, most=2048, separation=1))
