@@ -24,8 +24,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ MOST_PARAMETERS = 2**26
 MOST_BATCH = 2**12
 MOST_CLASSES = 2**16
 MOST_TENSORS, MOST_DIMENSIONS, MOST_NUMBERS = 4096, 8, 2**26
+#: Characters of a program's description, and of a name in it.
+MOST_DESCRIPTION, MOST_NAME, MOST_METRICS = 2**20, 200, 64
 DTYPES = ("float32", "int32")
 SIGNATURES = ("evaluate", "infer", "load", "save", "train")
 #: Names of the inputs of ``train`` besides the features.
@@ -82,7 +84,9 @@ class Parameter:
     local: bool = False
 
     def __post_init__(self) -> None:
+        _checked_name("parameter", self.name)
         _checked_shape(self.name, self.shape)
+        _validate.integer(low=0, high=MOST_PARAMETERS, offset=self.offset)
 
     @property
     def size(self) -> int:
@@ -108,7 +112,8 @@ class Program:
       proximal: whether ``train`` takes the factor of a proximal term.
 
     Raises:
-      ConfigurationError: a number is out of range, or parameters leave gaps or share a name.
+      ConfigurationError: a number is out of range, parameters leave gaps or share a name, or a name is no printable
+        text of at most 200 characters.
     """
 
     flatbuffer: bytes = field(repr=False)
@@ -131,6 +136,12 @@ class Program:
                 raise ConfigurationError(f"Expected 1 to {MOST_TENSORS} {name} (got {count})")
         if len({one.name for one in self.parameters}) < len(self.parameters):
             raise ConfigurationError("Expected every parameter to have a name of its own")
+        if len(self.metrics) > MOST_METRICS or len({LOSS, *self.metrics}) <= len(self.metrics):
+            raise ConfigurationError(
+                f"Expected at most {MOST_METRICS} metrics, each with a name of its own that is not {LOSS!r}"
+            )
+        for name in self.metrics:
+            _checked_name("metric", name)
         end = 0
         for one, following in zip(self.parameters, (*self.parameters[1:], None), strict=True):
             if one.offset != end:
@@ -201,22 +212,34 @@ class Program:
     @classmethod
     def from_json(cls, text: str, flatbuffer: bytes) -> Program:
         """The program that ``to_json`` describes. Raises ConfigurationError for anything else."""
+        if len(text) > MOST_DESCRIPTION:
+            raise ConfigurationError(
+                f"Expected a description of a network of at most {MOST_DESCRIPTION} characters (got {len(text)})"
+            )
         try:
-            given = json.loads(text)
-            fields: Mapping[str, Any] = {
+            given = json.loads(text, parse_constant=_refuse, object_pairs_hook=_without_doubles)
+            if set(given) != {one.name for one in fields(cls)} - {"flatbuffer"}:
+                raise ValueError
+            values: Mapping[str, Any] = {
                 **given,
                 "features": tuple(_spec(one) for one in given["features"]),
                 "target": _spec(given["target"]),
                 "prediction": _spec(given["prediction"]),
                 "parameters": tuple(
-                    Parameter(str(one["name"]), tuple(one["shape"]), int(one["offset"]), bool(one["local"]))
-                    for one in given["parameters"]
+                    Parameter(
+                        _typed(one["name"], str),
+                        tuple(_typed(one["shape"], list)),
+                        _typed(one["offset"], int),
+                        _typed(one["local"], bool),
+                    )
+                    for one in _typed(given["parameters"], list)
                 ),
-                "metrics": tuple(map(str, given["metrics"])),
+                "metrics": tuple(_typed(name, str) for name in _typed(given["metrics"], list)),
+                "proximal": _typed(given["proximal"], bool),
             }
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ConfigurationError("Expected the description of a compiled network") from None
-        return cls(flatbuffer=flatbuffer, **fields)
+        return cls(flatbuffer=flatbuffer, **values)
 
     def _batched(self, spec: TensorSpec) -> tuple[tuple[int, ...], str]:
         return (self.batch, *spec.shape), spec.dtype
@@ -229,7 +252,37 @@ def padded(rows: Array, batch: int) -> Array:
 
 
 def _spec(given: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(str(given["name"]), tuple(given["shape"]), str(given["dtype"]))
+    return TensorSpec(_typed(given["name"], str), tuple(_typed(given["shape"], list)), _typed(given["dtype"], str))
+
+
+_T = TypeVar("_T")
+
+
+def _typed(given: Any, kind: type[_T]) -> _T:
+    """``given``, of exactly this type: True is no whole number. Raises TypeError."""
+    if type(given) is not kind:
+        raise TypeError
+    return given
+
+
+def _refuse(constant: str) -> float:
+    """JSON has no NaN and no infinity."""
+    raise ValueError(constant)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object without a name that occurs twice: two readers would read two programs."""
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError
+    return dict(pairs)
+
+
+def _checked_name(what: str, name: str) -> None:
+    if not 1 <= len(name) <= MOST_NAME or not name.isprintable():
+        raise ConfigurationError(
+            f"Expected the name of a {what} to be printable text of 1 to {MOST_NAME} characters "
+            f"(got {name[:40]!r}, {len(name)} characters)"
+        )
 
 
 def _checked_shape(name: str, shape: tuple[int, ...]) -> None:
