@@ -26,6 +26,7 @@ from typing import Any
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_entry, sampling_of
+from odp.algorithms.seam import ProgramClient
 from odp.errors import PrivacyError
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
 from odp.privacy.adjacency import Adjacency
@@ -48,6 +49,8 @@ class TaskTerms:
       epsilon, delta: the guarantee over the task's whole life.
       minimum_cohort: a round with fewer contributions is not released.
       rounds: the privacy events of each round.
+      columns: of labelled examples, those that it reads, the label last.
+      runs_program: whether a program of the developer computes on them.
     """
 
     task_sha256: bytes
@@ -59,6 +62,8 @@ class TaskTerms:
     delta: float
     minimum_cohort: int
     rounds: tuple[tuple[LedgerEvent, ...], ...] = field(repr=False)
+    columns: tuple[str, ...] = ()
+    runs_program: bool = False
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
@@ -102,16 +107,21 @@ def _restated(event: Any) -> Any:
 def _terms(
     definition: common_pb2.TaskDefinition, task_sha256: bytes, charges: tuple[tuple[LedgerEvent, ...], ...]
 ) -> TaskTerms:
+    algorithm = algorithm_for(definition)
+    declared = sorted(algorithm.local_data, key=lambda table: table.table)
+    client = algorithm.client()
     return TaskTerms(
         task_sha256=task_sha256,
         name=definition.name,
         population=definition.population,
         developer=definition.developer_key,
-        tables=tuple(sorted(algorithm_for(definition).local_tables)),
+        tables=tuple(sorted(algorithm.local_tables)),
         epsilon=definition.privacy.epsilon,
         delta=definition.privacy.delta,
         minimum_cohort=definition.cohort.minimum,
         rounds=charges,
+        columns=tuple(name for table in declared if table.features for name in (*table.features, table.label)),
+        runs_program=isinstance(client, ProgramClient) and client.runs_program,
     )
 
 

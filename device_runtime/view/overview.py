@@ -252,13 +252,26 @@ def _tried(name: str, wanted: str, well: str, check: Callable[[], None], *, only
 
 
 def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> list[dict[str, Any]]:
-    """Tables that were read, by task, with the number of rounds."""
+    """Tables that were read, by task: the number of rounds, the columns, and what the task does with them."""
     rounds: dict[tuple[str, str], int] = {}
+    latest: dict[tuple[str, str], TaskTerms] = {}
     for line in ledger:
         own = terms[line.task_sha256]
         for table in own.tables:
             rounds[table, own.name] = rounds.get((table, own.name), 0) + 1
-    return [{"table": table, "task": task, "rounds": count} for (table, task), count in sorted(rounds.items())]
+            latest[table, own.name] = own
+    return [
+        {
+            "table": table,
+            "task": task,
+            "rounds": count,
+            "columns": list(latest[table, task].columns),
+            "program": latest[table, task].runs_program,
+            "epsilon": latest[table, task].epsilon,
+            "delta": latest[table, task].delta,
+        }
+        for (table, task), count in sorted(rounds.items())
+    ]
 
 
 def _contributions(

@@ -198,9 +198,17 @@ def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
 def _read(found: Mapping[str, Any]) -> str:
     rows = [
         f'<td>{_text(one["table"])}</td><td>{_text(one["task"])}</td><td class="number">{one["rounds"]}</td>'
+        f"<td>{_text(', '.join(one['columns']) or 'rows of items and values')}</td>"
+        f"<td>{'a program of the developer' if one['program'] else 'the device'}</td>"
+        f"<td>{_text(_guarantee(one))}</td>"
         for one in found["read"]
     ]
-    return _table("Data that were read for it", ("table", "task", "#rounds"), rows, empty="")
+    heads = ("table", "task", "#rounds", "columns", "computed by", "whole task")
+    return _table("Data that were read for it", heads, rows, empty="")
+
+
+def _guarantee(task: Mapping[str, Any]) -> str:
+    return f"sums with noise leave: ε {task['epsilon']:g} at δ {task['delta']:g}"
 
 
 def _kept(found: Mapping[str, Any]) -> str:

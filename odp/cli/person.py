@@ -292,6 +292,13 @@ def _show(device: int, found: dict[str, Any]) -> None:
         out.print(
             f"read: table {one['table']} ({found['examples']} rows now), by task {one['task']}, {one['rounds']} rounds"
         )
+        if one["columns"]:
+            by = "a program of the developer, without network and files," if one["program"] else "the device"
+            out.print(
+                f"  columns {', '.join(one['columns'])}; {by} computes on them; one bounded contribution per round "
+                f"leaves, to be summed with noise: ε {one['epsilon']:g} at δ {one['delta']:g} for the whole task",
+                markup=False,
+            )
     table = Table("when", "task", "round", "developer", "policy", "state", "ε so far", title=f"device {device}: sent")
     for one in found["contributions"]:
         table.add_row(

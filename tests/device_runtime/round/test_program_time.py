@@ -26,10 +26,13 @@ from device_runtime.round.program_time import ProgramTime
 from device_runtime.round.secagg import Seat, Session
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work, open_assignment, open_model
+from device_runtime.view.overview import overview
+from device_runtime.view.pages import _read
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import ProgramClient
+from odp.cli import person
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.enclave.platform import EmulatedPlatform
@@ -237,3 +240,24 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
         vector, _ = seat._vector(store, store.identity().seed)
     assert vector.any()
     assert trained == [100.0]
+
+
+def test_a_person_sees_the_columns_that_a_program_of_the_developer_reads(
+    network: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(lambda: 0)
+    time = ProgramTime(seconds=20.0, wait=clock.wait, monotonic=lambda: clock.now)
+    assert take_part(network, TRAINED, moved, time) is Outcome.SENT
+    with network.store(TRAINED) as store:
+        found = overview(store, Gate(), now=0.0)
+    (read,) = found["read"]
+    assert (read["columns"], read["program"]) == (["x", "kind"], True)
+    assert (read["epsilon"], read["delta"]) == (4.0, 1e-6)
+    shown = _read(found)
+    person._show(TRAINED, found)
+    written = capsys.readouterr()
+    printed = " ".join((written.out + written.err).split())
+    for text in (shown, printed):
+        assert "x, kind" in text
+        assert "a program of the developer" in text
+        assert "ε 4 at δ 1e-06" in text
