@@ -4,6 +4,7 @@ Errors are raised elsewhere: by ``Ratings`` for values that are not finite or ou
 ``check_population`` for a task that does not fit. This module notes what is allowed:
 
 ========================  ===================================================================================
+users of examples         at least the cohort's minimum, or no round could be released; an error otherwise
 users without ratings     take part (their contribution is zero), so who is in a round tells nothing
 users with one rating     may end up with no training or no test rating; they get the items' values
 duplicates                the last of several rows of one (user, item) counts; the number of others is noted
@@ -48,6 +49,19 @@ def require_kinds(task: object, population: object) -> None:
         way = f"; odp.load({str(population)!r}) loads a data set" if named else ""
         raise ConfigurationError(
             f"Expected population to be odp.Ratings or a Split, got a {type(population).__name__}{way}"
+        )
+    users = population.train if isinstance(population, ExamplesSplit) else population
+    if isinstance(users, UsersExamples) and isinstance(task, Task):
+        _require_cohort(task, users)
+
+
+def _require_cohort(task: Task, users: UsersExamples) -> None:
+    if not users.n_users:
+        raise ConfigurationError("Expected a population of at least one user (got none)")
+    if users.n_users < task.cohort.minimum:
+        raise ConfigurationError(
+            f"Expected a cohort whose minimum={task.cohort.minimum} is at most the {users.n_users} users of the "
+            "population: the enclave would release no round; lower it, or give the simulation more users"
         )
 
 

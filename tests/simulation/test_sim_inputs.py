@@ -128,3 +128,56 @@ def test_what_is_no_task_and_what_are_no_data_are_told_with_the_way_out(
     )
     with pytest.raises(ConfigurationError, match=told):
         odp.simulate(made if task is None else task, ratings if population is None else population)
+
+
+def kinds_task(**cohort: int) -> odp.Task:
+    return odp.Task(
+        name="kinds",
+        model=odp.Glm("multinomial", features=3, classes=2),
+        data=odp.Examples({"x": odp.Tensor((3,), -1, 1)}, label="kind"),
+        privacy=odp.UserLevelDP(epsilon=4, delta=1e-4),
+        training=odp.DPFedAvg(rounds=2, rate=0.5, clip=1.0),
+        cohort=odp.Cohort(**{"minimum": 5, "goal": 10, **cohort}),
+    )
+
+
+def users_of(features: np.ndarray, kinds: np.ndarray, users: int) -> odp.UsersExamples:
+    """``users`` users with as many examples each."""
+    return odp.UsersExamples.of_users(features, kinds, np.arange(len(features)) % max(users, 1))
+
+
+def test_a_population_that_no_round_could_be_released_of_is_refused() -> None:
+    test = users_of(np.ones((4, 3), np.float32), np.ones(4, np.float32), 2)
+    empty = odp.ExamplesSplit(train=users_of(np.zeros((0, 3), np.float32), np.zeros(0, np.float32), 0), test=test)
+    with pytest.raises(ConfigurationError, match="at least one user"):
+        simulate(kinds_task(), empty)
+    few = odp.ExamplesSplit(train=test, test=test)
+    with pytest.raises(ConfigurationError, match="minimum=5 is at most the 2 users"):
+        simulate(kinds_task(), few)
+
+
+@pytest.mark.parametrize("spoilt", ["features", "labels", "none"])
+def test_without_a_usable_example_noise_alone_moves_the_model(spoilt: str) -> None:
+    generator = np.random.default_rng(1)
+    features = generator.normal(size=(60, 3)).astype(np.float32)
+    kinds = generator.integers(0, 2, 60).astype(np.float32)
+    test = users_of(features, kinds, 1)
+    if spoilt == "none":
+        nobody = np.zeros(0, dtype=np.int64)
+        train = odp.UsersExamples(features[:0], kinds[:0], nobody, np.zeros(21, dtype=np.int64))
+    else:
+        bad = np.full_like(features, np.nan) if spoilt == "features" else features
+        train = users_of(bad, kinds + 7 if spoilt == "labels" else kinds, 20)
+    run = simulate(kinds_task(), odp.ExamplesSplit(train=train, test=test), noise=False)
+    parameters = run.model.dense["parameters"]
+    assert np.isfinite(parameters).all()
+    assert not parameters.any()
+    assert math.isfinite(run.metrics["test_accuracy"])
+
+
+def test_a_test_split_without_examples_leaves_its_numbers_unknown() -> None:
+    features, kinds = np.ones((40, 3), np.float32), np.ones(40, np.float32)
+    nothing = users_of(features[:0], kinds[:0], 0)
+    run = simulate(kinds_task(), odp.ExamplesSplit(train=users_of(features, kinds, 20), test=nothing))
+    assert math.isnan(run.metrics["test_accuracy"])
+    assert np.isfinite(run.model.dense["parameters"]).all()
