@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from e2e.world import World
+from models.litert.stored_models import CHOICES, towers
 
 import odp
 from odp.algorithms.registry import algorithm_for
@@ -193,12 +194,16 @@ def test_each_python_block_of_the_statistics_page_is_a_task_of_one_release() -> 
 
 
 def test_the_python_block_of_the_evaluation_page_measures_what_it_says() -> None:
-    (block,) = _python_blocks(ROOT / "docs" / "evaluation.md")
+    quality, recommended = _python_blocks(ROOT / "docs" / "evaluation.md")
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/evaluation.md", "exec"), names)
+    exec(compile(quality, "docs/evaluation.md", "exec"), names)
     run = names["run"]
     assert run.results["auc"].low <= run.exact["auc"].value <= run.results["auc"].high
     assert 1.0 - 1e-4 < run.epsilon <= 1.0
+    made = towers()
+    names |= {"towers": made, "choices": CHOICES, "trained": np.zeros(made.size)}
+    exec(compile(recommended, "docs/evaluation.md", "exec"), names)
+    assert list(names["recommended"].definition().model_evaluation.ranked) == [5, 10]
 
 
 def test_the_first_page_quotes_the_error_of_a_misspelt_key() -> None:
