@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from models.litert import compile_mlp, compile_towers
 
 import odp
 from odp.models.litert.keras_model import KerasModel
@@ -11,8 +12,6 @@ from odp.models.litert.trained import network_message
 from odp.models.litert.two_tower import TwoTower
 from odp.numerics.arrays import Float32Array
 from odp.v1 import federated_pb2
-
-from . import compile_mlp, compile_towers
 
 DIGITS = odp.Examples({"x": odp.Tensor((compile_mlp.FEATURES,), -2.0, 2.0, scale=0.5)}, label="kind")
 CHOICES = odp.Examples(
