@@ -39,7 +39,8 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceError
 from odp.local.processes import Child, Services
 from odp.models.example_columns import ExampleColumns
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.litert.rows import inputs_of, targets_of
 from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, distributor_pb2

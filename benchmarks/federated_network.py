@@ -22,7 +22,8 @@ from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.registry import algorithm_for
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
-from odp.models.examples import Examples, Tensor
+from odp.models.examples import Examples
+from odp.models.features import Tensor
 from odp.models.litert.keras_model import KerasModel
 from odp.simulation.engine import noisy_release, population_of
 from odp.task import Cohort, Task, UserLevelDP

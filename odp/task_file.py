@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from odp._validate import known_keys, nearest
 from odp.algorithms.dpam.config import DPAM
@@ -23,6 +24,8 @@ from odp.algorithms.dpsgd.config import DPSGD
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.model_evaluation.parameters import sha256_of
+from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
 from odp.algorithms.quantiles.task import Quantiles
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
@@ -53,14 +56,19 @@ _SECTIONS: dict[str, dict[str, type]] = {
 }
 _REQUIRED = ("model", "data", "privacy")
 _QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
-#: Questions that have all of their own fields in one section.
-_QUESTIONS: dict[str, type] = {"quantiles": Quantiles}
+#: Questions that have all of their own fields in one section, and the sections that they have besides.
+_QUESTIONS: dict[str, type] = {"quantiles": Quantiles, "evaluation": Evaluation}
 _QUESTION_SECTIONS = ("privacy", "cohort")
+_MORE_SECTIONS = {"evaluation": ("model", "data")}
+#: Keys whose value is the path of a file of numbers, by section.
+_ARRAYS = {"model": ("item_features",), "evaluation": ("of", "against")}
+#: Fields that a task has, or has not: without them, nothing is chosen by rule.
+_OPTIONAL = ("events", "against", "personal")
 _LARGEST = 2**20
 
 
 def load_task(path: str | Path) -> Task | Question:
-    """Reads a task file; one with ``[queries.NAME]`` asks for statistics.
+    """Reads a task file; one with ``[queries.NAME]`` asks for statistics, one with ``[evaluation]`` tests a model.
 
     Raises ConfigurationError (with file:line and the nearest valid name) or PrivacyError.
     """
@@ -90,7 +98,7 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task | Question:
         return _parse_statistics(content, where=where, text=text)
     _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
     _require(content, ("name", *_REQUIRED), where=where)
-    content = _with_features(content, where=where, text=text)
+    content = _with_arrays(content, "model", where=where, text=text)
     parts = {
         section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
         for section in _SECTIONS
@@ -112,7 +120,7 @@ def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Ques
     queries = {
         name: _build(f"queries.{name}", given, _QUERIES, where=where, text=text) for name, given in asked.items()
     }
-    parts = _question_parts(content, where=where, text=text)
+    parts = _question_parts(content, "queries", where=where, text=text)
     try:
         return Statistics(name=content["name"], population=content.get("population", ""), queries=queries, **parts)
     except (ConfigurationError, PrivacyError) as error:
@@ -122,30 +130,33 @@ def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Ques
 
 def _parse_question(section: str, content: dict[str, Any], *, where: str, text: str) -> Question:
     _check_question(content, section, where=where, text=text)
+    content = _with_arrays(content, section, where=where, text=text)
     shared = {"name": content["name"], "population": content.get("population", ""), "cohort": Cohort()}
-    shared |= _question_parts(content, where=where, text=text)
+    shared |= _question_parts(content, section, where=where, text=text)
     kinds = {section: _QUESTIONS[section]}
     question: Question = _build(section, content[section], kinds, where=where, text=text, shared=shared)
     return question
 
 
 def _own_fields(kind: type[Question]) -> list[str]:
-    """The fields of a question beside those that all have."""
+    """The fields of a question beside those that stand in sections of their own."""
     common = {field.name for field in dataclasses.fields(Question)}
+    common |= {name for section, one in _QUESTIONS.items() if one is kind for name in _MORE_SECTIONS.get(section, ())}
     return [field.name for field in dataclasses.fields(kind) if field.name not in common]
 
 
 def _check_question(content: dict[str, Any], section: str, *, where: str, text: str) -> None:
-    valid = ["name", "population", section, *_QUESTION_SECTIONS]
+    more = _MORE_SECTIONS.get(section, ())
+    valid = ["name", "population", section, *more, *_QUESTION_SECTIONS]
     _check_keys(content, valid, where=where, text=text, section="")
-    _require(content, ("name", "privacy"), where=where)
+    _require(content, ("name", *more, "privacy"), where=where)
 
 
-def _question_parts(content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
-    """What the sections describe that all questions have."""
+def _question_parts(content: dict[str, Any], question: str, *, where: str, text: str) -> dict[str, Any]:
+    """What the sections describe that a question has besides its own."""
     return {
         section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
-        for section in _QUESTION_SECTIONS
+        for section in (*_MORE_SECTIONS.get(question, ()), *_QUESTION_SECTIONS)
         if section in content
     }
 
@@ -159,7 +170,7 @@ def _require(content: dict[str, Any], names: tuple[str, ...], *, where: str) -> 
 def render_task(task: Task | Question) -> str:
     """The whole task as TOML, every default written out; ``parse_task`` reads it back to an equal task.
 
-    Item features are named by their hash in a comment: save them to a .npy file and name that.
+    Item features and parameters are named in a comment: save them to a .npy file and name that.
     """
     lines = [f"name = {_toml(task.name)}", f"population = {_toml(task.population)}"]
     parts: list[tuple[str, Any, dict[str, type]]]
@@ -167,7 +178,9 @@ def render_task(task: Task | Question) -> str:
         if isinstance(task, Statistics):
             parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
         else:
-            parts = [(name, task, {name: kind}) for name, kind in _QUESTIONS.items() if isinstance(task, kind)]
+            ((name, own),) = ((name, kind) for name, kind in _QUESTIONS.items() if isinstance(task, kind))
+            parts = [(section, getattr(task, section), _SECTIONS[section]) for section in _MORE_SECTIONS.get(name, ())]
+            parts.append((name, task, {name: own}))
         parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
     else:
         parts = [(section, getattr(task, section), kinds) for section, kinds in _SECTIONS.items()]
@@ -178,11 +191,14 @@ def render_task(task: Task | Question) -> str:
             lines.append(f"kind = {_toml(kind)}")
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if value is None and field.name == "events":
-                continue  # the data are a table's rows
+            if value is None and field.name in _OPTIONAL:
+                continue
             if isinstance(part, Question) and field.name not in _own_fields(type(part)):
                 continue  # they stand in sections of their own
             if not field.init or (isinstance(task, Question) and field.name == "max_items_per_user"):
+                continue
+            if isinstance(value, np.ndarray) and value.ndim == 1:
+                lines.append(f"# {field.name}: {len(value)} parameters, SHA-256 {sha256_of(value).hex()}")
                 continue
             if isinstance(value, np.ndarray):
                 lines.append(
@@ -222,6 +238,8 @@ def _build(
         values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
         if isinstance(values.get("events"), dict):
             values["events"] = Events(**values["events"])
+        if isinstance(values.get("personal"), dict):
+            values["personal"] = PersonalTraining(**values["personal"])
         if isinstance(values.get("features"), dict):
             values["features"] = {name: _feature(name, one) for name, one in values["features"].items()}
         return cls(**values, **shared)
@@ -254,26 +272,33 @@ def _feature(name: str, given: Any) -> Feature:
     return KINDS[kind](**{key: value for key, value in given.items() if key != "kind"})
 
 
-def _with_features(content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
-    """``content`` with the matrix in place of the path of ``item_features``; paths start at the task file's folder."""
-    model = content["model"]
-    if not isinstance(model, dict) or "item_features" not in model:
+def _with_arrays(content: dict[str, Any], section: str, *, where: str, text: str) -> dict[str, Any]:
+    """``content`` with arrays in place of the paths of their files; paths start at the task file's folder."""
+    given = content[section]
+    if not isinstance(given, dict):
         return content
-    at = f"{where}:{_line_of(text, 'model', 'item_features')}"
-    name = model["item_features"]
+    arrays = {
+        key: _array(key, given[key], at=f"{where}:{_line_of(text, section, key)}", folder=Path(where).parent)
+        for key in _ARRAYS.get(section, ())
+        if key in given
+    }
+    return {**content, section: {**given, **arrays}}
+
+
+def _array(key: str, name: object, *, at: str, folder: Path) -> npt.NDArray[Any]:
     if not isinstance(name, str):
-        raise ConfigurationError(f"{at}: Expected item_features to be the path of a .npy file")
-    path = Path(where).parent / name
+        raise ConfigurationError(f"{at}: Expected {key} to be the path of a .npy file")
+    path = folder / name
     try:
-        matrix = np.load(path, allow_pickle=False)
+        found = np.load(path, allow_pickle=False)
     except OSError as error:
         reason = error.strerror or "not a .npy file"
-        raise ConfigurationError(f"{at}: cannot read item_features {path}: {reason}; check the path") from error
+        raise ConfigurationError(f"{at}: cannot read {key} {path}: {reason}; check the path") from error
     except (ValueError, EOFError) as error:
         raise ConfigurationError(f"{at}: {path} is not a .npy file of numbers; write it with numpy.save") from error
-    if not isinstance(matrix, np.ndarray):
-        raise ConfigurationError(f"{at}: {path} holds several arrays; write one matrix with numpy.save")
-    return {**content, "model": {**model, "item_features": matrix}}
+    if not isinstance(found, np.ndarray):
+        raise ConfigurationError(f"{at}: {path} holds several arrays; write one with numpy.save")
+    return found
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
@@ -335,6 +360,8 @@ def _toml(value: object) -> str:
     for kind, feature in KINDS.items():
         if isinstance(value, feature):
             return _toml({"kind": kind, **vars(value)})
+    if isinstance(value, PersonalTraining):
+        return _toml(vars(value))
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_toml(str(name))} = {_toml(one)}" for name, one in value.items()) + " }"
     if isinstance(value, tuple):

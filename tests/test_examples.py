@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from e2e.world import World
+from models.litert.stored_models import CHOICES, towers
 
 import odp
 from odp.algorithms.registry import algorithm_for
@@ -192,13 +194,27 @@ def test_each_python_block_of_the_statistics_page_is_a_task_of_one_release() -> 
         assert (event.name, event.sensitivity) == (name, 1.0)
 
 
-def test_the_python_block_of_the_evaluation_page_measures_what_it_says() -> None:
-    (block,) = _python_blocks(ROOT / "docs" / "evaluation.md")
+def test_the_python_block_of_the_evaluation_page_measures_what_it_says(tmp_path: Path) -> None:
+    quality, recommended = _python_blocks(ROOT / "docs" / "evaluation.md")
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/evaluation.md", "exec"), names)
+    exec(compile(quality, "docs/evaluation.md", "exec"), names)
     run = names["run"]
     assert run.results["auc"].low <= run.exact["auc"].value <= run.results["auc"].high
     assert 1.0 - 1e-4 < run.epsilon <= 1.0
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    (written,) = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "quality.toml").write_text(written)
+    np.save(tmp_path / "model.npy", names["task"].of)
+    read = odp.load_task(tmp_path / "quality.toml")
+    expected = dataclasses.replace(
+        names["task"], metrics=["loss", "auc"], personal=odp.PersonalTraining(rate=0.1, epochs=5)
+    )
+    assert read == expected
+    assert read.definition() == expected.definition()
+    made = towers()
+    names |= {"towers": made, "choices": CHOICES, "trained": np.zeros(made.size)}
+    exec(compile(recommended, "docs/evaluation.md", "exec"), names)
+    assert list(names["recommended"].definition().model_evaluation.ranked) == [5, 10]
 
 
 def test_the_first_page_quotes_the_error_of_a_misspelt_key() -> None:

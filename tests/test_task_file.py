@@ -147,6 +147,96 @@ def test_a_mistake_is_one_line_with_its_place(old: str, new: str, message: str) 
     assert "\n" not in str(caught.value)
 
 
+_QUALITY = """\
+name = "quality"
+
+[model]
+kind = "glm"
+family = "logistic"
+features = 3
+
+[data]
+kind = "examples"
+features = { x = { shape = [3], low = -1, high = 1 } }
+
+[evaluation]
+of = "of.npy"
+metrics = ["loss", "accuracy"]
+
+[privacy]
+epsilon = 2
+delta = 1e-6
+"""
+
+
+def _quality(**changes: object) -> odp.Evaluation:
+    given: dict[str, object] = {
+        "name": "quality", "model": odp.Glm("logistic", 3), "data": odp.Examples({"x": odp.Tensor((3,), -1, 1)}),
+        "of": np.arange(4), "metrics": ["loss", "accuracy"], "privacy": odp.UserLevelDP(epsilon=2, delta=1e-6),
+    }  # fmt: skip
+    return odp.Evaluation(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("added", "changes"),
+    [
+        ("", {}),
+        ('against = "b.npy"\nloss_high = 3', {"against": np.ones(4), "loss_high": 3.0}),
+        (
+            "most_examples = 9\n[evaluation.personal]\nrate = 1\nheld_out = 0.2",
+            {"most_examples": 9, "personal": odp.PersonalTraining(rate=1.0, held_out=0.2)},
+        ),
+    ],
+    ids=["one model", "two models", "personal"],
+)
+def test_an_evaluation_is_read_with_its_parameters_and_rendered(
+    tmp_path: Path, added: str, changes: dict[str, object]
+) -> None:
+    np.save(tmp_path / "of.npy", np.arange(4.0)[:, None])
+    np.save(tmp_path / "b.npy", np.ones(4))
+    path, task = tmp_path / "quality.toml", _quality(**changes)
+    path.write_text(_QUALITY.replace('"accuracy"]', f'"accuracy"]\n{added}'))
+    read = load_task(path)
+    assert read == task
+    assert read.definition() == task.definition()
+    rendered = render_task(read)
+    for name in ("of", "against"):
+        file = "of.npy" if name == "of" else "b.npy"
+        rendered = rendered.replace(f"# {name}: 4 parameters, SHA-256", f'{name} = "{file}" #')
+    path.write_text(rendered)
+    assert load_task(path).definition() == task.definition()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('of = "of.npy"', "", r"quality.toml:12: \[evaluation\] lacks 'of'"),
+        ('"of.npy"', "3", r"quality.toml:13: Expected of to be the path of a .npy file"),
+        ('"of.npy"', '"none.npy"', r"quality.toml:13: cannot read of .*none.npy: No such file"),
+        ('"of.npy"', '"quality.toml"', r"quality.toml:13: .* is not a .npy file of numbers"),
+        ('"of.npy"', '"short.npy"', r"quality.toml:13: Expected of to be the 4 finite parameters"),
+        ('"accuracy"', '"acuracy"', r"quality.toml:14: .*did you mean 'accuracy'"),
+        ("metrics =", "metric =", r"Unknown key 'metric' in .*quality.toml:14 \[evaluation\]"),
+        ("[evaluation]", "[evaluation]\npersonal = { rat = 1 }", r"quality.toml:1[23]: .*rat"),
+        ("[evaluation]", "[evaluation]\npersonal = 3", r"quality.toml:13: Expected personal to be an odp.Personal"),
+        ('kind = "glm"\nfamily = "logistic"\nfeatures = 3', "items = 3", r"Expected model to be an odp.Glm"),
+        ('[model]\nkind = "glm"\nfamily = "logistic"\nfeatures = 3', "", r"missing 'model'"),
+        ("[privacy]", "[training]\nsteps = 2\n[privacy]", r"Unknown key 'training' in .*quality.toml:16"),
+    ],
+)
+def test_a_mistake_in_an_evaluation_is_one_line_with_its_place(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    np.save(tmp_path / "of.npy", np.arange(4.0))
+    np.save(tmp_path / "short.npy", np.arange(3.0))
+    assert old in _QUALITY
+    path = tmp_path / "quality.toml"
+    path.write_text(_QUALITY.replace(old, new, 1))
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        load_task(path)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_delta_that_is_no_guarantee_keeps_its_kind_and_gets_its_line() -> None:
     with pytest.raises(PrivacyError, match=r"t.toml:13: Expected delta=0.01 to be below 1/users"):
         parse_task(_TEXT.replace("1e-6", "1e-2"), where="t.toml")

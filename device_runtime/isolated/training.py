@@ -1,7 +1,8 @@
-"""Trains a developer's network on this device: LiteRT in a process of its own, without network, files or other data.
+"""Trains and tests a developer's network on this device: LiteRT in its process, without network, files or other data.
 
 Guarantee: whatever a program does (crash, loop, take memory, answer nonsense), ``IsolatedTrainer.difference`` returns a
-finite vector of the declared length or raises, within its limits of time and memory. It runs nothing of the program in
+finite vector of the declared length or raises, within its limits of time and memory; ``measured`` returns arrays of the
+declared shapes, or raises. It runs nothing of the program in
 this process.
 """
 
@@ -13,7 +14,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -26,10 +27,10 @@ from device_runtime.isolated.stores import MemoryStore
 from device_runtime.round.program_time import MOST_PROGRAM_SECONDS, PROGRAM_SECONDS
 from odp import _validate
 from odp.errors import ConfigurationError, StateError
-from odp.isolated import Handler
+from odp.isolated import Columns, Handler
 from odp.models.litert import service
 from odp.models.litert.program import Array, Program
-from odp.models.litert.trainer import MOST_MEMORY, memory_needed
+from odp.models.litert.trainer import MOST_MEMORY, Measured, memory_needed
 from odp.numerics.arrays import Float32Array, Int64Array
 
 # Programs whose processes are kept ready.
@@ -134,19 +135,32 @@ class IsolatedTrainer:
         """
         if not batches:
             return np.zeros(program.size, dtype=np.float32)
+        arrays = service.arrays_of(program, start, features, targets, batches)
+        found = self._found(program, arrays, service.work_of(program, rate=rate, proximal=proximal))
+        return service.difference_of(found, program)
+
+    def measured(
+        self, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array, *, items: int = 0
+    ) -> Measured:
+        """As ``ProgramTrainer.measured``. Raises as ``difference``."""
+        every = np.arange(len(targets), dtype=np.int64)
+        arrays = service.arrays_of(program, vector, features, targets, [every])
+        found = self._found(program, arrays, service.measuring(program, items=items))
+        return service.measured_of(found, program, examples=len(targets), items=items)
+
+    def _found(self, program: Program, arrays: Mapping[str, bytes], work: Columns) -> Columns:
+        """What one call gives back."""
         store = MemoryStore()
-        store.change(service.arrays_of(program, start, features, targets, batches), time=0.0)
-        work = service.work_of(program, rate=rate, proximal=proximal)
+        store.change(arrays, time=0.0)
         asked = Asked(store.add_request(_APP, {}, time=0.0), _APP, work)
         end = time.monotonic() + self._limits.seconds
         if not self._turn.acquire(timeout=self._limits.seconds):
             raise HandlerFailed(Handler.ON_EXECUTE, Reason.DEADLINE)
         try:
             left = max(end - time.monotonic(), 0.01)
-            result = self._host(program).execute(store, asked, now=0.0, seconds=left)
+            return self._host(program).execute(store, asked, now=0.0, seconds=left).result
         finally:
             self._turn.release()
-        return service.difference_of(result.result, program)
 
     def close(self) -> None:
         """Ends all processes. A later call starts them again."""

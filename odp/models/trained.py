@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
     from odp.models.examples import ExamplesTerms
     from odp.models.local_training import LocalTraining
+    from odp.models.tested import Tested
     from odp.v1 import common_pb2
 
 
@@ -141,17 +142,31 @@ class TrainedModel(Protocol):
         """The likeliest class of each example, float32 [n]; of a model of classes alone."""
         ...
 
-
-@runtime_checkable
-class EvaluatedModel(TrainedModel, Protocol):
-    """A model that devices can also test on their own examples, without a program of the developer."""
-
-    def reading(self, examples: ExamplesTerms) -> EvaluatedModel:
-        """As ``TrainedModel.reading``."""
+    @property
+    def ranked_items(self) -> int:
+        """Items that the model ranks for a person, whose number is the last feature of an example; 0 for none."""
         ...
 
-    def probabilities(self, vector: Float32Array, features: Float32Array) -> Float32Array:
-        """The probability of each class, float32 [n, classes], at least two; of a model of classes alone."""
+    @property
+    def tested_alone(self) -> bool:
+        """Whether the last bits of a result may depend on the examples beside it: then users are tested one by one."""
+        ...
+
+    def check_testing(self) -> None:
+        """Raises ConfigurationError where the model says nothing of an example that a metric could be made of."""
+        ...
+
+    def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
+        """The model on one device's examples, as ``difference``.
+
+        With ``ranked``, the places of their items among all of ``ranked_items`` but the other ones of the examples.
+        """
+        ...
+
+    def tested_here(
+        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
+    ) -> Tested:
+        """``tested`` in a simulation, as ``differences``."""
         ...
 
 
@@ -192,17 +207,6 @@ def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:
     if definition.HasField("model") or kind not in _KINDS:
         raise ConfigurationError(f"Expected task {definition.name!r} to have a model of {', '.join(_KINDS)}")
     return cast("TrainedModel", _imported(_KINDS[kind].trained).of(getattr(definition, kind)))
-
-
-def evaluated_model_of(definition: common_pb2.TaskDefinition) -> EvaluatedModel:
-    """``model_of``. Raises ConfigurationError also where devices cannot test such a model."""
-    model = model_of(definition)
-    if not isinstance(model, EvaluatedModel):
-        raise ConfigurationError(
-            f"Expected a model that devices can test themselves, such as an odp.Glm (got {type(model).__name__}): they "
-            "run no program of a network to predict"
-        )
-    return model
 
 
 def _imported(place: tuple[str, str]) -> Any:

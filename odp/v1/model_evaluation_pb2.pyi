@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ModelEvaluation(_message.Message):
-    __slots__ = ("models", "parameters_sha256", "loss", "top", "bins", "most_examples", "personal", "dense")
+    __slots__ = ("models", "parameters_sha256", "loss", "top", "bins", "most_examples", "personal", "dense", "ranked")
     MODELS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_SHA256_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class ModelEvaluation(_message.Message):
     MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     PERSONAL_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
+    RANKED_FIELD_NUMBER: _ClassVar[int]
     models: int
     parameters_sha256: bytes
     loss: LossRange
@@ -26,7 +27,8 @@ class ModelEvaluation(_message.Message):
     most_examples: int
     personal: PersonalTerms
     dense: _statistics_pb2.DenseTerms
-    def __init__(self, models: _Optional[int] = ..., parameters_sha256: _Optional[bytes] = ..., loss: _Optional[_Union[LossRange, _Mapping]] = ..., top: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., most_examples: _Optional[int] = ..., personal: _Optional[_Union[PersonalTerms, _Mapping]] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
+    ranked: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, models: _Optional[int] = ..., parameters_sha256: _Optional[bytes] = ..., loss: _Optional[_Union[LossRange, _Mapping]] = ..., top: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., most_examples: _Optional[int] = ..., personal: _Optional[_Union[PersonalTerms, _Mapping]] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ..., ranked: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LossRange(_message.Message):
     __slots__ = ("low", "high")

@@ -1,8 +1,10 @@
-"""The measurements of one device. Imports numpy alone."""
+"""The measurements of one device."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,12 +18,29 @@ from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.wire.model import Slices
 
+if TYPE_CHECKING:
+    from odp.models.litert.trainer import ProgramTrainer
+
 
 class EvaluationClient:
-    """``odp.algorithms.seam.Client`` of one task; it keeps no local parameters."""
+    """``odp.algorithms.seam.ProgramClient`` of one task; it keeps no local parameters."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
+
+    @property
+    def runs_program(self) -> bool:
+        """Whether the model is a program of the developer."""
+        return self._terms.model.has_program
+
+    def run_by(self, trainer: ProgramTrainer | None) -> EvaluationClient:
+        """This client, whose model has its program run by ``trainer``.
+
+        Raises:
+          ConfigurationError: the model has a program that cannot be run here.
+        """
+        model = self._terms.model.on_device(trainer, self._terms.device_work)
+        return EvaluationClient(dataclasses.replace(self._terms, model=model))
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
         """Raises ConfigurationError where parameters are missing, of another shape, or not finite."""
@@ -45,10 +64,12 @@ class EvaluationClient:
         check_round(round)
         terms = self._terms
         features, targets = usable_rows(terms.model, terms.examples, data[ROWS])
+        kept = terms.kept(targets)
+        features, targets = features[kept], targets[kept]
         seeds, counts = np.array([seed], dtype=np.uint64), np.array([len(targets)], dtype=np.int64)
         values = vectors_of_users(
-            terms, terms.vectors(slices.dense), lambda places: (features[places], targets[places]), self._train,
-            counts=counts, seeds=seeds,
+            terms, terms.vectors(slices.dense), lambda places: (features[places], targets[places]),
+            terms.model.tested, self._train, counts=counts, seeds=seeds,
         )  # fmt: skip
         steps = quantise_rows(terms.grid, values, round=round, seeds=seeds)
         return steps[0].astype(NUMBER).tobytes(), b""

@@ -1,4 +1,4 @@
-"""From models and examples to users' vectors: for one user, or for a block of them. Imports numpy alone.
+"""From models and examples to users' vectors: for one user, or for a block of them.
 
 A user's numbers depend on its own examples and seed alone, so that devices and simulator agree up to float rounding.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from odp.algorithms.model_evaluation.terms import Scalar, Terms
 from odp.crypto.keyed_hash import round_hashes
-from odp.models.trained import TrainedModel
+from odp.models.tested import Tested
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 
 Labelled = tuple[Float32Array, Float32Array]
@@ -20,7 +20,6 @@ Labelled = tuple[Float32Array, Float32Array]
 _ROUND = 0
 #: Draws of examples have the numbers from here on; places of a vector are smaller, draws of a training larger.
 _DRAWS = 1 << 32
-_EXAMPLES = 2**12  # whose predictions are in memory at once
 _PARAMETERS = 2**20  # of personal models in memory at once
 
 
@@ -28,6 +27,14 @@ class Gather(Protocol):
     """Reads the usable examples at some places."""
 
     def __call__(self, places: Int64Array, /) -> Labelled: ...
+
+
+class Test(Protocol):
+    """Tests a model on examples: ``TrainedModel.tested``, or ``tested_here``."""
+
+    def __call__(
+        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
+    ) -> Tested: ...
 
 
 class Train(Protocol):
@@ -47,13 +54,21 @@ class Train(Protocol):
 
 
 def vectors_of_users(
-    terms: Terms, models: Float32Array, gather: Gather, train: Train, *, counts: Int64Array, seeds: UInt64Array
+    terms: Terms,
+    models: Float32Array,
+    gather: Gather,
+    test: Test,
+    train: Train,
+    *,
+    counts: Int64Array,
+    seeds: UInt64Array,
 ) -> Float64Array:
     """What users send before it is rounded, float64 [users, size]; zeros of users without an example to test on.
 
     Args:
       models: the published parameters, float32 [models, size].
       gather: reads examples, which lie user after user: the first ``counts[0]`` are of the first one.
+      test: of the models; of one user's examples at a time where it ranks items.
       train: of personal models.
       counts: examples of each user, int64 [users].
       seeds: of each user.
@@ -63,15 +78,15 @@ def vectors_of_users(
     taken = np.minimum(counts, terms.most_examples)
     half = terms.halves(seeds)
     if terms.personal is not None:
-        numbers, taken = _personal_numbers(terms, models[0], gather, train, user, rank, taken, seeds)
+        numbers, taken = _personal_numbers(terms, models[0], gather, test, train, user, rank, taken, seeds)
         return _assembled(terms, numbers, taken > 0, half)
     places = np.flatnonzero(rank < terms.most_examples)
     numbers = np.zeros((1, len(counts), len(terms.scalars) + 2 * terms.layout.bins))
     for index, vector in enumerate(models):
         own = places[half[user[places]] == index]
-        for start in range(0, len(own), _EXAMPLES):
-            chosen = own[start : start + _EXAMPLES]
-            _add(terms, vector, gather(chosen), user[chosen], numbers[0])
+        for start in range(0, len(own), terms.examples_at_once):
+            chosen = own[start : start + terms.examples_at_once]
+            _add(terms, test, vector, gather(chosen), user[chosen], numbers[0])
     numbers /= np.maximum(taken, 1)[None, :, None]
     return _assembled(terms, numbers, taken > 0, half)
 
@@ -80,6 +95,7 @@ def _personal_numbers(
     terms: Terms,
     start: Float32Array,
     gather: Gather,
+    test: Test,
     train: Train,
     user: Int64Array,
     rank: Int64Array,
@@ -105,10 +121,12 @@ def _personal_numbers(
         ends = np.searchsorted(user[testing], np.arange(own.start, own.stop + 1))
         # Every user has parameters of its own.
         for one in (own.start + np.flatnonzero(tested[own])).tolist():
-            test = gather(testing[ends[one - first] : ends[one - first + 1]])
-            same = np.zeros(tested[one], dtype=np.int64)
-            for index, vector in enumerate((start, start + moved[one - first])):
-                _add(terms, vector, test, same, numbers[index, one : one + 1])
+            held = testing[ends[one - first] : ends[one - first + 1]]
+            for begin in range(0, len(held), terms.examples_at_once):
+                part = gather(held[begin : begin + terms.examples_at_once])
+                same = np.zeros(len(part[1]), dtype=np.int64)
+                for index, vector in enumerate((start, start + moved[one - first])):
+                    _add(terms, test, vector, part, same, numbers[index, one : one + 1])
     return numbers / np.maximum(tested, 1)[None, :, None], tested
 
 
@@ -122,14 +140,18 @@ def _ranks(user: Int64Array, counts: Int64Array, seeds: UInt64Array) -> Int64Arr
     return rank
 
 
-def _add(terms: Terms, vector: Float32Array, examples: Labelled, user: Int64Array, out: Float64Array) -> None:
+def _add(
+    terms: Terms, test: Test, vector: Float32Array, examples: Labelled, user: Int64Array, out: Float64Array
+) -> None:
     """Adds the numbers of examples to those of their users, ``out`` [users, scalars + 2 bins]."""
     users, (features, targets) = len(out), examples
     if not len(targets):
         return
-    probabilities = _probabilities(terms, vector, features) if terms.classes else None
+    with np.errstate(all="ignore"):
+        tested = test(vector, features, targets, ranked=terms.ranked)
+    probabilities = None if tested.probabilities is None else _probabilities(tested.probabilities)
     for column, scalar in enumerate(terms.scalars):
-        values = _values(terms.model, scalar, vector, features, targets, probabilities)
+        values = _values(scalar, targets, tested, probabilities)
         out[:, column] += np.bincount(user, weights=(values - scalar.middle) / scalar.half, minlength=users)
     bins = terms.layout.bins
     if bins and probabilities is not None:
@@ -142,26 +164,18 @@ def _add(terms: Terms, vector: Float32Array, examples: Labelled, user: Int64Arra
         out[:, len(terms.scalars) :] += cells.reshape(users, 2 * bins)
 
 
-def _probabilities(terms: Terms, vector: Float32Array, features: Float32Array) -> Float64Array:
-    """Of each class, float64 [n, classes]; all alike where the model's are not finite."""
-    with np.errstate(all="ignore"):
-        found = terms.model.probabilities(vector, features).astype(np.float64)
-    found[~np.isfinite(found).all(axis=1)] = 1.0 / terms.classes
+def _probabilities(given: Float64Array) -> Float64Array:
+    """Of each class, float64 [n, classes], from 0 to 1; all alike where the model's are not finite."""
+    found = np.where(np.isfinite(given).all(axis=1, keepdims=True), given, 1.0 / given.shape[1])
     return np.clip(found, 0.0, 1.0)
 
 
-def _values(
-    model: TrainedModel,
-    scalar: Scalar,
-    vector: Float32Array,
-    features: Float32Array,
-    targets: Float32Array,
-    probabilities: Float64Array | None,
-) -> Float64Array:
+def _values(scalar: Scalar, targets: Float32Array, tested: Tested, probabilities: Float64Array | None) -> Float64Array:
     """The number of each example, float64 [n], within its range; a loss that is not a number is the largest one."""
+    if tested.places is not None:
+        return np.asarray(tested.places < scalar.top, dtype=np.float64)
     if not scalar.top or probabilities is None:
-        with np.errstate(all="ignore"):
-            losses = model.losses(vector, features, targets)
+        losses = tested.losses
         return np.clip(np.where(np.isnan(losses), scalar.high, losses), scalar.low, scalar.high)
     label = targets.astype(np.int64)
     own = probabilities[np.arange(len(label)), label][:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -49,14 +50,16 @@ class EvaluationPopulation:
             raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
         terms, grid = self._terms, self._terms.grid
         models = terms.vectors(broadcast.dense)
-        usable = UsableTable.of(terms.model, terms.examples, users).usable(users)
+        table = UsableTable.of(terms.model, terms.examples, users)
+        usable = dataclasses.replace(table, keep=table.keep & terms.kept(table.targets)).usable(users)
         total = np.zeros(grid.size)
         examples = max(1, _NUMBERS // terms.examples.width)
-        for first, last in _blocks(usable.offsets, users=max(1, _NUMBERS // grid.size), examples=examples):
+        together = 1 if terms.model.tested_alone else max(1, _NUMBERS // grid.size)
+        for first, last in _blocks(usable.offsets, users=together, examples=examples):
             rows = usable.rows[usable.offsets[first] : usable.offsets[last]]
             own = seeds[first:last]
             values = vectors_of_users(
-                terms, models, _Rows(usable, rows), self._train,
+                terms, models, _Rows(usable, rows), terms.model.tested_here, self._train,
                 counts=np.diff(usable.offsets[first : last + 1]), seeds=own,
             )  # fmt: skip
             # Exact: whole numbers, whose sums stay below 2^53.

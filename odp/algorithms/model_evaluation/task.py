@@ -26,7 +26,7 @@ from odp.algorithms.model_evaluation.terms import MOST_BINS, PARAMETERS
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.local_training import LocalTraining
-from odp.models.trained import EvaluatedModel, evaluated_model_of, trained_models
+from odp.models.trained import TrainedModel, model_of, trained_models
 from odp.numerics.arrays import Float32Array
 from odp.task import Question
 from odp.v1 import common_pb2
@@ -78,7 +78,9 @@ class Evaluation(Question):
       against: other parameters of the same model. A random half of the users tests ``of``, the other half these.
       personal: devices also train ``of`` further, and both models are tested on held-out examples.
       metrics: of "loss", "accuracy", "recall@K" (the label is among the K likeliest classes), "auc" (of two classes)
-        and "calibration"; None for all that the model has but "recall@K".
+        and "calibration"; None for all that the model has but "recall@K". Of an ``odp.TwoTower`` that predicts choices,
+        "recall@K" is the share of chosen items that are among the first K of all items but the person's other ones;
+        such metrics make an evaluation of their own.
       loss_low, loss_high: the range that the loss of an example is clamped to. For models of classes, the default is 0
         to twice the loss of guessing; others need a range.
       bins: of the histograms of predicted probabilities, which "auc" and "calibration" share.
@@ -150,32 +152,44 @@ class Evaluation(Question):
             low, high = self._loss_range(trained)
             written.loss.low, written.loss.high = low, high
         tops = [1] * (_ACCURACY in names) + [_top(name) for name in names if name.startswith(_RECALL)]
-        written.top.extend(sorted(set(tops)))
+        (written.ranked if trained.ranked_items and _ACCURACY not in names else written.top).extend(sorted(set(tops)))
         written.bins = self.bins if {_AUC, _CALIBRATION} & set(names) else 0
         written.most_examples = self.most_examples
         if self.personal is not None:
             written.personal.training.CopyFrom(self.personal.local().to_proto())
             written.personal.held_out = self.personal.held_out
         layout = Layout(
-            written.models, 1 if self.personal is None else 2, written.HasField("loss") + len(written.top), written.bins
-        )
+            written.models, 1 if self.personal is None else 2,
+            written.HasField("loss") + len(written.top) + len(written.ranked), written.bins,
+        )  # fmt: skip
         grid = Grid.within_budget(
             size=layout.size, epsilon=privacy.epsilon, delta=privacy.delta, cohort=definition.cohort
         )
         written.dense.CopyFrom(grid.to_proto())
         return definition
 
-    def _trained(self) -> EvaluatedModel:
+    def _trained(self) -> TrainedModel:
         definition = common_pb2.TaskDefinition(name=self.name)
         self.model.write(definition)
-        return evaluated_model_of(definition)
+        return model_of(definition)
 
     def _names(self) -> tuple[str, ...]:
-        classes = self._trained().classes_range
+        trained = self._trained()
+        classes = trained.classes_range
         if self.metrics is None:
             ranked = () if classes is None or classes[1] > 1 else (_AUC,)
             return (_LOSS,) if classes is None else (_LOSS, _ACCURACY, *ranked, _CALIBRATION)
         valid = (_LOSS,) if classes is None else (_LOSS, _ACCURACY, f"{_RECALL}K", _AUC, _CALIBRATION)
+        recalls = [name for name in self.metrics if isinstance(name, str) and name.startswith(_RECALL)]
+        if recalls and trained.ranked_items:
+            for name in recalls:
+                _validate.integer(low=1, high=trained.ranked_items - 1, recall=_top(name))
+            if others := [name for name in self.metrics if name not in recalls]:
+                raise ConfigurationError(
+                    f"Expected metrics={others[0]!r} in an evaluation of its own: {recalls[0]!r} of an odp.TwoTower "
+                    "counts the examples of class 1 alone"
+                )
+            return tuple(recalls)
         for name in self.metrics:
             if classes is not None and isinstance(name, str) and name.startswith(_RECALL):
                 _validate.integer(low=1, high=int(classes[1]), recall=_top(name))
@@ -190,7 +204,7 @@ class Evaluation(Question):
             )
         return tuple(self.metrics)
 
-    def _loss_range(self, trained: EvaluatedModel) -> tuple[float, float]:
+    def _loss_range(self, trained: TrainedModel) -> tuple[float, float]:
         if self.loss_high is not None:
             return self.loss_low, self.loss_high
         if trained.classes_range is None:

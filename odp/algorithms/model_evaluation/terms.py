@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from odp import _validate
 from odp.algorithms.dense.grid import MAX_SIZE, Grid
@@ -16,7 +17,8 @@ from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.errors import ConfigurationError
 from odp.models.examples import ExamplesTerms
 from odp.models.local_training import MOST_EXAMPLES, LocalTraining
-from odp.models.trained import EvaluatedModel, TrainedModel, evaluated_model_of
+from odp.models.negatives import CHOSEN
+from odp.models.trained import TrainedModel, model_of
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.v1 import common_pb2, model_evaluation_pb2
 
@@ -27,19 +29,23 @@ TRAINING = "model_evaluation"
 
 MOST_TOPS, MOST_BINS = 16, 2**10
 _LARGEST_LOSS = 1e9
+#: Of items and contexts that a device computes scores of.
+MOST_SCORES = 2**24
+_EXAMPLES, _PREDICTIONS = 2**12, 2**20  # of a model at once: bounds memory
 
 
 @dataclass(frozen=True)
 class Scalar:
     """A number of each example, from ``low`` to ``high``: its loss, or whether its label is of the ``top`` likeliest.
 
-    ``top`` is 0 for the loss.
+    ``top`` is 0 for the loss. With ``ranked``, it is whether its item is among the first ``top`` of the ranking.
     """
 
     name: str
     low: float
     high: float
     top: int = 0
+    ranked: bool = False
 
     @property
     def middle(self) -> float:
@@ -64,7 +70,7 @@ class Personal:
 class Terms:
     """An ``odp.v1.ModelEvaluation``, checked."""
 
-    model: EvaluatedModel
+    model: TrainedModel
     examples: ExamplesTerms
     scalars: tuple[Scalar, ...]
     most_examples: int
@@ -81,11 +87,12 @@ class Terms:
           ConfigurationError: another task, or a field is missing, out of range, or of training.
         """
         check_question(definition, TRAINING, reads_model=True)
-        given, model = definition.model_evaluation, evaluated_model_of(definition)
+        given, model = definition.model_evaluation, model_of(definition)
         if definition.WhichOneof("local_data") != "examples":
             raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
         examples = ExamplesTerms.of(definition.examples)
         model = model.reading(examples)
+        model.check_testing()
         if examples.label_range != (model.classes_range or examples.label_range):
             raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         _validate.integer(low=1, high=2, models=given.models)
@@ -97,12 +104,13 @@ class Terms:
             raise ConfigurationError(f"Expected models={given.models} to be 1 with a personal model")
         if personal is not None:
             model.check_training(personal.training)
-        scalars = _scalars(given, model)
+        scalars = _scalars(given, model) + _ranked(given, model)
         _validate.integer(low=0, high=MOST_BINS, bins=given.bins)
         if given.bins and model.classes_range is None:
             raise ConfigurationError(f"Expected bins={given.bins} to be 0: the model predicts numbers, and no classes")
         if not scalars and not given.bins:
             raise ConfigurationError("Expected a metric")
+        model.check_training(_device_work(given.most_examples, personal))
         layout = Layout(given.models, 1 if personal is None else 2, len(scalars), given.bins)
         _validate.within(low=1.0, high=1.0, clip=given.dense.clip)
         _validate.integer(low=1, high=MAX_SIZE, size=layout.size)
@@ -116,6 +124,25 @@ class Terms:
     def tables(self) -> tuple[str, ...]:
         """The tables of the model."""
         return PARAMETERS[: self.layout.halves]
+
+    @property
+    def ranked(self) -> bool:
+        """Whether a model ranks the items that users chose; then no other measurement is made."""
+        return any(scalar.ranked for scalar in self.scalars)
+
+    @property
+    def device_work(self) -> LocalTraining:
+        """The most that a device reads and computes at once."""
+        return _device_work(self.most_examples, self.personal)
+
+    @property
+    def examples_at_once(self) -> int:
+        """Most examples whose predictions are in memory at once; all of a user's where it has to rank them."""
+        return max(1, min(_EXAMPLES, _PREDICTIONS // max(1, self.classes)))
+
+    def kept(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of usable examples, those that are tested on, bool [n]."""
+        return targets == CHOSEN if self.ranked else np.ones(len(targets), dtype=np.bool_)
 
     @property
     def factor(self) -> float:
@@ -166,6 +193,33 @@ def _scalars(given: model_evaluation_pb2.ModelEvaluation, model: TrainedModel) -
         _validate.integer(low=1, high=int((model.classes_range or (0.0, 0.0))[1]), top=top)
         found.append(Scalar("accuracy" if top == 1 else f"recall@{top}", 0.0, 1.0, top))
     return tuple(found)
+
+
+def _ranked(given: model_evaluation_pb2.ModelEvaluation, model: TrainedModel) -> tuple[Scalar, ...]:
+    found = tuple(given.ranked)
+    if not found:
+        return ()
+    if not model.ranked_items:
+        raise ConfigurationError(f"Expected no ranked={list(found)}: the model ranks no items that people chose")
+    if given.HasField("loss") or given.top or given.bins:
+        raise ConfigurationError(f"Expected ranked={list(found)} without loss, top and bins")
+    if len(found) > MOST_TOPS or found != tuple(sorted(set(found))):
+        raise ConfigurationError(f"Expected ranked={list(found)} to be at most {MOST_TOPS} ascending whole numbers")
+    for top in found:
+        _validate.integer(low=1, high=model.ranked_items - 1, ranked=top)
+    most = min(_EXAMPLES, MOST_SCORES // model.ranked_items)
+    if given.most_examples > most:
+        raise ConfigurationError(
+            f"Expected most_examples={given.most_examples} to be at most {most}: each of them may rank all of the "
+            f"{model.ranked_items} items"
+        )
+    return tuple(Scalar(f"recall@{top}", 0.0, 1.0, top, ranked=True) for top in found)
+
+
+def _device_work(most_examples: int, personal: Personal | None) -> LocalTraining:
+    if personal is not None:
+        return personal.training
+    return LocalTraining(rate=1.0, batch=1, most_examples=min(most_examples, _EXAMPLES))
 
 
 def _personal(given: model_evaluation_pb2.ModelEvaluation) -> Personal | None:

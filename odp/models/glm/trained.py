@@ -10,6 +10,7 @@ import numpy.typing as npt
 from odp.errors import ConfigurationError
 from odp.models.features import Encoding
 from odp.models.glm.shape import Glm
+from odp.models.tested import Tested
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 
 if TYPE_CHECKING:
@@ -168,10 +169,32 @@ class TrainedGlm:
             return np.asarray(predictors[:, 0] > 0, dtype=np.float32)
         return np.asarray(predictors.argmax(axis=1), dtype=np.float32)
 
-    def probabilities(self, vector: Float32Array, features: Float32Array) -> Float32Array:
-        """The probability of each class, float32 [n, classes]."""
-        means = self.shape.means(self._predictors(vector, features))
-        return np.column_stack((1 - means[:, 0], means[:, 0])) if means.shape[1] == 1 else means
+    @property
+    def ranked_items(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def tested_alone(self) -> bool:
+        """No."""
+        return False
+
+    def check_testing(self) -> None:
+        """Accepts all."""
+
+    def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
+        """Losses and probabilities; ``ranked`` is False."""
+        losses = self.losses(vector, features, targets)
+        if self.classes_range is None:
+            return Tested(losses)
+        means = self.shape.means(self._predictors(vector, features)).astype(np.float64)
+        return Tested(losses, np.column_stack((1 - means[:, 0], means[:, 0])) if means.shape[1] == 1 else means)
+
+    def tested_here(
+        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
+    ) -> Tested:
+        """``tested``: there is no program."""
+        return self.tested(vector, features, targets, ranked=ranked)
 
     def _predictors(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         return np.concatenate(

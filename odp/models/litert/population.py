@@ -16,7 +16,7 @@ import numpy.typing as npt
 from odp.errors import ConfigurationError, DataError
 from odp.models.litert.program import Program
 from odp.models.litert.rows import inputs_of, targets_of
-from odp.models.litert.trainer import Engine
+from odp.models.litert.trainer import Engine, Measured
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array
 
@@ -82,3 +82,10 @@ class OwnProgram:
         """Loss and metrics of each example by name, float64 [n]. Raises ProgramFailed."""
         found = self._runner.measures(vector, inputs_of(self._program, features), targets_of(self._program, targets))
         return {name: values.astype(np.float64) for name, values in found.items()}
+
+    def measured(
+        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, items: int = 0
+    ) -> Measured:
+        """As ``ProgramTrainer.measured``. Raises ProgramFailed."""
+        inputs, wanted = inputs_of(self._program, features), targets_of(self._program, targets)
+        return self._runner.measured(vector, inputs, wanted, items=items)

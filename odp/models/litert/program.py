@@ -50,6 +50,8 @@ SIGNATURES = ("evaluate", "infer", "load", "save", "train")
 #: Names of the inputs of ``train`` besides the features.
 TARGET, MASK, RATE, LOCAL_RATE, PROXIMAL, VECTOR = "y", "mask", "rate", "local_rate", "proximal", "vector"
 LOSS, PREDICTION, LOADED = "loss", "prediction", "loaded"
+#: The threshold of predictions that are logits; any other one is of probabilities.
+LOGITS = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ class Program:
       metrics: names of what ``evaluate`` gives besides the loss.
       batch: examples per step.
       classes: of the target, which is then 0 .. classes - 1; 0 where it is a number.
-      threshold: of two classes and one prediction, the second is predicted above it.
+      threshold: of two classes and one prediction, the second is predicted above it: 0 where predictions are logits,
+        0.5 where they are probabilities. Predictions of more classes have the one of their kind, too.
       proximal: whether ``train`` takes the factor of a proximal term.
 
     Raises:

@@ -29,6 +29,7 @@ from odp.models.litert.program import (
     Program,
     padded,
 )
+from odp.models.litert.trainer import Measured
 from odp.numerics.arrays import Float32Array, Int64Array
 
 
@@ -145,6 +146,57 @@ class Runner:
             for name in names:
                 found[name].append(answer[name][: len(rows)])
         return {name: np.concatenate(parts) for name, parts in found.items()}
+
+    def measured(self, vector: Float32Array, features: Sequence[Array], targets: Array, *, items: int = 0) -> Measured:
+        """As ``ProgramTrainer.measured``. Raises DataError and ProgramFailed."""
+        if items:
+            none = np.zeros((0, *self._program.prediction.shape), dtype=np.float32)
+            return Measured(np.zeros(0, dtype=np.float32), none, self.places(vector, features, items=items))
+        losses = self.measures(vector, features, targets)[LOSS]
+        return Measured(losses, self.predictions(vector, features), np.zeros(0, dtype=np.int64))
+
+    def places(self, vector: Float32Array, features: Sequence[Array], *, items: int) -> Int64Array:
+        """The place of each example's item by its score, int64 [n], 0 the best. Raises DataError and ProgramFailed.
+
+        The other items of the examples are left out of the ranking. Of equal scores, the lower number comes first.
+        A score that is not a number is the lowest.
+
+        Args:
+          features: one array [n, ..] per input; the last one is the number of an item, below ``items``.
+        """
+        self._check(features, None)
+        if self._program.prediction.size != 1:
+            raise DataError("Expected a program that gives one score")
+        self._call("load", {VECTOR: vector})
+        *context, item = features
+        own, numbers = item.reshape(-1).astype(np.int64), np.arange(items, dtype=np.int64)
+        if len(own) and not 0 <= own.min() <= own.max() < items:
+            raise DataError(f"Expected items from 0 to {items - 1}")
+        others = np.ones(items, dtype=bool)
+        others[own] = False
+        found = np.zeros(len(own), dtype=np.int64)
+        # People's own features are mostly the same in all their examples: then items are scored once.
+        of_context: dict[bytes, list[int]] = {}
+        for row in range(len(own)):
+            of_context.setdefault(b"".join(values[row].tobytes() for values in context), []).append(row)
+        for rows in of_context.values():
+            scores = self._scores([values[rows[0]] for values in context], item, numbers)
+            for row in rows:
+                score = scores[own[row]]
+                before = (scores > score) | ((scores == score) & (numbers < own[row]))
+                found[row] = np.count_nonzero(before & others)
+        return found
+
+    def _scores(self, context: Sequence[Array], item: Array, numbers: Int64Array) -> Float32Array:
+        """The score of each of ``numbers``, float32, where the inputs before the item are ``context``."""
+        batch = self._program.batch
+        fixed = {f"x{place}": np.repeat(values[None], batch, axis=0) for place, values in enumerate(context)}
+        found = np.empty(len(numbers), dtype=np.float32)
+        for rows in self._all(len(numbers)):
+            part = padded(numbers[rows].reshape(-1, *item.shape[1:]).astype(item.dtype), batch)
+            answer = self._call("infer", {**fixed, f"x{len(context)}": part})[PREDICTION]
+            found[rows] = answer.reshape(-1)[: len(rows)]
+        return np.where(np.isnan(found), np.float32(-np.inf), found)
 
     def _steps(
         self, features: Sequence[Array], targets: Array, batches: Iterable[Int64Array], numbers: Mapping[str, float]

@@ -1,11 +1,11 @@
-"""Local training behind the walls of ``odp.isolated``: one call trains one program on one device's examples.
+"""Networks behind the walls of ``odp.isolated``: one call trains or tests one program on one device's examples.
 
 The program is the developer's, so its process has no network, no file, no other process, and limits of memory and time;
 whatever fails in it is, outside, a call that failed, and the device sends the empty contribution. The process is given
-the batches and no seed. What comes back is the program's word: ``difference_of`` reads it, and the contribution is
-clipped as any other.
+the batches and no seed. What comes back is the program's word: ``difference_of`` and ``measured_of`` read it, and the
+contribution is clipped as any other.
 
-Arrays travel as local data of the call, in pieces, so that no message is long; the difference comes back in one.
+Arrays travel as local data of the call, in pieces, so that no message is long; what is found comes back in one.
 
 Needs ai-edge-litert in the template that processes are copied from (``PRELOADED``).
 """
@@ -22,6 +22,7 @@ import numpy as np
 from odp.errors import DataError
 from odp.isolated import Columns, Executed, Execution, IsolatedService, Stores
 from odp.models.litert.program import Array, Program
+from odp.models.litert.trainer import Measured
 from odp.numerics.arrays import Float32Array, Int64Array
 
 #: What the template imports: afterwards there are no files to import from.
@@ -32,15 +33,16 @@ PRELOADED = (
 #: Libraries of it that other services' processes do not have.
 LIBRARIES = ("ai_edge_litert", "flatbuffers")
 
+_MEASURED = ("losses", "predictions", "places")
 _PIECE = 12 * 2**20
 _START, _PROGRAM, _TARGETS, _ROWS, _LENGTHS = "start", "program", "targets", "rows", "lengths"
 
 
 class LocalTrainer(IsolatedService):
-    """Trains; see ``work_of`` for what it is given."""
+    """Trains or tests; see ``work_of`` and ``measuring`` for what it is given."""
 
     def on_execute(self, execution: Execution, stores: Stores) -> Executed:
-        """The result holds ``difference``, float32 [size] in base64."""
+        """The result holds ``difference``, float32 [size] in base64; or the arrays of ``Measured``, by name."""
         from odp.models.litert.runner import Runner
 
         work: Mapping[str, Any] = execution.work
@@ -50,18 +52,26 @@ class LocalTrainer(IsolatedService):
             np.frombuffer(_joined(stores, name), dtype=spec.dtype).reshape(-1, *spec.shape)
             for name, spec in (*specs.items(), (_TARGETS, program.target))
         )
+        start = np.frombuffer(_joined(stores, _START), dtype=np.float32)
+        if work["items"] is not None:
+            found = Runner(program).measured(start, features, targets, items=work["items"])
+            return Executed({name: _text(getattr(found, name)) for name in _MEASURED})
         rows, lengths = (np.frombuffer(_joined(stores, name), dtype=np.int64) for name in (_ROWS, _LENGTHS))
         batches = np.split(rows, np.cumsum(lengths)[:-1]) if len(lengths) else []
-        start = np.frombuffer(_joined(stores, _START), dtype=np.float32)
         moved = Runner(program).difference(
             start, features, targets, batches, rate=work["rate"], proximal=work["proximal"]
         )
-        return Executed({"difference": base64.b64encode(moved.tobytes()).decode("ascii")})
+        return Executed({"difference": _text(moved)})
 
 
 def work_of(program: Program, *, rate: float, proximal: float = 0.0) -> Columns:
     """What a call is given besides arrays; arguments are those of ``Runner.difference``."""
-    return {"program": program.to_json(), "rate": rate, "proximal": proximal}
+    return {"program": program.to_json(), "rate": rate, "proximal": proximal, "items": None}
+
+
+def measuring(program: Program, *, items: int) -> Columns:
+    """``work_of`` a test; ``items`` are those of ``Runner.measured``."""
+    return {"program": program.to_json(), "items": items}
 
 
 def arrays_of(
@@ -90,16 +100,45 @@ def arrays_of(
 
 def difference_of(result: Columns, program: Program) -> Float32Array:
     """The difference in what a call gave back, float32 [size], finite. Raises DataError where there is none."""
-    try:
-        data = base64.b64decode(str(result["difference"]), validate=True)
-    except (KeyError, binascii.Error):
-        data = b""
+    data = _bytes_of(result, "difference")
     if len(data) != 4 * program.size:
         raise DataError(f"Expected a difference of {program.size} numbers")
     moved = np.frombuffer(data, dtype="<f4").astype(np.float32)
     if not np.isfinite(moved).all():
         raise DataError("Expected a difference of finite numbers")
     return moved
+
+
+def measured_of(result: Columns, program: Program, *, examples: int, items: int) -> Measured:
+    """What a call found of ``examples``. Raises DataError where shapes or places are not those asked for.
+
+    Losses and predictions may be any numbers, as those of a model in the developer's hands may be.
+    """
+    plain, ranked = (0, examples) if items else (examples, 0)
+    sizes = {"losses": 4 * plain, "predictions": 4 * plain * program.prediction.size, "places": 8 * ranked}
+    data = {name: _bytes_of(result, name) for name in _MEASURED}
+    if {name: len(value) for name, value in data.items()} != sizes:
+        raise DataError(f"Expected measurements of {examples} examples")
+    places = np.frombuffer(data["places"], dtype="<i8").astype(np.int64)
+    if ((places < 0) | (places >= items)).any():
+        raise DataError(f"Expected places from 0 to {items - 1}")
+    return Measured(
+        np.frombuffer(data["losses"], dtype="<f4").astype(np.float32),
+        np.frombuffer(data["predictions"], dtype="<f4").astype(np.float32).reshape(plain, *program.prediction.shape),
+        places,
+    )
+
+
+def _text(values: Array) -> str:
+    return base64.b64encode(_bytes(values)).decode("ascii")
+
+
+def _bytes_of(result: Columns, name: str) -> bytes:
+    """Empty where there are none."""
+    try:
+        return base64.b64decode(str(result[name]), validate=True)
+    except (KeyError, binascii.Error, ValueError):
+        return b""
 
 
 def _feature(place: int) -> str:

@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from odp.errors import ConfigurationError, StateError
 from odp.models.features import Tensor
-from odp.models.litert.program import Program
+from odp.models.litert.program import LOGITS, Program
 from odp.models.litert.rows import inputs_of, targets_of
-from odp.models.litert.trainer import MOST_MEMORY, Engine, ProgramTrainer, memory_needed
+from odp.models.litert.trainer import MOST_MEMORY, Engine, Measured, ProgramTrainer, memory_needed
 from odp.models.local_training import MOST_EXAMPLES, LocalTraining
+from odp.models.tested import Tested
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import federated_pb2
 
@@ -259,6 +260,46 @@ class TrainedNetwork:
             return np.asarray(predictions.reshape(-1) > self.program.threshold, dtype=np.float32)
         return np.asarray(predictions.argmax(axis=-1), dtype=np.float32)
 
+    @property
+    def ranked_items(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def tested_alone(self) -> bool:
+        """Yes: LiteRT runs batches."""
+        return True
+
+    def check_testing(self) -> None:
+        """Raises ConfigurationError where the program predicts several things of an example, or one class alone."""
+        program = self.program
+        if program.classes and (program.classes < 2 or program.prediction.size not in _sizes(program.classes)):
+            raise ConfigurationError(
+                f"Expected a network that predicts one of classes={program.classes} classes for an example (got "
+                f"{program.prediction.size} numbers)"
+            )
+
+    def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
+        """What the trainer finds. May raise anything that it does; StateError where this is no device."""
+        if self._trainer is None:
+            raise StateError("Expected a trainer of programs, as a device's runtime has")
+        inputs, wanted = inputs_of(self.program, features), targets_of(self.program, targets)
+        items = self.ranked_items if ranked else 0
+        return self._tested(self._trainer.measured(self.program, vector, inputs, wanted, items=items), ranked=ranked)
+
+    def tested_here(
+        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
+    ) -> Tested:
+        """``tested``, computed in this process: for a program of one's own."""
+        items = self.ranked_items if ranked else 0
+        return self._tested(self._own().measured(vector, features, targets, items=items), ranked=ranked)
+
+    def _tested(self, found: Measured, *, ranked: bool) -> Tested:
+        losses = found.losses.astype(np.float64)
+        if ranked:
+            return Tested(losses, places=found.places)
+        return Tested(losses, _probabilities(self.program, found.predictions) if self.program.classes else None)
+
     def _own(self) -> OwnProgram:
         """The program in this process. Raises StateError on a device, where it is a stranger's."""
         if self._trainer is not None:
@@ -270,6 +311,24 @@ class TrainedNetwork:
         from odp.models.litert.population import OwnProgram
 
         return OwnProgram(self.program, engine=self._engine)
+
+
+def _sizes(classes: int) -> tuple[int, ...]:
+    """Numbers that a prediction of classes may have: of two, one is enough."""
+    return (1, 2) if classes == 2 else (classes,)
+
+
+def _probabilities(program: Program, predictions: Float32Array) -> Float64Array:
+    """Of each class, float64 [n, classes]; predictions are logits where the threshold is 0, else probabilities."""
+    found = predictions.reshape(len(predictions), program.prediction.size).astype(np.float64)
+    with np.errstate(all="ignore"):
+        if program.prediction.size == 1:
+            second = 1.0 / (1.0 + np.exp(-found)) if program.threshold == LOGITS else found
+            return np.concatenate((1.0 - second, second), axis=1)
+        if program.threshold != LOGITS:
+            return found
+        powers = np.exp(found - found.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def _most_examples(training: LocalTraining) -> int:

@@ -144,6 +144,11 @@ class TrainedTowers(TrainedNetwork):
             users = slice(0, len(seeds))
         return super().differences(start, examples, training, seeds=seeds, round=round, users=users, out=out)
 
+    @property
+    def ranked_items(self) -> int:
+        """All of them, where a score says whether a person chooses the item; a rating ranks none."""
+        return self.items if self.program.classes == 2 and self.program.prediction.size == 1 else 0
+
     def _with_negatives(
         self, features: Float32Array, targets: Float32Array, *, seed: int, round: int
     ) -> tuple[Float32Array, Float32Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from odp.models.litert.program import Array, Program
@@ -16,7 +17,7 @@ _FIXED_MEMORY, _COPIES_OF_PARAMETERS, _COPIES_OF_EXAMPLES = 128 * 2**20, 16, 4
 
 
 class ProgramTrainer(Protocol):
-    """Trains programs; thread-safe."""
+    """Trains programs, and tests them; thread-safe."""
 
     def require(self, program: Program, *, most_examples: int) -> None:
         """Returns if it can run the program on that number of examples: a function of public facts alone.
@@ -39,6 +40,30 @@ class ProgramTrainer(Protocol):
     ) -> Float32Array:
         """As ``odp.models.litert.runner.Runner.difference``. May raise anything: then nothing was trained."""
         ...
+
+    def measured(
+        self, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array, *, items: int = 0
+    ) -> Measured:
+        """What the program says of each example. May raise anything: then nothing was measured.
+
+        With ``items``, the places of the examples' items alone (``Runner.places``).
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of n examples: what a program says, of the declared shapes and nothing more.
+
+    Attributes:
+      losses: float32 [n]; empty with ``items``.
+      predictions: float32 [n, ..], as the program declares; empty with ``items``.
+      places: int64 [n], from 0 to ``items`` - 1; empty without.
+    """
+
+    losses: Float32Array
+    predictions: Float32Array
+    places: Int64Array
 
 
 class Engine(Protocol):

@@ -20,11 +20,11 @@ _OPTIONS = {
 
 
 class _Graph:
-    """The graph of ``train``, which operations can be added to."""
+    """The graph of a signature, which operations can be added to."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, signature: str) -> None:
         self.model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(program.flatbuffer, 0))
-        place = next(one.subgraphIndex for one in self.model.signatureDefs if one.signatureKey == b"train")
+        place = next(one.subgraphIndex for one in self.model.signatureDefs if one.signatureKey == signature.encode())
         self._graph = self.model.subgraphs[place]
         self._added = 0
 
@@ -76,8 +76,8 @@ class _Graph:
         return dataclasses.replace(program, flatbuffer=bytes(builder.Output()))
 
 
-def _made(program: Program, change: Callable[[_Graph], Any]) -> Program:
-    graph = _Graph(program)
+def _made(program: Program, change: Callable[[_Graph], Any], signature: str = "train") -> Program:
+    graph = _Graph(program, signature)
     change(graph)
     return graph.program(program)
 
@@ -93,12 +93,12 @@ def endless(program: Program) -> Program:
     return _made(program, change)
 
 
-def hungry(program: Program) -> Program:
+def hungry(program: Program, signature: str = "train") -> Program:
     """One whose tensor takes 16 GiB and declares 4 bytes."""
-    return _made(program, lambda graph: graph.filled([1], [2**16, 2**16]))
+    return _made(program, lambda graph: graph.filled([1], [2**16, 2**16]), signature)
 
 
-def refusing(program: Program) -> Program:
+def refusing(program: Program, signature: str = "train") -> Program:
     """One with a convolution whose strides are zero, which LiteRT does not run."""
 
     def change(graph: _Graph) -> None:
@@ -107,7 +107,7 @@ def refusing(program: Program) -> Program:
         bias = graph.tensor([1], np.zeros(1, dtype=np.float32))
         graph.operation("CONV_2D", [image, kernel, bias], graph.tensor([1, 2, 2, 1]), options=False)
 
-    return _made(program, change)
+    return _made(program, change, signature)
 
 
 def crashing(program: Program) -> Program:

@@ -23,6 +23,7 @@ from odp.models.litert.program import Array, Program, TensorSpec
 from odp.models.litert.runner import Runner
 from odp.models.litert.trained import network_message
 from odp.models.litert.trained_towers import TrainedTowers
+from odp.models.litert.trainer import Measured
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.signed.task import check_definition
@@ -95,6 +96,12 @@ class RecordingTrainer:
         """By LiteRT."""
         self.given.append((features[-1], targets))
         return Runner(program).difference(start, features, targets, batches, rate=rate, proximal=proximal)
+
+    def measured(
+        self, program: Program, vector: Float32Array, features: list[Array], targets: Array, *, items: int = 0
+    ) -> Measured:
+        """By LiteRT."""
+        return Runner(program).measured(vector, features, targets, items=items)
 
 
 def test_devices_and_the_simulator_make_the_same_sum() -> None:

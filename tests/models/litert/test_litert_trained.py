@@ -26,6 +26,7 @@ from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.litert.program import Program
 from odp.models.litert.trained import MOST_COMPRESSED, MOST_FLATBUFFER, TrainedNetwork, network_message
+from odp.models.litert.trainer import Measured
 from odp.models.public_matrix import public_matrix_from
 from odp.signed.task import check_definition, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, UserLevelDP
@@ -160,6 +161,9 @@ def test_nothing_of_a_program_runs_where_a_device_is() -> None:
         def difference(self, *_: object, **__: object) -> np.ndarray:
             raise AssertionError
 
+        def measured(self, *_: object, **__: object) -> Measured:
+            raise AssertionError
+
     definition = definition_of(training=DPFedAvg(rounds=1, epochs=2, batch=4))
     model = TrainedNetwork.of(definition.network)
     users = people()
@@ -170,6 +174,11 @@ def test_nothing_of_a_program_runs_where_a_device_is() -> None:
     for measured in (device.losses, device.measures):
         with pytest.raises(StateError):
             measured(START, *users.of(2))
+    for ranked in (False, True):
+        with pytest.raises(StateError, match="process of a device"):
+            device.tested_here(START, *users.of(2), ranked=ranked)
+    with pytest.raises(StateError, match="trainer"):
+        model.tested(START, *users.of(2), ranked=False)
     with pytest.raises(StateError):
         device.classes(START, users.of(2)[0])
 
