@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from odp.models.glm import Glm
     from odp.models.litert.keras_model import KerasModel
     from odp.models.litert.two_tower import TwoTower
+    from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
@@ -82,6 +83,7 @@ _HOME = {
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "Quantiles": "odp.algorithms.quantiles.task",
     "RatingsData": "odp.algorithms.dpam.data",
+    "Reconstruction": "odp.models.local_training",
     "RunResult": "odp.simulation.engine",
     "Statistics": "odp.algorithms.statistics.task",
     "Table": "odp.public_tables.table",
@@ -132,6 +134,7 @@ __all__ = [
     "Quantiles",
     "Ratings",
     "RatingsData",
+    "Reconstruction",
     "RunResult",
     "ServiceError",
     "ServiceUnavailable",

@@ -24,7 +24,7 @@ from odp import _validate
 from odp.errors import ConfigurationError, StateError
 from odp.models.litert import service
 from odp.models.litert.program import Array, Program
-from odp.models.litert.trainer import MOST_MEMORY, memory_needed
+from odp.models.litert.trainer import MOST_MEMORY, LocalSteps, memory_needed
 from odp.numerics.arrays import Float32Array, Int64Array
 
 #: Of one training, by the wall clock and of its processor.
@@ -116,6 +116,7 @@ class IsolatedTrainer:
         *,
         rate: float,
         proximal: float = 0.0,
+        local: LocalSteps | None = None,
     ) -> Float32Array:
         """As ``ProgramTrainer.difference``.
 
@@ -125,10 +126,10 @@ class IsolatedTrainer:
           StateError: its process could not be started, or not restricted.
         """
         if not batches:
-            return np.zeros(program.size, dtype=np.float32)
+            return np.zeros(program.shared_size, dtype=np.float32)
         store = MemoryStore()
-        store.change(service.arrays_of(program, start, features, targets, batches), time=0.0)
-        work = service.work_of(program, rate=rate, proximal=proximal)
+        store.change(service.arrays_of(program, start, features, targets, batches, local=local), time=0.0)
+        work = service.work_of(program, rate=rate, proximal=proximal, local=local)
         asked = Asked(store.add_request(_APP, {}, time=0.0), _APP, work)
         result = self._host(program).execute(store, asked, now=0.0)
         return service.difference_of(result.result, program)

@@ -135,6 +135,24 @@ class EvaluatedModel(TrainedModel, Protocol):
         ...
 
 
+@runtime_checkable
+class PartlyLocalModel(TrainedModel, Protocol):
+    """A model some of whose parameters stay on devices, which find them anew in every round."""
+
+    def reconstructed(
+        self,
+        start: Float32Array,
+        features: Float32Array,
+        targets: Float32Array,
+        training: LocalTraining,
+        *,
+        seed: int,
+        round: int,
+    ) -> Float32Array:
+        """Shared parameters ``start`` [size] and those of a person with these examples: what ``measures`` takes."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Kind:
     """Module and class of what a developer writes, and of what parties train; the latter has ``of(message)``."""

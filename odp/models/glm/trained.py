@@ -53,7 +53,11 @@ class TrainedGlm:
         return ()
 
     def check_training(self, training: LocalTraining) -> None:
-        """Accepts all."""
+        """Raises ConfigurationError for a reconstruction: there are no layers that stay on a device."""
+        if training.reconstruction is not None:
+            raise ConfigurationError(
+                "Expected reconstruction=None with an odp.Glm: an odp.KerasModel has layers that stay on the device"
+            )
 
     def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedGlm:
         """This model: it has no program."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ class KerasModel:
         shows their means. The accuracy of classes is shown in any case.
       batch: most examples per step, at least the ``batch`` of the training; devices compute this many in every step.
       proximal: whether devices may train with a proximal term, which takes another copy of the weights.
+      local: layers, or their names, whose weights stay on the device. Every device finds its own in each round, as the
+        ``reconstruction`` of the training says, beginning with those of the model.
       program: what the model was compiled into.
 
     Raises:
@@ -48,6 +50,7 @@ class KerasModel:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 10
     proximal: bool = False
+    local: Sequence[Any] = ()
     program: Program = field(init=False, repr=False)
     _start: Float32Array = field(init=False, repr=False)
     _message: federated_pb2.NetworkModel = field(init=False, repr=False)
@@ -67,24 +70,29 @@ class KerasModel:
         from odp.models.litert.trained import TrainedNetwork, network_message
 
         program = compile_model(
-            self.model, loss=self.loss, metrics=self.metrics, batch=self.batch, proximal=self.proximal
+            self.model, loss=self.loss, metrics=self.metrics, batch=self.batch, proximal=self.proximal,
+            local=_names(self.local),
         )  # fmt: skip
         start = initial_vector(self.model, program)
         if not np.isfinite(start).all():
             raise ConfigurationError("Expected the weights of the model to be finite")
-        message = network_message(program, start)
+        start, local_start = np.split(start, [program.shared_size])
+        message = network_message(program, start, local_start)
         TrainedNetwork.of(message)
         for name, value in (("program", program), ("_start", start), ("_message", message)):
             object.__setattr__(self, name, value)
 
     @property
     def size(self) -> int:
-        """Number of weights that are trained."""
-        return self.program.size
+        """Number of weights that devices train together: those of local layers do not count."""
+        return self.program.shared_size
 
     @property
     def public_matrix(self) -> Float32Array:
-        """The weights that training begins with, float32 [size, 1]; the definition names them by their hash."""
+        """The weights that training begins with, float32 [size, 1]; the definition names them by their hash.
+
+        Those of local layers are in the definition itself.
+        """
         return self._start[:, None]
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
@@ -94,12 +102,24 @@ class KerasModel:
     def load(self, version: ModelVersion) -> None:
         """Gives the Keras model the weights of a trained version, as ``odp.simulate(..).model`` is one.
 
+        Local layers stay as they are: no version has weights of them.
+
         Raises:
           ConfigurationError: the version is of another model.
         """
         table = version.dense.get(_PARAMETERS)
         if table is None or table.shape != (self.size, 1):
             raise ConfigurationError(f"Expected a version with {self.size} parameters")
-        parts = self.program.split(table[:, 0].astype(np.float32))
+        own = np.zeros(self.program.size - self.size, dtype=np.float32)
+        parts = self.program.split(np.concatenate([table[:, 0].astype(np.float32), own]))
+        local = {one.name for one in self.program.parameters if one.local}
         for variable in self.model.trainable_variables:
-            variable.assign(parts[variable.path])
+            if variable.path not in local:
+                variable.assign(parts[variable.path])
+
+
+def _names(layers: Sequence[Any]) -> list[str]:
+    """Of layers or of their names."""
+    if isinstance(layers, str):
+        raise ConfigurationError(f"Expected local={layers!r} to be a list of layers or of their names")
+    return [one if isinstance(one, str) else str(getattr(one, "name", one)) for one in layers]

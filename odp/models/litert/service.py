@@ -22,6 +22,7 @@ import numpy as np
 from odp.errors import DataError
 from odp.isolated import Columns, Executed, Execution, IsolatedService, Stores
 from odp.models.litert.program import Array, Program
+from odp.models.litert.trainer import LocalSteps
 from odp.numerics.arrays import Float32Array, Int64Array
 
 #: What the template imports: afterwards there are no files to import from.
@@ -33,14 +34,16 @@ PRELOADED = (
 LIBRARIES = ("ai_edge_litert", "flatbuffers")
 
 _PIECE = 12 * 2**20
-_START, _PROGRAM, _TARGETS, _ROWS, _LENGTHS = "start", "program", "targets", "rows", "lengths"
+_START, _PROGRAM, _TARGETS = "start", "program", "targets"
+# Rows and lengths of batches: of the local parameters, if there are any, and of the others.
+_LOCAL, _SHARED = ("local_rows", "local_lengths"), ("rows", "lengths")
 
 
 class LocalTrainer(IsolatedService):
     """Trains; see ``work_of`` for what it is given."""
 
     def on_execute(self, execution: Execution, stores: Stores) -> Executed:
-        """The result holds ``difference``, float32 [size] in base64."""
+        """The result holds ``difference``, float32 [shared_size] in base64."""
         from odp.models.litert.runner import Runner
 
         work: Mapping[str, Any] = execution.work
@@ -50,35 +53,45 @@ class LocalTrainer(IsolatedService):
             np.frombuffer(_joined(stores, name), dtype=spec.dtype).reshape(-1, *spec.shape)
             for name, spec in (*specs.items(), (_TARGETS, program.target))
         )
-        rows, lengths = (np.frombuffer(_joined(stores, name), dtype=np.int64) for name in (_ROWS, _LENGTHS))
-        batches = np.split(rows, np.cumsum(lengths)[:-1]) if len(lengths) else []
         start = np.frombuffer(_joined(stores, _START), dtype=np.float32)
+        local = LocalSteps(_batches(stores, _LOCAL), work["local_rate"]) if program.has_local else None
         moved = Runner(program).difference(
-            start, features, targets, batches, rate=work["rate"], proximal=work["proximal"]
-        )
+            start, features, targets, _batches(stores, _SHARED), rate=work["rate"], proximal=work["proximal"],
+            local=local,
+        )  # fmt: skip
         return Executed({"difference": base64.b64encode(moved.tobytes()).decode("ascii")})
 
 
-def work_of(program: Program, *, rate: float, proximal: float = 0.0) -> Columns:
+def work_of(
+    program: Program, *, rate: float, proximal: float = 0.0, local: LocalSteps | None = None
+) -> Columns:  # fmt: skip
     """What a call is given besides arrays; arguments are those of ``Runner.difference``."""
-    return {"program": program.to_json(), "rate": rate, "proximal": proximal}
+    work = {"program": program.to_json(), "rate": rate, "proximal": proximal}
+    return work if local is None else {**work, "local_rate": local.rate}
 
 
 def arrays_of(
-    program: Program, start: Float32Array, features: Sequence[Array], targets: Array, batches: Sequence[Int64Array]
+    program: Program,
+    start: Float32Array,
+    features: Sequence[Array],
+    targets: Array,
+    batches: Sequence[Int64Array],
+    *,
+    local: LocalSteps | None = None,
 ) -> dict[str, bytes]:
     """The local data that a call reads; arguments are those of ``Runner.difference``. Examples in no batch stay out.
 
     Arrays are little-endian.
     """
-    lengths = np.array([len(rows) for rows in batches], dtype=np.int64)
-    used, places = np.unique(np.concatenate([*batches, np.zeros(0, dtype=np.int64)]), return_inverse=True)
+    first = [] if local is None else list(local.batches)
+    used, places = np.unique(np.concatenate([*first, *batches, np.zeros(0, dtype=np.int64)]), return_inverse=True)
+    own, others = np.split(places.astype(np.int64), [sum(map(len, first))])
     arrays: dict[str, Array] = {
         _START: start,
         **{_feature(place): values[used] for place, values in enumerate(features)},
         _TARGETS: targets[used],
-        _ROWS: places.astype(np.int64),
-        _LENGTHS: lengths,
+        **dict(zip(_LOCAL, (own, _lengths(first)), strict=True)),
+        **dict(zip(_SHARED, (others, _lengths(batches)), strict=True)),
     }
     whole = {_PROGRAM: program.flatbuffer, **{name: _bytes(values) for name, values in arrays.items()}}
     return {
@@ -89,17 +102,26 @@ def arrays_of(
 
 
 def difference_of(result: Columns, program: Program) -> Float32Array:
-    """The difference in what a call gave back, float32 [size], finite. Raises DataError where there is none."""
+    """The difference in what a call gave back, float32 [shared_size], finite. Raises DataError where there is none."""
     try:
         data = base64.b64decode(str(result["difference"]), validate=True)
     except (KeyError, binascii.Error):
         data = b""
-    if len(data) != 4 * program.size:
-        raise DataError(f"Expected a difference of {program.size} numbers")
+    if len(data) != 4 * program.shared_size:
+        raise DataError(f"Expected a difference of {program.shared_size} numbers")
     moved = np.frombuffer(data, dtype="<f4").astype(np.float32)
     if not np.isfinite(moved).all():
         raise DataError("Expected a difference of finite numbers")
     return moved
+
+
+def _lengths(batches: Sequence[Int64Array]) -> Int64Array:
+    return np.array([len(rows) for rows in batches], dtype=np.int64)
+
+
+def _batches(stores: Stores, names: tuple[str, str]) -> list[Int64Array]:
+    rows, lengths = (np.frombuffer(_joined(stores, name), dtype=np.int64) for name in names)
+    return np.split(rows, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 def _feature(place: int) -> str:

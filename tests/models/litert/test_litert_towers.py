@@ -22,6 +22,7 @@ from odp.models.litert.program import Array, Program, TensorSpec
 from odp.models.litert.runner import Runner
 from odp.models.litert.trained import network_message
 from odp.models.litert.trained_towers import TrainedTowers
+from odp.models.litert.trainer import LocalSteps
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.signed.task import check_definition
@@ -90,10 +91,11 @@ class RecordingTrainer:
         *,
         rate: float,
         proximal: float = 0.0,
+        local: LocalSteps | None = None,
     ) -> Float32Array:
         """By LiteRT."""
         self.given.append((features[-1], targets))
-        return Runner(program).difference(start, features, targets, batches, rate=rate, proximal=proximal)
+        return Runner(program).difference(start, features, targets, batches, rate=rate, proximal=proximal, local=local)
 
 
 def test_devices_and_the_simulator_make_the_same_sum() -> None:
