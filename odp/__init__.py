@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from odp.models.example_columns import ExampleColumns
     from odp.models.examples import Examples, Tensor
     from odp.models.glm import Glm
+    from odp.models.litert.compiled_model import CompiledModel
     from odp.models.litert.keras_model import KerasModel
     from odp.models.litert.two_tower import TwoTower
     from odp.models.local_training import Reconstruction
@@ -71,6 +72,7 @@ _HOME = {
     "Tensor": "odp.models.examples",
     "Events": "odp.models.events",
     "Cohort": "odp.task",
+    "CompiledModel": "odp.models.litert.compiled_model",
     "Connection": "odp.client",
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
@@ -108,6 +110,7 @@ __all__ = [
     "Broadcast",
     "BudgetExceeded",
     "Cohort",
+    "CompiledModel",
     "ConfigurationError",
     "Connection",
     "ContributionRefused",

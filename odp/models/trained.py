@@ -155,21 +155,25 @@ class PartlyLocalModel(TrainedModel, Protocol):
 
 @dataclass(frozen=True)
 class _Kind:
-    """Module and class of what a developer writes, and of what parties train; the latter has ``of(message)``."""
+    """Modules and classes of what a developer writes, and of what parties train; the latter has ``of(message)``."""
 
-    written: tuple[str, str]
+    written: tuple[tuple[str, str], ...]
     trained: tuple[str, str]
 
 
 #: By the model's field of a task definition.
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        "glm": _Kind(("odp.models.glm.shape", "Glm"), ("odp.models.glm.trained", "TrainedGlm")),
+        "glm": _Kind((("odp.models.glm.shape", "Glm"),), ("odp.models.glm.trained", "TrainedGlm")),
         "network": _Kind(
-            ("odp.models.litert.keras_model", "KerasModel"), ("odp.models.litert.trained", "TrainedNetwork")
+            (
+                ("odp.models.litert.keras_model", "KerasModel"),
+                ("odp.models.litert.compiled_model", "CompiledModel"),
+            ),
+            ("odp.models.litert.trained", "TrainedNetwork"),
         ),
         "two_tower": _Kind(
-            ("odp.models.litert.two_tower", "TwoTower"), ("odp.models.litert.trained_towers", "TrainedTowers")
+            (("odp.models.litert.two_tower", "TwoTower"),), ("odp.models.litert.trained_towers", "TrainedTowers")
         ),
     }
 )
@@ -177,7 +181,7 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
 
 def trained_models() -> tuple[type, ...]:
     """The classes that a developer can write as the model of a federated training."""
-    return tuple(_imported(kind.written) for kind in _KINDS.values())
+    return tuple(_imported(place) for kind in _KINDS.values() for place in kind.written)
 
 
 def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:

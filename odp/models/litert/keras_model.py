@@ -11,11 +11,12 @@ import numpy as np
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.models.litert.compiled_model import CompiledModel
 from odp.models.litert.program import MOST_BATCH, Program
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
-    from odp.v1 import common_pb2, federated_pb2
+    from odp.v1 import common_pb2
     from odp.wire.model import ModelVersion
 
 _PARAMETERS = "parameters"
@@ -38,7 +39,7 @@ class KerasModel:
       proximal: whether devices may train with a proximal term, which takes another copy of the weights.
       local: layers, or their names, whose weights stay on the device. Every device finds its own in each round, as the
         ``reconstruction`` of the training says, beginning with those of the model.
-      program: what the model was compiled into.
+      compiled: the program and the first weights, which can be saved, and need no TensorFlow.
 
     Raises:
       ConfigurationError: TensorFlow is missing, a number is out of range, an operation cannot be compiled (the message
@@ -51,9 +52,7 @@ class KerasModel:
     batch: int = 10
     proximal: bool = False
     local: Sequence[Any] = ()
-    program: Program = field(init=False, repr=False)
-    _start: Float32Array = field(init=False, repr=False)
-    _message: federated_pb2.NetworkModel = field(init=False, repr=False)
+    compiled: CompiledModel = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=MOST_BATCH, batch=self.batch)
@@ -67,25 +66,22 @@ class KerasModel:
         if missing:
             raise ConfigurationError(f"Expected {missing[0]} to compile a Keras model: pip install 'odp[keras]'")
         from odp.models.litert.compiler import compile_model, initial_vector
-        from odp.models.litert.trained import TrainedNetwork, network_message
 
         program = compile_model(
             self.model, loss=self.loss, metrics=self.metrics, batch=self.batch, proximal=self.proximal,
             local=_names(self.local),
         )  # fmt: skip
-        start = initial_vector(self.model, program)
-        if not np.isfinite(start).all():
-            raise ConfigurationError("Expected the weights of the model to be finite")
-        start, local_start = np.split(start, [program.shared_size])
-        message = network_message(program, start, local_start)
-        TrainedNetwork.of(message)
-        for name, value in (("program", program), ("_start", start), ("_message", message)):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "compiled", CompiledModel(program, initial_vector(self.model, program)))
+
+    @property
+    def program(self) -> Program:
+        """What the model was compiled into."""
+        return self.compiled.program
 
     @property
     def size(self) -> int:
         """Number of weights that devices train together: those of local layers do not count."""
-        return self.program.shared_size
+        return self.compiled.size
 
     @property
     def public_matrix(self) -> Float32Array:
@@ -93,11 +89,11 @@ class KerasModel:
 
         Those of local layers are in the definition itself.
         """
-        return self._start[:, None]
+        return self.compiled.public_matrix
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes itself into a definition."""
-        definition.network.CopyFrom(self._message)
+        self.compiled.write(definition)
 
     def load(self, version: ModelVersion) -> None:
         """Gives the Keras model the weights of a trained version, as ``odp.simulate(..).model`` is one.
