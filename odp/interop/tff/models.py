@@ -23,6 +23,7 @@ from odp.models.litert.compiled_model import CompiledModel
 from odp.models.litert.conversion import Functions, converted
 from odp.models.litert.gradients import with_builtin_gradients
 from odp.models.litert.program import LOSS, MOST_BATCH, PREDICTION, TARGET, Parameter, Program, TensorSpec
+from odp.models.litert.rows import inputs_of
 from odp.numerics.arrays import Float32Array
 
 # Loss over examples against the mean of their losses, in units of the latter.
@@ -36,12 +37,28 @@ class ModelFromTff(CompiledModel):
     Attributes:
       source: the FunctionalModel, or the function that makes a ReconstructionModel.
       loss_fn: of a ReconstructionModel, a function that makes its loss; else None.
-      input_spec: structure of (features, label) of a batch.
+      declared: its ``input_spec``.
     """
 
     source: Any = field(repr=False)
     loss_fn: Callable[[], Any] | None = field(repr=False)
-    input_spec: tuple[Any, Any] = field(repr=False)
+    declared: Any = field(repr=False)
+
+    @property
+    def input_spec(self) -> tuple[Any, Any]:
+        """(features, label) of a batch."""
+        return _pair(self.declared)
+
+    def batch_of(self, features: Float32Array, targets: Float32Array) -> Any:
+        """Examples [n, width] and their targets [n] in the structure, shapes and types that the model declares."""
+        x, y = self.input_spec
+        inputs = zip(inputs_of(self.program, features), tf.nest.flatten(x), strict=True)
+        given = tf.nest.pack_sequence_as(x, [one.astype(spec.dtype.as_numpy_dtype) for one, spec in inputs])
+        labels = targets.reshape(-1, *y.shape[1:]).astype(y.dtype.as_numpy_dtype)
+        declared = self.declared
+        if isinstance(declared, dict):
+            return type(declared)(zip(declared, (given, labels), strict=True))
+        return given, labels
 
 
 def from_tff(
@@ -49,7 +66,8 @@ def from_tff(
 ) -> ModelFromTff:
     """Compiles a model of TensorFlow Federated for devices.
 
-    Labels of an integer type are classes: as many as the model has outputs, two with one output.
+    Labels of an integer type are classes: as many as the model has outputs, two with one output. Weights and features
+    in a dictionary are in the order of ``tf.nest.flatten``: by name.
 
     Args:
       model: a ``tff.learning.models.FunctionalModel``, or a function without arguments that makes a
@@ -77,7 +95,7 @@ def from_tff(
         )
     program, functions = _described(traced, batch, proximal)
     start = np.concatenate([np.asarray(one, dtype=np.float32).reshape(-1) for one in traced.weights])
-    return ModelFromTff(converted(functions, program), start, model, loss_fn, traced.input_spec)
+    return ModelFromTff(converted(functions, program), start, model, loss_fn, traced.declared)
 
 
 @dataclass(frozen=True)
@@ -87,7 +105,7 @@ class _Traced:
     weights: Sequence[Any]
     shared: int
     variables: Sequence[Any]
-    input_spec: tuple[Any, Any]
+    declared: Any
     predict: Callable[[Sequence[Any], Any], Any]
     loss: Callable[[Any, Any], Any]
 
@@ -101,7 +119,7 @@ def _functional(model: Any) -> _Traced:
         return model.predict_on_batch((packed, constants), x, True)
 
     weights = tf.nest.flatten(trainable)
-    return _Traced(weights, len(weights), (), _pair(model.input_spec), predict, model.loss)
+    return _Traced(weights, len(weights), (), model.input_spec, predict, model.loss)
 
 
 def _reconstruction(model: Any, loss: Any) -> _Traced:
@@ -109,7 +127,7 @@ def _reconstruction(model: Any, loss: Any) -> _Traced:
         raise ConfigurationError("Expected a ReconstructionModel without variables that are not trained")
     shared = list(model.global_trainable_variables)
     variables = [*shared, *model.local_trainable_variables]
-    x, y = _pair(model.input_spec)
+    _, y = _pair(model.input_spec)
 
     def predict(weights: Sequence[Any], features: Any) -> Any:
         # It reads its own variables, which the trace replaces by weights.
@@ -122,11 +140,11 @@ def _reconstruction(model: Any, loss: Any) -> _Traced:
     def own_loss(predictions: Any, labels: Any) -> Any:
         return loss(y_true=labels, y_pred=predictions)
 
-    return _Traced([one.numpy() for one in variables], len(shared), variables, (x, y), predict, own_loss)
+    return _Traced([one.numpy() for one in variables], len(shared), variables, model.input_spec, predict, own_loss)
 
 
 def _described(traced: _Traced, batch: int, proximal: bool) -> tuple[Program, Functions]:
-    x, y = traced.input_spec
+    x, y = _pair(traced.declared)
     features = [_fixed(spec, batch) for spec in tf.nest.flatten(x)]
     label = _fixed(y, batch)
     weights = [tf.TensorSpec(np.shape(one), tf.float32) for one in traced.weights]
@@ -276,11 +294,3 @@ def _carried(spec: Any) -> Any:
 
 def _example(name: str, spec: Any) -> TensorSpec:
     return TensorSpec(name, tuple(spec.shape[1:]), "int32" if spec.dtype.is_integer else "float32")
-
-
-def inputs_as_declared(model: ModelFromTff, inputs: Sequence[Any], targets: Float32Array) -> tuple[list[Any], Any]:
-    """Features, flat, and labels of examples in the types and shapes of the model's ``input_spec``."""
-    x, y = model.input_spec
-    features = [np.asarray(one, dtype=spec.dtype.as_numpy_dtype) for one, spec in zip(
-        inputs, tf.nest.flatten(x), strict=True)]  # fmt: skip
-    return features, targets.reshape(-1, *y.shape[1:]).astype(y.dtype.as_numpy_dtype)
