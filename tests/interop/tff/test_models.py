@@ -170,8 +170,7 @@ def test_five_rounds_of_federated_reconstruction_agree(split: bool) -> None:
     np.testing.assert_allclose(here(given, data), expected, rtol=0, atol=1e-5)
 
 
-def _summed() -> Any:
-    source = functional()
+def _summed(source: Any) -> Any:
     return tff.learning.models.FunctionalModel(
         initial_weights=source.initial_weights,
         predict_on_batch_fn=source.predict_on_batch,
@@ -189,8 +188,9 @@ def test_what_is_no_model_for_devices_is_refused_by_name() -> None:
         from_tff(reconstruction)
     with pytest.raises(ConfigurationError, match="loss_fn=None"):
         from_tff(functional(), cross_entropy)
+    source = functional()
     with pytest.raises(ConfigurationError, match="mean over the examples"):
-        from_tff(_summed())
+        from_tff(_summed(source))
     with pytest.raises(ConfigurationError, match="batch=0"):
         from_tff(functional(), batch=0)
 
@@ -198,7 +198,8 @@ def test_what_is_no_model_for_devices_is_refused_by_name() -> None:
 def test_weights_by_name_are_compiled_and_have_no_process() -> None:
     made = from_tff(functional(weights_named=True), batch=BATCH)
     x, _ = _data()
-    expected = functional().predict_on_batch(functional().initial_weights, x, False)
+    plain = functional()
+    expected = plain.predict_on_batch(plain.initial_weights, x, False)
     np.testing.assert_allclose(Runner(made.program).predictions(made.start, [x]), expected, atol=1e-6)
     with pytest.raises(ConfigurationError, match="weights in a sequence"):
         to_tff(task(made, odp.DPFedAvg(rounds=1, batch=BATCH)))
