@@ -150,8 +150,8 @@ def _described(traced: _Traced, batch: int, proximal: bool) -> tuple[Program, Fu
     weights = [tf.TensorSpec(np.shape(one), tf.float32) for one in traced.weights]
 
     def predict(*given: Any) -> Any:
-        held, inputs = given[: len(weights)], given[len(weights) :]
-        inputs = [tf.cast(one, spec.dtype) for one, spec in zip(inputs, features, strict=True)]
+        held, rest = given[: len(weights)], given[len(weights) :]
+        inputs = [tf.cast(one, spec.dtype) for one, spec in zip(rest, features, strict=True)]
         found = traced.predict(held, tf.nest.pack_sequence_as(x, inputs))
         if not tf.is_tensor(found):
             raise ConfigurationError("Expected a model whose predictions are one tensor")

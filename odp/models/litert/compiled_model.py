@@ -5,9 +5,10 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from odp.errors import ConfigurationError
 from odp.models.litert.program import Program
@@ -71,9 +72,9 @@ class CompiledModel:
     def save(self, path: str | Path) -> None:
         """Writes a file that ``load`` reads: an archive of numpy with the description, the flatbuffer and ``start``."""
         parts = (self.program.to_json().encode(), self.program.flatbuffer)
-        arrays = (*(np.frombuffer(part, dtype=np.uint8) for part in parts), self.start)
+        arrays: tuple[npt.NDArray[Any], ...] = (*(np.frombuffer(part, dtype=np.uint8) for part in parts), self.start)
         with Path(path).open("wb") as file:
-            np.savez_compressed(file, **dict(zip(_NAMES, arrays, strict=True)))
+            np.savez_compressed(file, allow_pickle=False, **dict(zip(_NAMES, arrays, strict=True)))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -66,7 +66,7 @@ def work_of(
     program: Program, *, rate: float, proximal: float = 0.0, local: LocalSteps | None = None
 ) -> Columns:  # fmt: skip
     """What a call is given besides arrays; arguments are those of ``Runner.difference``."""
-    work = {"program": program.to_json(), "rate": rate, "proximal": proximal}
+    work: Columns = {"program": program.to_json(), "rate": rate, "proximal": proximal}
     return work if local is None else {**work, "local_rate": local.rate}
 
 
