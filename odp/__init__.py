@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from odp.models.examples import Examples
     from odp.models.features import Category, Tensor, Text
     from odp.models.glm import Glm
+    from odp.models.litert.compiled_model import CompiledModel
     from odp.models.litert.keras_model import KerasModel
     from odp.models.litert.two_tower import TwoTower
+    from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
@@ -73,6 +75,7 @@ _HOME = {
     "Text": "odp.models.features",
     "Events": "odp.models.events",
     "Cohort": "odp.task",
+    "CompiledModel": "odp.models.litert.compiled_model",
     "Connection": "odp.client",
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
@@ -85,6 +88,7 @@ _HOME = {
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "Quantiles": "odp.algorithms.quantiles.task",
     "RatingsData": "odp.algorithms.dpam.data",
+    "Reconstruction": "odp.models.local_training",
     "RunResult": "odp.simulation.engine",
     "Statistics": "odp.algorithms.statistics.task",
     "Table": "odp.public_tables.table",
@@ -110,6 +114,7 @@ __all__ = [
     "BudgetExceeded",
     "Category",
     "Cohort",
+    "CompiledModel",
     "ConfigurationError",
     "Connection",
     "ContributionRefused",
@@ -136,6 +141,7 @@ __all__ = [
     "Quantiles",
     "Ratings",
     "RatingsData",
+    "Reconstruction",
     "RunResult",
     "ServiceError",
     "ServiceUnavailable",

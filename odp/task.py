@@ -31,6 +31,7 @@ from odp.broadcast.config import Broadcast
 from odp.broadcast.terms import check_broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.glm import Glm
+from odp.models.litert.compiled_model import CompiledModel
 from odp.models.litert.keras_model import KerasModel
 from odp.models.litert.two_tower import TwoTower
 from odp.models.matrix_factorization import MatrixFactorization
@@ -218,7 +219,7 @@ class Task:
     """
 
     name: str
-    model: MatrixFactorization | Glm | KerasModel | TwoTower
+    model: MatrixFactorization | Glm | KerasModel | CompiledModel | TwoTower
     data: TrainingData
     privacy: UserLevelDP
     training: Training = field(default_factory=default_training)

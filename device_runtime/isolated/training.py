@@ -30,7 +30,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.isolated import Columns, Handler
 from odp.models.litert import service
 from odp.models.litert.program import Array, Program
-from odp.models.litert.trainer import MOST_MEMORY, Measured, memory_needed
+from odp.models.litert.trainer import MOST_MEMORY, LocalSteps, Measured, memory_needed
 from odp.numerics.arrays import Float32Array, Int64Array
 
 # Programs whose processes are kept ready.
@@ -125,6 +125,7 @@ class IsolatedTrainer:
         *,
         rate: float,
         proximal: float = 0.0,
+        local: LocalSteps | None = None,
     ) -> Float32Array:
         """As ``ProgramTrainer.difference``.
 
@@ -134,9 +135,9 @@ class IsolatedTrainer:
           StateError: its process could not be started, or not restricted.
         """
         if not batches:
-            return np.zeros(program.size, dtype=np.float32)
-        arrays = service.arrays_of(program, start, features, targets, batches)
-        found = self._found(program, arrays, service.work_of(program, rate=rate, proximal=proximal))
+            return np.zeros(program.shared_size, dtype=np.float32)
+        arrays = service.arrays_of(program, start, features, targets, batches, local=local)
+        found = self._found(program, arrays, service.work_of(program, rate=rate, proximal=proximal, local=local))
         return service.difference_of(found, program)
 
     def measured(

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -170,23 +170,45 @@ class TrainedModel(Protocol):
         ...
 
 
+@runtime_checkable
+class PartlyLocalModel(TrainedModel, Protocol):
+    """A model some of whose parameters stay on devices, which find them anew in every round."""
+
+    def reconstructed(
+        self,
+        start: Float32Array,
+        features: Float32Array,
+        targets: Float32Array,
+        training: LocalTraining,
+        *,
+        seed: int,
+        round: int,
+    ) -> Float32Array:
+        """Shared parameters ``start`` [size] and those of a person with these examples: what ``measures`` takes."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Kind:
-    """Module and class of what a developer writes, and of what parties train; the latter has ``of(message)``."""
+    """Modules and classes of what a developer writes, and of what parties train; the latter has ``of(message)``."""
 
-    written: tuple[str, str]
+    written: tuple[tuple[str, str], ...]
     trained: tuple[str, str]
 
 
 #: By the model's field of a task definition.
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        "glm": _Kind(("odp.models.glm.shape", "Glm"), ("odp.models.glm.trained", "TrainedGlm")),
+        "glm": _Kind((("odp.models.glm.shape", "Glm"),), ("odp.models.glm.trained", "TrainedGlm")),
         "network": _Kind(
-            ("odp.models.litert.keras_model", "KerasModel"), ("odp.models.litert.trained", "TrainedNetwork")
+            (
+                ("odp.models.litert.keras_model", "KerasModel"),
+                ("odp.models.litert.compiled_model", "CompiledModel"),
+            ),
+            ("odp.models.litert.trained", "TrainedNetwork"),
         ),
         "two_tower": _Kind(
-            ("odp.models.litert.two_tower", "TwoTower"), ("odp.models.litert.trained_towers", "TrainedTowers")
+            (("odp.models.litert.two_tower", "TwoTower"),), ("odp.models.litert.trained_towers", "TrainedTowers")
         ),
     }
 )
@@ -194,7 +216,7 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
 
 def trained_models() -> tuple[type, ...]:
     """The classes that a developer can write as the model of a federated training."""
-    return tuple(_imported(kind.written) for kind in _KINDS.values())
+    return tuple(_imported(place) for kind in _KINDS.values() for place in kind.written)
 
 
 def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:

@@ -125,16 +125,18 @@ class GlmModel(_message.Message):
     def __init__(self, family: _Optional[_Union[GlmModel.Family, str]] = ..., features: _Optional[int] = ..., classes: _Optional[int] = ...) -> None: ...
 
 class NetworkModel(_message.Message):
-    __slots__ = ("description", "program", "program_sha256", "start_sha256")
+    __slots__ = ("description", "program", "program_sha256", "start_sha256", "local_start")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_SHA256_FIELD_NUMBER: _ClassVar[int]
     START_SHA256_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_START_FIELD_NUMBER: _ClassVar[int]
     description: str
     program: bytes
     program_sha256: bytes
     start_sha256: bytes
-    def __init__(self, description: _Optional[str] = ..., program: _Optional[bytes] = ..., program_sha256: _Optional[bytes] = ..., start_sha256: _Optional[bytes] = ...) -> None: ...
+    local_start: bytes
+    def __init__(self, description: _Optional[str] = ..., program: _Optional[bytes] = ..., program_sha256: _Optional[bytes] = ..., start_sha256: _Optional[bytes] = ..., local_start: _Optional[bytes] = ...) -> None: ...
 
 class TwoTowerModel(_message.Message):
     __slots__ = ("network", "items", "negatives")
@@ -205,18 +207,30 @@ class TextFeature(_message.Message):
     def __init__(self, vocabulary: _Optional[_Iterable[str]] = ..., length: _Optional[int] = ..., unit: _Optional[_Union[TextFeature.Unit, str]] = ...) -> None: ...
 
 class LocalTrainingTerms(_message.Message):
-    __slots__ = ("rate", "epochs", "batch", "most_examples", "proximal")
+    __slots__ = ("rate", "epochs", "batch", "most_examples", "proximal", "reconstruction")
     RATE_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     PROXIMAL_FIELD_NUMBER: _ClassVar[int]
+    RECONSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     rate: float
     epochs: int
     batch: int
     most_examples: int
     proximal: float
-    def __init__(self, rate: _Optional[float] = ..., epochs: _Optional[int] = ..., batch: _Optional[int] = ..., most_examples: _Optional[int] = ..., proximal: _Optional[float] = ...) -> None: ...
+    reconstruction: ReconstructionTerms
+    def __init__(self, rate: _Optional[float] = ..., epochs: _Optional[int] = ..., batch: _Optional[int] = ..., most_examples: _Optional[int] = ..., proximal: _Optional[float] = ..., reconstruction: _Optional[_Union[ReconstructionTerms, _Mapping]] = ...) -> None: ...
+
+class ReconstructionTerms(_message.Message):
+    __slots__ = ("rate", "epochs", "split")
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    rate: float
+    epochs: int
+    split: bool
+    def __init__(self, rate: _Optional[float] = ..., epochs: _Optional[int] = ..., split: _Optional[bool] = ...) -> None: ...
 
 class ServerOptimizerTerms(_message.Message):
     __slots__ = ("kind", "rate", "momentum", "second_moment", "adaptivity")

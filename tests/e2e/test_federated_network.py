@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,16 @@ def people() -> odp.UsersExamples:
     return odp.UsersExamples(features, kinds, rows, np.concatenate(([0], np.cumsum(counts))))
 
 
-@pytest.fixture(scope="module")
-def model() -> odp.KerasModel:
+@functools.cache
+def model_with(*local: str) -> odp.KerasModel:
+    """A small network, whose ``local`` layers stay on devices."""
     keras.utils.set_random_seed(1)
     layers = keras.layers
     network = keras.Sequential([
-        keras.Input((4, 4, 1)), layers.Conv2D(2, 2, activation="relu"), layers.Flatten(), layers.Dense(3),
+        keras.Input((4, 4, 1)), layers.Conv2D(2, 2, activation="relu"), layers.Flatten(),
+        layers.Dense(3, name="head"),
     ])  # fmt: skip
-    return odp.KerasModel(network, keras.losses.SparseCategoricalCrossentropy(from_logits=True), batch=4)
+    return odp.KerasModel(network, keras.losses.SparseCategoricalCrossentropy(from_logits=True), batch=4, local=local)
 
 
 def _ended(finished: threading.Event) -> None:
@@ -60,13 +63,24 @@ def _ended(finished: threading.Event) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("mode", ["enclave", pytest.param("masked", marks=pytest.mark.slow), "secagg+"])
+@pytest.mark.parametrize(
+    ("mode", "local"),
+    [
+        ("enclave", ()),
+        pytest.param("masked", (), marks=pytest.mark.slow),
+        ("secagg+", ()),
+        ("enclave", ("head",)),
+    ],
+    ids=["enclave", "masked", "secagg+", "local"],
+)
 def test_devices_train_the_network_of_the_simulation_in_every_mode(
-    tmp_path: Path, stack: contextlib.ExitStack, mode: str, monkeypatch: pytest.MonkeyPatch, model: odp.KerasModel
+    tmp_path: Path, stack: contextlib.ExitStack, mode: str, local: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LiteRT behind walls and in the simulator give the same bits on one machine, and so the same integers."""
     monkeypatch.setattr(secagg, "draw_share", lambda definition, query, source: np.zeros(query.grid.size, np.int64))
-    users, training = people(), odp.DPFedAvg(rounds=2, epochs=2, batch=4, rate=0.3, clip=0.5)
+    model, users = model_with(*local), people()
+    own = odp.Reconstruction(rate=0.5, epochs=2) if local else None
+    training = odp.DPFedAvg(rounds=2, epochs=2, batch=4, rate=0.3, clip=0.5, reconstruction=own)
     noiseless: dict[str, Any] = {} if mode == "secagg+" else {"noise": NoNoise()}
     world = World(tmp_path, **noiseless).start(stack)
     task = odp.Task(

@@ -12,7 +12,7 @@ from odp.aggregation.table import mode_of
 from odp.algorithms.dpftrl.stream import MOST_BANDS, MOST_TREE_ROUNDS, fits_ring, growth, require_state, terms_of
 from odp.algorithms.federated.config import FederatedTraining
 from odp.errors import ConfigurationError
-from odp.models.local_training import LocalTraining
+from odp.models.local_training import LocalTraining, Reconstruction
 from odp.models.trained import model_of
 from odp.privacy.matrix.blt import MOST_BUFFERS
 from odp.privacy.matrix.participation import Participation
@@ -43,7 +43,7 @@ class DPFTRL(FederatedTraining):
     costs less.
 
     Attributes:
-      rate, epochs, batch, most_examples, proximal: as of ``odp.DPFedAvg``.
+      rate, epochs, batch, most_examples, proximal, reconstruction: as of ``odp.DPFedAvg``.
       min_separation: rounds from one participation of a device to its next, at least; 1 allows every round.
       max_participations: of a device; None is what the separation leaves.
       mechanism: "banded", "tree" or "blt". A banded matrix has the least noise where ``bands`` is near
@@ -67,6 +67,7 @@ class DPFTRL(FederatedTraining):
     batch: int = 10
     most_examples: int = 1000
     proximal: float = 0.0
+    reconstruction: Reconstruction | None = None
     min_separation: int = 1
     max_participations: int | None = None
     mechanism: str = BANDED
@@ -108,7 +109,7 @@ class DPFTRL(FederatedTraining):
         """The work of a device."""
         return LocalTraining(
             rate=self.rate, epochs=self.epochs, batch=self.batch, most_examples=self.most_examples,
-            proximal=self.proximal,
+            proximal=self.proximal, reconstruction=self.reconstruction,
         )  # fmt: skip
 
     def allowed(self) -> Participation:

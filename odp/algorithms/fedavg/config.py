@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from odp import _validate
 from odp.algorithms.federated.config import FederatedTraining
-from odp.models.local_training import LocalTraining
+from odp.models.local_training import LocalTraining, Reconstruction
 
 
 @_validate.strict_keywords
@@ -21,6 +21,7 @@ class DPFedAvg(FederatedTraining):
       batch: examples per step.
       most_examples: that a device takes in an epoch.
       proximal: weight of FedProx; 0 for none.
+      reconstruction: how devices find their local layers (``odp.Reconstruction``); None without any.
 
     Raises:
       ConfigurationError: a number is out of range.
@@ -35,10 +36,11 @@ class DPFedAvg(FederatedTraining):
     batch: int = 10
     most_examples: int = 1000
     proximal: float = 0.0
+    reconstruction: Reconstruction | None = None
 
     def local(self) -> LocalTraining:
         """The work of a device."""
         return LocalTraining(
             rate=self.rate, epochs=self.epochs, batch=self.batch, most_examples=self.most_examples,
-            proximal=self.proximal,
+            proximal=self.proximal, reconstruction=self.reconstruction,
         )  # fmt: skip

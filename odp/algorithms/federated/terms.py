@@ -113,6 +113,8 @@ class Terms:
         model.check_training(local)
         if training == "dpsgd" and (local.rate, local.epochs, local.proximal) != (1.0, 1, 0.0):
             raise ConfigurationError("Expected the work of a device in DP-SGD to be one step of rate=1 in epochs=1")
+        if training == "dpsgd" and local.reconstruction is not None:
+            raise ConfigurationError("Expected no reconstruction in DP-SGD: its devices take one step")
         if training == "dpsgd" and local.batch < local.most_examples:
             raise ConfigurationError(f"Expected batch={local.batch} to hold most_examples={local.most_examples}")
         if given.HasField("stream") != (training == "dpftrl"):

@@ -4,6 +4,8 @@
 of the task                     of the process
 ==============================  ==========================================================================
 ``odp.Glm``                     a FunctionalModel: weights [outputs, features], biases [outputs]
+model of ``from_tff``           the FunctionalModel or the ReconstructionModel that it was made of
+``reconstruction``              reconstruction optimizer, and an empty batch between its batches and the others
 local epochs, batches, order    the data sets of clients: ``client_datasets``
 ``rate``, ``proximal``          client optimizer
 ``clip``, cohort, noise         a differentially private aggregation: sum of clipped differences over a fixed
@@ -21,6 +23,7 @@ The proximal term is in the client optimizer, as ``build_unweighted_fed_prox`` o
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +37,10 @@ from odp.algorithms.federated.terms import Terms
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
 from odp.evaluation.users import user_seeds
+from odp.interop.tff.models import ModelFromTff
 from odp.models.glm.shape import POISSON_LIMIT, Family, Glm
 from odp.models.glm.trained import TrainedGlm
-from odp.numerics.arrays import Float32Array
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.task import Task
 
 
@@ -46,14 +50,14 @@ def to_tff(task: Task, *, noise: bool = True) -> Any:
     Its ``next`` takes the state and one data set per client of the round (``client_datasets``).
 
     Args:
-      task: that trains an ``odp.Glm`` by ``odp.DPFedAvg`` or ``odp.DPSGD``.
+      task: that trains an ``odp.Glm`` or a model of ``from_tff`` by ``odp.DPFedAvg`` or ``odp.DPSGD``.
       noise: whether to add noise of the task's size.
 
     Raises:
       ConfigurationError: the task trains another model, has diagnostics, or its clip norm, its cohort or its noise
         changes from round to round.
     """
-    terms = _terms(task)
+    terms, source = _terms(task), _source(task)
     if terms.adaptive is not None:
         raise ConfigurationError("Expected clip_quantile=None: a process of TensorFlow Federated has one clip norm")
     if terms.spread:
@@ -64,11 +68,25 @@ def to_tff(task: Task, *, noise: bool = True) -> Any:
         raise ConfigurationError("Expected no noise_schedule: a process of TensorFlow Federated has equal noise")
     deviation = terms.blocks[0].grid.noise_std * terms.clip if noise else 0.0
     query = tfp.NormalizedQuery(tfp.GaussianSumQuery(terms.clip, deviation), denominator=terms.blocks[0].cohort)
+    aggregator = tff.aggregators.DifferentiallyPrivateFactory(query)
+    client, server = _Client(terms.local.rate, terms.local.proximal), _Server(terms.optimizer)
+    own = terms.local.reconstruction
+    if own is not None and source is not None:
+        return tff.learning.algorithms.build_fed_recon(
+            source.source,
+            loss_fn=source.loss_fn,
+            client_optimizer_fn=client,
+            server_optimizer_fn=server,
+            reconstruction_optimizer_fn=_Client(own.rate, 0.0),
+            dataset_split_fn=_split,
+            client_weighting=tff.learning.ClientWeighting.UNIFORM,
+            model_aggregator_factory=aggregator,
+        )
     return tff.learning.algorithms.build_unweighted_fed_avg(
-        glm_model(_shape(terms)),
-        client_optimizer_fn=_Client(terms.local.rate, terms.local.proximal),
-        server_optimizer_fn=_Server(terms.optimizer),
-        model_aggregator=tff.aggregators.DifferentiallyPrivateFactory(query),
+        glm_model(_shape(terms)) if source is None else source.source,
+        client_optimizer_fn=client,
+        server_optimizer_fn=server,
+        model_aggregator=aggregator,
     )
 
 
@@ -82,25 +100,42 @@ def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int 
       ConfigurationError: as ``to_tff``.
       DataError: examples have another number of features than the task declares.
     """
-    terms = _terms(task)
+    terms, source = _terms(task), _source(task)
     local, usable = terms.local, UsableTable.of(terms.model, terms.examples, people).usable(people)
     found = []
     for user, own_seed in enumerate(user_seeds(people, seed)):
         features, targets = usable.of(user)
         features = _model(terms).design(features)
         batches = list(local.batches(len(targets), seed=int(own_seed), round=round))
-        # An epoch's last batch may be smaller than others, so that epochs are rows, and each is cut by itself.
-        order = np.concatenate(batches) if batches else np.zeros(0, dtype=np.int64)
-        rows = order.reshape(local.epochs, -1)
-        epochs = tf.data.Dataset.from_tensor_slices((features[rows], targets[rows]))
-        found.append(epochs.flat_map(lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).batch(local.batch)))
+        if local.reconstruction is not None:
+            own = local.local_batches(len(targets), seed=int(own_seed), round=round)
+            batches = [*own, np.zeros(0, dtype=np.int64), *batches]
+        given = (features, targets) if source is None else source.batch_of(features, targets)
+        found.append(_batched(given, batches))
     return found
 
 
 def parameters_of(process: Any, state: Any) -> Float32Array:
-    """The parameters in a state of ``to_tff``'s process as the task's vector, float32 [size]."""
-    weights = process.get_model_weights(state).trainable
+    """The parameters in a state of ``to_tff``'s process as the task's vector, float32 [size]: shared ones alone."""
+    weights = tf.nest.flatten(process.get_model_weights(state).trainable)
     return np.concatenate([np.asarray(part, dtype=np.float32).reshape(-1) for part in weights])
+
+
+def _batched(given: Any, batches: Sequence[Int64Array]) -> Any:
+    """A ``tf.data.Dataset`` of these rows of a structure of arrays."""
+    order = np.concatenate([*batches, np.zeros(0, dtype=np.int64)])
+    arrays = tf.nest.map_structure(lambda values: tf.constant(values[order]), given)
+    ends = np.cumsum([len(rows) for rows in batches], dtype=np.int64)
+    places = np.stack([np.concatenate(([0], ends[:-1])), ends], axis=1) if batches else np.zeros((0, 2), np.int64)
+    return tf.data.Dataset.from_tensor_slices(places).map(
+        lambda place: tf.nest.map_structure(lambda values: values[place[0] : place[1]], arrays)
+    )
+
+
+def _split(batches: Any) -> tuple[Any, Any]:
+    """What lies before the empty batch, for local parameters, and what comes after it."""
+    local = batches.take_while(lambda *given: tf.shape(tf.nest.flatten(given)[0])[0] > 0)
+    return local, batches.skip(local.reduce(tf.constant(1, tf.int64), lambda count, *_: count + 1))
 
 
 def glm_model(shape: Glm) -> Any:
@@ -202,8 +237,17 @@ class _Server(tff.learning.optimizers.Optimizer):
 
 def _terms(task: Task) -> Terms:
     terms = Terms.of(task.definition())
-    _shape(terms)
+    if _source(task) is None:
+        _shape(terms)
     return terms
+
+
+def _source(task: Task) -> ModelFromTff | None:
+    if not isinstance(task.model, ModelFromTff):
+        return None
+    if task.model.loss_fn is None and isinstance(task.model.source.initial_weights[0], Mapping):
+        raise ConfigurationError("Expected a FunctionalModel with its weights in a sequence (got weights by name)")
+    return task.model
 
 
 def _shape(terms: Terms) -> Glm:
@@ -212,5 +256,5 @@ def _shape(terms: Terms) -> Glm:
 
 def _model(terms: Terms) -> TrainedGlm:
     if not isinstance(terms.model, TrainedGlm):
-        raise ConfigurationError("Expected a task that trains an odp.Glm")
+        raise ConfigurationError("Expected a task that trains an odp.Glm, or a model of odp.interop.tff.from_tff")
     return terms.model

@@ -80,7 +80,11 @@ class TrainedGlm:
         return ()
 
     def check_training(self, training: LocalTraining) -> None:
-        """Raises ConfigurationError where a device would need much memory to encode a batch."""
+        """Raises ConfigurationError for a reconstruction, or where a batch would take much memory to encode."""
+        if training.reconstruction is not None:
+            raise ConfigurationError(
+                "Expected reconstruction=None with an odp.Glm: an odp.KerasModel has layers that stay on the device"
+            )
         if self._encoding is not None and training.batch * self.shape.features > MOST_ENCODED:
             raise ConfigurationError(
                 f"Expected batch={training.batch} examples of {self.shape.features} numbers each to be at most "

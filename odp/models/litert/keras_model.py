@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.models.litert.compiled_model import CompiledModel
 from odp.models.litert.program import MOST_BATCH, Program
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
     from odp.models.litert.conversion import Functions
     from odp.models.litert.trainer import Engine
-    from odp.v1 import common_pb2, federated_pb2
+    from odp.v1 import common_pb2
     from odp.wire.model import ModelVersion
 
 _PARAMETERS = "parameters"
@@ -44,7 +45,9 @@ class KerasModel:
       proximal: whether devices may train with a proximal term, which takes another copy of the weights.
       engine: what ``odp.simulate`` trains with: ``"litert"`` as devices do, ``"tensorflow"``, or ``"auto"`` for
         TensorFlow where an example takes at least 2^21 multiplications. Their numbers differ by rounding.
-      program: what the model was compiled into.
+      local: layers, or their names, whose weights stay on the device. Every device finds its own in each round, as the
+        ``reconstruction`` of the training says, beginning with those of the model.
+      compiled: the program and the first weights, which can be saved, and need no TensorFlow.
 
     Raises:
       ConfigurationError: TensorFlow is missing, a number is out of range, an operation cannot be compiled (the message
@@ -57,10 +60,9 @@ class KerasModel:
     batch: int = 10
     proximal: bool = False
     engine: str = "auto"
-    program: Program = field(init=False, repr=False)
+    local: Sequence[Any] = ()
+    compiled: CompiledModel = field(init=False, repr=False)
     _functions: Functions = field(init=False, repr=False)
-    _start: Float32Array = field(init=False, repr=False)
-    _message: federated_pb2.NetworkModel = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=MOST_BATCH, batch=self.batch)
@@ -75,39 +77,45 @@ class KerasModel:
         if missing:
             raise ConfigurationError(f"Expected {missing[0]} to compile a Keras model: pip install 'odp[keras]'")
         from odp.models.litert.compiler import compile_model, initial_vector
-        from odp.models.litert.trained import TrainedNetwork, network_message
 
         program, functions = compile_model(
-            self.model, loss=self.loss, metrics=self.metrics, batch=self.batch, proximal=self.proximal
+            self.model, loss=self.loss, metrics=self.metrics, batch=self.batch, proximal=self.proximal,
+            local=_names(self.local),
         )  # fmt: skip
-        start = initial_vector(self.model, program)
-        if not np.isfinite(start).all():
-            raise ConfigurationError("Expected the weights of the model to be finite")
-        message = network_message(program, start)
-        TrainedNetwork.of(message)
-        made = {"program": program, "_functions": functions, "_start": start, "_message": message}
-        for name, value in made.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "compiled", CompiledModel(program, initial_vector(self.model, program)))
+        object.__setattr__(self, "_functions", functions)
+
+    @property
+    def program(self) -> Program:
+        """What the model was compiled into."""
+        return self.compiled.program
 
     @property
     def size(self) -> int:
-        """Number of weights that are trained."""
-        return self.program.size
+        """Number of weights that devices train together: those of local layers do not count."""
+        return self.compiled.size
 
     @property
     def public_matrix(self) -> Float32Array:
-        """The weights that training begins with, float32 [size, 1]; the definition names them by their hash."""
-        return self._start[:, None]
+        """The weights that training begins with, float32 [size, 1]; the definition names them by their hash.
+
+        Those of local layers are in the definition itself.
+        """
+        return self.compiled.public_matrix
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes itself into a definition."""
-        definition.network.CopyFrom(self._message)
+        self.compiled.write(definition)
 
     def own_engine(self) -> Engine | None:
         """What a simulation trains this model with; None for LiteRT. The result is for one simulation at a time."""
         from odp.models.litert.work import multiplications
 
-        if self.engine == "litert" or (self.engine == "auto" and multiplications(self.program) < _MANY):
+        if (
+            self.engine == "litert"
+            or self.program.has_local
+            or (self.engine == "auto" and multiplications(self.program) < _MANY)
+        ):
             return None
         from odp.models.litert.tensorflow_runner import TensorFlowRunner
 
@@ -116,12 +124,24 @@ class KerasModel:
     def load(self, version: ModelVersion) -> None:
         """Gives the Keras model the weights of a trained version, as ``odp.simulate(..).model`` is one.
 
+        Local layers stay as they are: no version has weights of them.
+
         Raises:
           ConfigurationError: the version is of another model.
         """
         table = version.dense.get(_PARAMETERS)
         if table is None or table.shape != (self.size, 1):
             raise ConfigurationError(f"Expected a version with {self.size} parameters")
-        parts = self.program.split(table[:, 0].astype(np.float32))
+        own = np.zeros(self.program.size - self.size, dtype=np.float32)
+        parts = self.program.split(np.concatenate([table[:, 0].astype(np.float32), own]))
+        local = {one.name for one in self.program.parameters if one.local}
         for variable in self.model.trainable_variables:
-            variable.assign(parts[variable.path])
+            if variable.path not in local:
+                variable.assign(parts[variable.path])
+
+
+def _names(layers: Sequence[Any]) -> list[str]:
+    """Of layers or of their names."""
+    if isinstance(layers, str):
+        raise ConfigurationError(f"Expected local={layers!r} to be a list of layers or of their names")
+    return [one if isinstance(one, str) else str(getattr(one, "name", one)) for one in layers]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from odp.errors import ConfigurationError, DataError
 from odp.models.litert.program import Program
 from odp.models.litert.rows import inputs_of, targets_of
-from odp.models.litert.trainer import Engine, Measured
+from odp.models.litert.trainer import Engine, Measured, local_steps
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array
 
@@ -63,16 +63,35 @@ class OwnProgram:
           ProgramFailed: the engine is LiteRT, and failed.
         """
         first = users.start
-        if len(seeds) != users.stop - first or out.shape != (len(seeds), self._program.size):
+        if len(seeds) != users.stop - first or out.shape != (len(seeds), self._program.shared_size):
             raise DataError(f"Expected a seed and a row for each of the users {first} to {users.stop}")
         for place, seed in enumerate(seeds.tolist()):
             features, targets = examples.of(first + place)
             batches = training.batches(len(targets), seed=seed, round=round)
             self._engine.difference(
                 start, inputs_of(self._program, features), targets_of(self._program, targets), batches,
-                rate=training.rate, proximal=training.proximal, out=out[place],
+                rate=training.rate, proximal=training.proximal,
+                local=local_steps(training, len(targets), seed=seed, round=round), out=out[place],
             )  # fmt: skip
         return out
+
+    def reconstructed(
+        self,
+        start: Float32Array,
+        features: Float32Array,
+        targets: Float32Array,
+        training: LocalTraining,
+        *,
+        seed: int,
+        round: int,
+    ) -> Float32Array:
+        """``start`` [size] with local parameters as a device with these examples has them. Raises ProgramFailed."""
+        local = local_steps(training, len(targets), seed=seed, round=round)
+        if local is None:
+            return start
+        return self._runner.reconstructed(
+            start, inputs_of(self._program, features), targets_of(self._program, targets), local
+        )
 
     def predictions(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """What the model says of each example, float32 [n, ..]. Raises ProgramFailed."""

@@ -9,7 +9,6 @@ device, with one thread, equal inputs give equal bits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,27 +28,12 @@ from odp.models.litert.program import (
     Program,
     padded,
 )
-from odp.models.litert.trainer import Measured
+from odp.models.litert.trainer import LocalSteps, Measured
 from odp.numerics.arrays import Float32Array, Int64Array
 
 
 class ProgramFailed(Exception):
     """LiteRT could not load or run the program."""
-
-
-@dataclass(frozen=True)
-class Reconstruction:
-    """How a device finds its local parameters, from those it starts with, before it trains the shared ones.
-
-    Attributes:
-      batches: rows of each step.
-      rate: step size; shared parameters stay meanwhile.
-
-    Source: Singhal et al. 2021, "Federated reconstruction: partially local federated learning", algorithm 1.
-    """
-
-    batches: Sequence[Int64Array]
-    rate: float
 
 
 class Runner:
@@ -83,49 +67,66 @@ class Runner:
         *,
         rate: float,
         proximal: float = 0.0,
-        reconstruction: Reconstruction | None = None,
+        local: LocalSteps | None = None,
         out: Float32Array | None = None,
     ) -> Float32Array:
-        """What training moves the parameters by, float32 [size]; zeros without examples, and where it is not finite.
+        """What training moves the shared parameters by, float32 [shared_size].
+
+        Zeros without batches, and where a number is not finite.
 
         Args:
-          start: parameters that training begins with, float32 [size].
+          start: parameters that training begins with, the local ones too, float32 [size].
           features: one array [n, ..] per input.
           targets: [n, ..].
           batches: rows of each step, at least one and at most as many as the program's batch
             (``odp.models.local_training``, whose seed stays outside of the walls).
           rate: step size.
           proximal: factor of the proximal term.
-          reconstruction: of the local parameters, which then stay while the shared ones are trained; without it, steps
-            move both.
-          out: where the result is written, float32 [size]; a new array without.
+          local: steps of the local parameters, which then stay while the shared ones are trained.
+          out: where the result is written, float32 [shared_size]; a new array without.
 
         Raises:
-          DataError: arrays have other shapes than the program says, batches are larger, or there is no proximal term or
-            no local parameter.
+          DataError: arrays have other shapes than the program says, batches are larger, there is no proximal term, or
+            local steps do not go with a program that has local parameters, and with it alone.
           ProgramFailed: LiteRT failed.
         """
         self._check(features, targets)
         if proximal and not self._program.proximal:
             raise DataError(f"Expected proximal={proximal} to be 0: the program has no proximal term")
-        if reconstruction is not None and not self._program.has_local:
-            raise DataError("Expected a program with local parameters to reconstruct")
-        moved = np.empty(self._program.size, dtype=np.float32) if out is None else out
+        self._check_local(local)
+        shared = self._program.shared_size
+        moved = np.empty(shared, dtype=np.float32) if out is None else out
         if not len(targets):
             moved[:] = 0.0
             return moved
         self._call("load", {VECTOR: start})
         proximal_term = {PROXIMAL: proximal} if self._program.proximal else {}
-        if reconstruction is not None:
-            self._steps(features, targets, reconstruction.batches,
-                        {RATE: 0.0, LOCAL_RATE: reconstruction.rate, **proximal_term})  # fmt: skip
-        local = {LOCAL_RATE: rate if reconstruction is None else 0.0} if self._program.has_local else {}
-        self._steps(features, targets, batches, {RATE: rate, **local, **proximal_term})
+        self._train_local(features, targets, local)
+        frozen = {} if local is None else {LOCAL_RATE: 0.0}
+        self._steps(features, targets, batches, {RATE: rate, **frozen, **proximal_term})
         with np.errstate(invalid="ignore", over="ignore"):
-            np.subtract(self._call("save", {})[VECTOR], start, out=moved)
-        if not np.isfinite(moved).all():
+            after = self._call("save", {})[VECTOR]
+            np.subtract(after[:shared], start[:shared], out=moved)
+            whole = np.isfinite(moved).all() and np.isfinite(after[shared:]).all()
+        if not whole:
             moved[:] = 0.0
         return moved
+
+    def reconstructed(
+        self, start: Float32Array, features: Sequence[Array], targets: Array, local: LocalSteps
+    ) -> Float32Array:
+        """``start`` with local parameters after these steps, float32 [size]; ``start`` where they are not finite.
+
+        Raises:
+          DataError: as ``difference``.
+          ProgramFailed: LiteRT failed.
+        """
+        self._check(features, targets)
+        self._check_local(local)
+        self._call("load", {VECTOR: start})
+        self._train_local(features, targets, local)
+        found = self._call("save", {})[VECTOR]
+        return found if np.isfinite(found).all() else start
 
     def predictions(self, vector: Float32Array, features: Sequence[Array]) -> Float32Array:
         """What the model says of each example, float32 [n, ..]. Raises DataError and ProgramFailed."""
@@ -197,6 +198,16 @@ class Runner:
             answer = self._call("infer", {**fixed, f"x{len(context)}": part})[PREDICTION]
             found[rows] = answer.reshape(-1)[: len(rows)]
         return np.where(np.isnan(found), np.float32(-np.inf), found)
+
+    def _check_local(self, local: LocalSteps | None) -> None:
+        if (local is not None) is not self._program.has_local:
+            raise DataError("Expected local steps of a program with local parameters, and only there")
+
+    def _train_local(self, features: Sequence[Array], targets: Array, local: LocalSteps | None) -> None:
+        if local is not None:
+            # The pull of a proximal term is one on shared parameters, which do not move here.
+            proximal_term = {PROXIMAL: 0.0} if self._program.proximal else {}
+            self._steps(features, targets, local.batches, {RATE: 0.0, LOCAL_RATE: local.rate, **proximal_term})
 
     def _steps(
         self, features: Sequence[Array], targets: Array, batches: Iterable[Int64Array], numbers: Mapping[str, float]

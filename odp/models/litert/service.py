@@ -22,7 +22,7 @@ import numpy as np
 from odp.errors import DataError
 from odp.isolated import Columns, Executed, Execution, IsolatedService, Stores
 from odp.models.litert.program import Array, Program
-from odp.models.litert.trainer import Measured
+from odp.models.litert.trainer import LocalSteps, Measured
 from odp.numerics.arrays import Float32Array, Int64Array
 
 #: What the template imports: afterwards there are no files to import from.
@@ -35,14 +35,16 @@ LIBRARIES = ("ai_edge_litert", "flatbuffers")
 
 _MEASURED = ("losses", "predictions", "places")
 _PIECE = 12 * 2**20
-_START, _PROGRAM, _TARGETS, _ROWS, _LENGTHS = "start", "program", "targets", "rows", "lengths"
+_START, _PROGRAM, _TARGETS = "start", "program", "targets"
+# Rows and lengths of batches: of the local parameters, if there are any, and of the others.
+_LOCAL, _SHARED = ("local_rows", "local_lengths"), ("rows", "lengths")
 
 
 class LocalTrainer(IsolatedService):
     """Trains or tests; see ``work_of`` and ``measuring`` for what it is given."""
 
     def on_execute(self, execution: Execution, stores: Stores) -> Executed:
-        """The result holds ``difference``, float32 [size] in base64; or the arrays of ``Measured``, by name."""
+        """The result holds ``difference``, float32 [shared_size] in base64; or the arrays of ``Measured``, by name."""
         from odp.models.litert.runner import Runner
 
         work: Mapping[str, Any] = execution.work
@@ -56,17 +58,20 @@ class LocalTrainer(IsolatedService):
         if work["items"] is not None:
             found = Runner(program).measured(start, features, targets, items=work["items"])
             return Executed({name: _text(getattr(found, name)) for name in _MEASURED})
-        rows, lengths = (np.frombuffer(_joined(stores, name), dtype=np.int64) for name in (_ROWS, _LENGTHS))
-        batches = np.split(rows, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        local = LocalSteps(_batches(stores, _LOCAL), work["local_rate"]) if program.has_local else None
         moved = Runner(program).difference(
-            start, features, targets, batches, rate=work["rate"], proximal=work["proximal"]
-        )
+            start, features, targets, _batches(stores, _SHARED), rate=work["rate"], proximal=work["proximal"],
+            local=local,
+        )  # fmt: skip
         return Executed({"difference": _text(moved)})
 
 
-def work_of(program: Program, *, rate: float, proximal: float = 0.0) -> Columns:
+def work_of(
+    program: Program, *, rate: float, proximal: float = 0.0, local: LocalSteps | None = None
+) -> Columns:  # fmt: skip
     """What a call is given besides arrays; arguments are those of ``Runner.difference``."""
-    return {"program": program.to_json(), "rate": rate, "proximal": proximal, "items": None}
+    work: Columns = {"program": program.to_json(), "rate": rate, "proximal": proximal, "items": None}
+    return work if local is None else {**work, "local_rate": local.rate}
 
 
 def measuring(program: Program, *, items: int) -> Columns:
@@ -75,20 +80,27 @@ def measuring(program: Program, *, items: int) -> Columns:
 
 
 def arrays_of(
-    program: Program, start: Float32Array, features: Sequence[Array], targets: Array, batches: Sequence[Int64Array]
+    program: Program,
+    start: Float32Array,
+    features: Sequence[Array],
+    targets: Array,
+    batches: Sequence[Int64Array],
+    *,
+    local: LocalSteps | None = None,
 ) -> dict[str, bytes]:
     """The local data that a call reads; arguments are those of ``Runner.difference``. Examples in no batch stay out.
 
     Arrays are little-endian.
     """
-    lengths = np.array([len(rows) for rows in batches], dtype=np.int64)
-    used, places = np.unique(np.concatenate([*batches, np.zeros(0, dtype=np.int64)]), return_inverse=True)
+    first = [] if local is None else list(local.batches)
+    used, places = np.unique(np.concatenate([*first, *batches, np.zeros(0, dtype=np.int64)]), return_inverse=True)
+    own, others = np.split(places.astype(np.int64), [sum(map(len, first))])
     arrays: dict[str, Array] = {
         _START: start,
         **{_feature(place): values[used] for place, values in enumerate(features)},
         _TARGETS: targets[used],
-        _ROWS: places.astype(np.int64),
-        _LENGTHS: lengths,
+        **dict(zip(_LOCAL, (own, _lengths(first)), strict=True)),
+        **dict(zip(_SHARED, (others, _lengths(batches)), strict=True)),
     }
     whole = {_PROGRAM: program.flatbuffer, **{name: _bytes(values) for name, values in arrays.items()}}
     return {
@@ -99,10 +111,10 @@ def arrays_of(
 
 
 def difference_of(result: Columns, program: Program) -> Float32Array:
-    """The difference in what a call gave back, float32 [size], finite. Raises DataError where there is none."""
+    """The difference in what a call gave back, float32 [shared_size], finite. Raises DataError where there is none."""
     data = _bytes_of(result, "difference")
-    if len(data) != 4 * program.size:
-        raise DataError(f"Expected a difference of {program.size} numbers")
+    if len(data) != 4 * program.shared_size:
+        raise DataError(f"Expected a difference of {program.shared_size} numbers")
     moved = np.frombuffer(data, dtype="<f4").astype(np.float32)
     if not np.isfinite(moved).all():
         raise DataError("Expected a difference of finite numbers")
@@ -139,6 +151,15 @@ def _bytes_of(result: Columns, name: str) -> bytes:
         return base64.b64decode(str(result[name]), validate=True)
     except (KeyError, binascii.Error, ValueError):
         return b""
+
+
+def _lengths(batches: Sequence[Int64Array]) -> Int64Array:
+    return np.array([len(rows) for rows in batches], dtype=np.int64)
+
+
+def _batches(stores: Stores, names: tuple[str, str]) -> list[Int64Array]:
+    rows, lengths = (np.frombuffer(_joined(stores, name), dtype=np.int64) for name in names)
+    return np.split(rows, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 def _feature(place: int) -> str:

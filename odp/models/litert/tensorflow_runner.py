@@ -18,6 +18,7 @@ import tensorflow as tf
 from odp.errors import DataError
 from odp.models.litert.conversion import Functions
 from odp.models.litert.program import LOSS, MASK, PROXIMAL, RATE, TARGET, Array, Program, padded
+from odp.models.litert.trainer import LocalSteps
 from odp.numerics.arrays import Float32Array, Int64Array
 
 
@@ -44,13 +45,16 @@ class TensorFlowRunner:
         *,
         rate: float,
         proximal: float = 0.0,
+        local: LocalSteps | None = None,
         out: Float32Array | None = None,
     ) -> Float32Array:
         """As ``Engine.difference``.
 
         Raises:
-          DataError: a batch is empty, or larger than the program's.
+          DataError: a batch is empty, or larger than the program's, or there are local steps.
         """
+        if local is not None:
+            raise DataError("Expected no local steps: LiteRT trains local parameters")
         moved = np.empty_like(start) if out is None else out
         parts, program = self._program.split(start), self._program
         for held in (self._weights, self._starts):

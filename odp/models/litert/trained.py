@@ -20,8 +20,8 @@ from odp.errors import ConfigurationError, StateError
 from odp.models.features import Tensor
 from odp.models.litert.program import LOGITS, Program
 from odp.models.litert.rows import inputs_of, targets_of
-from odp.models.litert.trainer import MOST_MEMORY, Engine, Measured, ProgramTrainer, memory_needed
-from odp.models.local_training import MOST_EXAMPLES, LocalTraining
+from odp.models.litert.trainer import MOST_MEMORY, Engine, Measured, ProgramTrainer, local_steps, memory_needed
+from odp.models.local_training import LocalTraining
 from odp.models.tested import Tested
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import federated_pb2
@@ -37,24 +37,35 @@ if TYPE_CHECKING:
 MOST_COMPRESSED, MOST_FLATBUFFER = 48 * 2**10, 4 * 2**20
 
 
-def network_message(program: Program, start: Float32Array | None) -> federated_pb2.NetworkModel:
-    """The message of a task definition; ``start`` float32 [size] are the first parameters, None stands for zeros.
+def network_message(
+    program: Program, start: Float32Array | None, local_start: Float32Array | None = None
+) -> federated_pb2.NetworkModel:
+    """The message of a task definition.
+
+    Args:
+      program: what devices run.
+      start: float32 [shared_size], the first parameters; None stands for zeros.
+      local_start: float32 [size - shared_size], those of local layers; None stands for zeros.
 
     Raises:
       ConfigurationError: the program is too large for a definition, as one with large constants is.
     """
-    compressed = zlib.compress(program.flatbuffer, 9)
-    if len(compressed) > MOST_COMPRESSED or len(program.flatbuffer) > MOST_FLATBUFFER:
+    compressed, local = zlib.compress(program.flatbuffer, 9), b""
+    if program.has_local:
+        first = np.zeros(program.size - program.shared_size) if local_start is None else local_start
+        local = zlib.compress(first.astype("<f4").tobytes(), 9)
+    if len(compressed) + len(local) > MOST_COMPRESSED or len(program.flatbuffer) > MOST_FLATBUFFER:
         raise ConfigurationError(
             f"Expected a network whose program has at most {MOST_COMPRESSED} bytes compressed and {MOST_FLATBUFFER} as "
-            f"it is (got {len(compressed)} and {len(program.flatbuffer)}): layers that are not "
-            "trained are its constants, and unrolled layers repeat"
+            f"it is (got {len(compressed) + len(local)} and {len(program.flatbuffer)}): layers that are not "
+            "trained are its constants, unrolled layers repeat, and what local layers start with counts"
         )
     return federated_pb2.NetworkModel(
         description=program.to_json(),
         program=compressed,
         program_sha256=hashlib.sha256(program.flatbuffer).digest(),
         start_sha256=b"" if start is None else hashlib.sha256(start.astype("<f4").tobytes()).digest(),
+        local_start=local,
     )
 
 
@@ -69,12 +80,21 @@ class TrainedNetwork:
     Args:
       program: what devices run.
       start_sha256: of the first parameters; empty where they are zeros.
+      local_start: float32 [size - shared_size], what local parameters start with; None without any.
       trainer: runs the program where this is a device.
     """
 
-    def __init__(self, program: Program, start_sha256: bytes, *, trainer: ProgramTrainer | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        start_sha256: bytes,
+        *,
+        local_start: Float32Array | None = None,
+        trainer: ProgramTrainer | None = None,
+    ) -> None:
         self.program = program
         self._start_sha256 = start_sha256
+        self._local_start = np.zeros(0, dtype=np.float32) if local_start is None else local_start
         self._trainer = trainer
         self._engine: Engine | None = None
 
@@ -87,12 +107,13 @@ class TrainedNetwork:
         """
         if len(given.start_sha256) not in (0, hashlib.sha256().digest_size):
             raise ConfigurationError("Expected start_sha256 of the network to be a SHA-256, or empty")
-        return cls(_program(given.description, given.program, given.program_sha256), given.start_sha256)
+        program = _program(given.description, given.program, given.program_sha256)
+        return cls(program, given.start_sha256, local_start=_local_start(program, given.local_start))
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
-        return self.program.size
+        """Number of parameters that devices train together: those of local layers do not count."""
+        return self.program.shared_size
 
     @property
     def has_program(self) -> bool:
@@ -135,6 +156,15 @@ class TrainedNetwork:
 
     def check_training(self, training: LocalTraining) -> None:
         """Raises ConfigurationError where the program has smaller batches or no proximal term, or devices no memory."""
+        if training.reconstruction is not None and not self.program.has_local:
+            raise ConfigurationError(
+                "Expected reconstruction=None, or an odp.KerasModel with local layers: local=[..] names them"
+            )
+        if training.reconstruction is None and self.program.has_local:
+            raise ConfigurationError(
+                "Expected reconstruction=odp.Reconstruction(..) with a network that has local layers; odp.DPFedAvg and "
+                "odp.DPFTRL have it"
+            )
         if training.batch > self.program.batch:
             raise ConfigurationError(
                 f"Expected batch={training.batch} to be at most batch={self.program.batch} of the odp.KerasModel"
@@ -143,12 +173,12 @@ class TrainedNetwork:
             raise ConfigurationError(
                 f"Expected proximal={training.proximal} to be 0, or an odp.KerasModel with proximal=True"
             )
-        needed = memory_needed(self.program, most_examples=_most_examples(training))
+        needed = memory_needed(self.program, most_examples=training.most_read)
         if needed > MOST_MEMORY:
             raise ConfigurationError(
                 f"Expected a network that devices train in {MOST_MEMORY} bytes (this one may need {needed}): it has "
-                f"{self.size} parameters, and epochs={training.epochs} of most_examples={training.most_examples} have "
-                f"{_most_examples(training)} examples"
+                f"{self.program.size} parameters, and epochs={training.epochs} of "
+                f"most_examples={training.most_examples} have {training.most_read} examples"
             )
 
     def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedNetwork:
@@ -159,8 +189,8 @@ class TrainedNetwork:
         """
         if trainer is None:
             raise ConfigurationError("this device trains no networks: it was started without a trainer")
-        trainer.require(self.program, most_examples=_most_examples(training))
-        return TrainedNetwork(self.program, self._start_sha256, trainer=trainer)
+        trainer.require(self.program, most_examples=training.most_read)
+        return TrainedNetwork(self.program, self._start_sha256, local_start=self._local_start, trainer=trainer)
 
     def trained_by(self, engine: Engine) -> Self:
         """This model where ``differences`` are computed by ``engine``: for a program of one's own."""
@@ -227,8 +257,9 @@ class TrainedNetwork:
         if self._trainer is None:
             raise StateError("Expected a trainer of programs, as a device's runtime has")
         return self._trainer.difference(
-            self.program, start, inputs_of(self.program, features), targets_of(self.program, targets), batches,
-            rate=training.rate, proximal=training.proximal,
+            self.program, self._whole(start), inputs_of(self.program, features), targets_of(self.program, targets),
+            batches, rate=training.rate, proximal=training.proximal,
+            local=local_steps(training, len(targets), seed=seed, round=round),
         )  # fmt: skip
 
     def differences(
@@ -243,7 +274,26 @@ class TrainedNetwork:
         out: Float32Array,
     ) -> Float32Array:
         """``difference`` of consecutive users, computed in this process: for a program of one's own."""
-        return self._own().differences(start, examples, training, seeds=seeds, round=round, users=users, out=out)
+        return self._own().differences(
+            self._whole(start), examples, training, seeds=seeds, round=round, users=users, out=out
+        )
+
+    def reconstructed(
+        self,
+        start: Float32Array,
+        features: Float32Array,
+        targets: Float32Array,
+        training: LocalTraining,
+        *,
+        seed: int,
+        round: int,
+    ) -> Float32Array:
+        """``start`` and the local parameters that a person with these examples has, computed in this process.
+
+        Returns:
+          float32 [all parameters], which ``measures`` and ``classes`` take.
+        """
+        return self._own().reconstructed(self._whole(start), features, targets, training, seed=seed, round=round)
 
     def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
         """The loss of each example, float64 [n], computed in this process: for a program of one's own."""
@@ -251,11 +301,11 @@ class TrainedNetwork:
 
     def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
         """Loss and metrics of each example by name, float64 [n], computed in this process."""
-        return self._own().measures(vector, features, targets)
+        return self._own().measures(self._whole(vector), features, targets)
 
     def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The likeliest class of each example, float32 [n], computed in this process: for a program of one's own."""
-        predictions = self._own().predictions(vector, features)
+        predictions = self._own().predictions(self._whole(vector), features)
         if predictions[0:1].size <= 1:
             return np.asarray(predictions.reshape(-1) > self.program.threshold, dtype=np.float32)
         return np.asarray(predictions.argmax(axis=-1), dtype=np.float32)
@@ -273,6 +323,10 @@ class TrainedNetwork:
     def check_testing(self) -> None:
         """Raises ConfigurationError where the program predicts several things of an example, or one class alone."""
         program = self.program
+        if program.has_local:
+            raise ConfigurationError(
+                "Expected a network without layers that stay on the device: an evaluation would not find them"
+            )
         if program.classes and (program.classes < 2 or program.prediction.size not in _sizes(program.classes)):
             raise ConfigurationError(
                 f"Expected a network that predicts one of classes={program.classes} classes for an example (got "
@@ -299,6 +353,10 @@ class TrainedNetwork:
         if ranked:
             return Tested(losses, places=found.places)
         return Tested(losses, _probabilities(self.program, found.predictions) if self.program.classes else None)
+
+    def _whole(self, vector: Float32Array) -> Float32Array:
+        """Shared parameters with the start of the local ones, float32 [all]; a vector of all stays as it is."""
+        return vector if len(vector) == self.program.size else np.concatenate([vector, self._local_start])
 
     def _own(self) -> OwnProgram:
         """The program in this process. Raises StateError on a device, where it is a stranger's."""
@@ -331,10 +389,6 @@ def _probabilities(program: Program, predictions: Float32Array) -> Float64Array:
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def _most_examples(training: LocalTraining) -> int:
-    return min(training.epochs * training.most_examples, MOST_EXAMPLES)
-
-
 @functools.lru_cache(maxsize=8)
 def _program(description: str, compressed: bytes, sha256: bytes) -> Program:
     """The program of a definition, which parties read many times."""
@@ -354,6 +408,25 @@ def _program(description: str, compressed: bytes, sha256: bytes) -> Program:
         raise ConfigurationError(
             f"Expected a network whose target is one number or class (got {program.target.size} numbers)"
         )
-    if program.shared_size != program.size:
-        raise ConfigurationError("Expected a network without local parameters")
     return program
+
+
+def _local_start(program: Program, compressed: bytes) -> Float32Array:
+    """What the local parameters of a definition start with, float32 [size - shared_size], read-only."""
+    if not program.has_local:
+        if compressed:
+            raise ConfigurationError("Expected no local_start of a network without local parameters")
+        return np.zeros(0, dtype=np.float32)
+    size = 4 * (program.size - program.shared_size)
+    reader = zlib.decompressobj()
+    try:
+        data = reader.decompress(compressed[: MOST_COMPRESSED + 1], size + 1)
+    except zlib.error:
+        data = b""
+    if len(data) != size or not reader.eof or reader.unused_data:
+        raise ConfigurationError(f"Expected local_start of the network to be {size} bytes, compressed by zlib")
+    found = np.frombuffer(data, dtype="<f4").astype(np.float32)
+    if not np.isfinite(found).all():
+        raise ConfigurationError("Expected local_start of the network to be finite")
+    found.flags.writeable = False
+    return found

@@ -71,6 +71,8 @@ class TrainedTowers(TrainedNetwork):
         if not isinstance(given, federated_pb2.TwoTowerModel):
             raise ConfigurationError("Expected an odp.v1.TwoTowerModel")
         network = TrainedNetwork.of(given.network)
+        if network.program.has_local:
+            raise ConfigurationError("Expected towers without local layers; an odp.KerasModel has them")
         return cls(network.program, given.network.start_sha256, items=given.items, negatives=given.negatives)
 
     def reading(self, examples: ExamplesTerms) -> Self:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from odp.models.litert.program import Array, Program
 from odp.numerics.arrays import Float32Array, Int64Array
+
+if TYPE_CHECKING:
+    from odp.models.local_training import LocalTraining
 
 #: Address space of one training, in bytes: more than a program may need on any device.
 MOST_MEMORY = 2**30
 # LiteRT, Python and what a call holds besides; then copies of the parameters (start, variables, gradients, steps, the
 # result and its text) and of the examples (theirs, as text, of a batch).
 _FIXED_MEMORY, _COPIES_OF_PARAMETERS, _COPIES_OF_EXAMPLES = 128 * 2**20, 16, 4
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Steps of the local parameters alone, from those that they start with, before the shared ones are trained.
+
+    Attributes:
+      batches: rows of each step.
+      rate: step size.
+    """
+
+    batches: Sequence[Int64Array]
+    rate: float
 
 
 class ProgramTrainer(Protocol):
@@ -37,6 +53,7 @@ class ProgramTrainer(Protocol):
         *,
         rate: float,
         proximal: float = 0.0,
+        local: LocalSteps | None = None,
     ) -> Float32Array:
         """As ``odp.models.litert.runner.Runner.difference``. May raise anything: then nothing was trained."""
         ...
@@ -78,10 +95,19 @@ class Engine(Protocol):
         *,
         rate: float,
         proximal: float = 0.0,
+        local: LocalSteps | None = None,
         out: Float32Array | None = None,
     ) -> Float32Array:
-        """As ``odp.models.litert.runner.Runner.difference``, written to ``out`` float32 [size] where it is given."""
+        """As ``odp.models.litert.runner.Runner.difference``; in ``out`` float32 [shared_size], where it is given."""
         ...
+
+
+def local_steps(training: LocalTraining, examples: int, *, seed: int, round: int) -> LocalSteps | None:
+    """The steps of a device's reconstruction; None where the training has none."""
+    if training.reconstruction is None:
+        return None
+    batches = list(training.local_batches(examples, seed=seed, round=round))
+    return LocalSteps(batches, training.reconstruction.rate)
 
 
 def memory_needed(program: Program, *, most_examples: int) -> int:

@@ -87,12 +87,17 @@ def test_training_learns() -> None:
     assert 7.98 < run.epsilon <= 8.0
 
 
+def _reconstructing(written: common_pb2.TaskDefinition) -> None:
+    written.dpsgd.local.reconstruction.rate, written.dpsgd.local.reconstruction.epochs = 0.5, 1
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda d: d.dpsgd.local.__setattr__("epochs", 2), "one step"),
         (lambda d: d.dpsgd.local.__setattr__("rate", 0.5), "one step"),
         (lambda d: d.dpsgd.local.__setattr__("proximal", 0.5), "one step"),
+        (_reconstructing, "reconstruction"),
         (lambda d: d.dpsgd.local.__setattr__("batch", 10), "batch=10"),
     ],
 )

@@ -6,9 +6,7 @@ import numpy as np
 from models.litert import compile_mlp, compile_towers
 
 import odp
-from odp.models.litert.keras_model import KerasModel
 from odp.models.litert.program import Program
-from odp.models.litert.trained import network_message
 from odp.models.litert.two_tower import TwoTower
 from odp.numerics.arrays import Float32Array
 from odp.v1 import federated_pb2
@@ -25,14 +23,10 @@ def vector(program: Program, *, seed: int = 4) -> Float32Array:
     return (np.random.default_rng(seed).normal(size=program.size) * 0.5).astype(np.float32)
 
 
-def network(program: Program | None = None) -> KerasModel:
+def network(program: Program | None = None) -> odp.CompiledModel:
     """The model of a program, that of ``compile_mlp`` unless another is given."""
     program = program or compile_mlp.stored()
-    made = object.__new__(KerasModel)
-    start = vector(program)
-    for name, value in (("program", program), ("_start", start), ("_message", network_message(program, start))):
-        object.__setattr__(made, name, value)
-    return made
+    return odp.CompiledModel(program, vector(program))
 
 
 def towers(program: Program | None = None, *, items: int = compile_towers.ITEMS, negatives: int = 2) -> TwoTower:

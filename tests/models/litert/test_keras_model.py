@@ -109,6 +109,43 @@ def test_one_step_of_all_users_is_gradient_descent_of_keras(model: odp.KerasMode
         np.testing.assert_allclose(values - start[name], -rate * slope.numpy(), atol=2e-3, err_msg=name)
 
 
+def _turned(users: int, seed: int) -> odp.UsersExamples:
+    """People who see the same two things, and name them in their own ways: no model fits all of them."""
+    generator = np.random.default_rng(seed)
+    truth = np.random.default_rng(1).normal(size=(8, 2))
+    features = generator.uniform(-1, 1, (users * 40, 8)).astype(np.float32)
+    owners = np.repeat(np.arange(users), 40)
+    signs = generator.choice([-1.0, 1.0], (users, 2))[owners]
+    named = (features @ truth * signs).argmax(axis=1)
+    return odp.UsersExamples.of_users(features, named, owners)
+
+
+def test_layers_that_stay_on_devices_fit_people_who_differ() -> None:
+    people = odp.ExamplesSplit(train=_turned(150, 2), test=_turned(40, 3))
+    kept = _network(2)
+    model = odp.KerasModel(kept, _SPARSE, local=[kept.layers[-1]])
+    assert (model.size, model.program.size, model.public_matrix.shape) == (144, 178, (144, 1))
+    before = [one.numpy().copy() for one in kept.layers[-1].weights]
+    training = odp.DPFedAvg(
+        rounds=10, rate=0.5, epochs=2, clip=2.0, reconstruction=odp.Reconstruction(rate=0.5, epochs=10)
+    )
+    run = odp.simulate(_task(model, training=training), people, noise=False)
+    same = dataclasses.replace(training, reconstruction=None)
+    together = odp.simulate(_task(odp.KerasModel(_network(2), _SPARSE), training=same), people, noise=False)
+    assert run.metrics["test_accuracy"] > together.metrics["test_accuracy"] + 0.1
+    assert run.metrics["test_loss"] < run.rounds[0].metrics["test_loss"]
+    model.load(run.model)
+    for one, old in zip(kept.layers[-1].weights, before, strict=True):
+        np.testing.assert_array_equal(one.numpy(), old)
+    np.testing.assert_array_equal(kept.layers[0].kernel.numpy().ravel(), run.model.dense["parameters"][:128, 0])
+
+
+def test_a_layer_that_is_none_of_the_model_is_refused() -> None:
+    for local, named in (("dense", "list of layers"), (["other"], "local='other'"), ([_network().layers], "local=")):
+        with pytest.raises(ConfigurationError, match=named):
+            odp.KerasModel(_network(), _SPARSE, local=local)
+
+
 def test_two_classes_and_numbers_have_their_own_losses() -> None:
     two = odp.KerasModel(_network(1), keras.losses.BinaryCrossentropy(from_logits=True))
     assert odp.simulate(_task(two), _people(2), noise=False).metrics["test_accuracy"] > 0.85

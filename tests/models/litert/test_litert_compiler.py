@@ -15,6 +15,7 @@ keras = pytest.importorskip("keras", reason=_REASON)
 from odp.errors import ConfigurationError  # noqa: E402
 from odp.models.litert.compiler import compile_model, initial_vector  # noqa: E402
 from odp.models.litert.runner import Runner  # noqa: E402
+from odp.models.litert.trainer import LocalSteps  # noqa: E402
 
 from . import compile_mlp  # noqa: E402
 
@@ -114,6 +115,26 @@ def test_local_layers_come_last_and_inputs_may_be_several() -> None:
     vector = initial_vector(model, program)
     x = [_NUMBERS[:, :3].copy(), _NUMBERS]
     np.testing.assert_allclose(Runner(program).predictions(vector, x), model(x).numpy(), atol=1e-5)
+
+
+def test_a_local_layer_is_trained_alone_and_then_stays_as_in_tensorflow() -> None:
+    model = _dense("elu")
+    head = model.layers[-1]
+    program = compile_model(model, loss=_SPARSE, batch=4, local=[head.name])
+    start = initial_vector(model, program)
+    own, others = head.trainable_variables, [one for layer in model.layers[:-1] for one in layer.trainable_variables]
+    before = [one.numpy().copy() for one in others]
+    for weights, rate, batches in ((own, 0.2, _BATCHES[:2]), (others, 0.1, _BATCHES)):
+        for rows in batches:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(_SPARSE.call(_CLASSES[rows], model(_NUMBERS[rows])))
+            for weight, slope in zip(weights, tape.gradient(loss, weights), strict=True):
+                weight.assign(weight - rate * tf.convert_to_tensor(slope))
+    moved = Runner(program).difference(
+        start, [_NUMBERS], _CLASSES, _BATCHES, rate=0.1, local=LocalSteps(_BATCHES[:2], 0.2)
+    )
+    expected = np.concatenate([(one.numpy() - old).ravel() for one, old in zip(others, before, strict=True)])
+    np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from odp.models.litert.program import Array, Program, TensorSpec
 from odp.models.litert.runner import Runner
 from odp.models.litert.trained import network_message
 from odp.models.litert.trained_towers import TrainedTowers
-from odp.models.litert.trainer import Measured
+from odp.models.litert.trainer import LocalSteps, Measured
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.signed.task import check_definition
@@ -92,10 +92,11 @@ class RecordingTrainer:
         *,
         rate: float,
         proximal: float = 0.0,
+        local: LocalSteps | None = None,
     ) -> Float32Array:
         """By LiteRT."""
         self.given.append((features[-1], targets))
-        return Runner(program).difference(start, features, targets, batches, rate=rate, proximal=proximal)
+        return Runner(program).difference(start, features, targets, batches, rate=rate, proximal=proximal, local=local)
 
     def measured(
         self, program: Program, vector: Float32Array, features: list[Array], targets: Array, *, items: int = 0

@@ -1,0 +1,96 @@
+"""A network that was compiled elsewhere, as the model of a federated training: in memory and in a file."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.errors import ConfigurationError
+from odp.models.litert.program import Program
+from odp.models.litert.trained import TrainedNetwork, network_message
+from odp.numerics.arrays import Float32Array
+
+if TYPE_CHECKING:
+    from odp.v1 import common_pb2, federated_pb2
+
+_NAMES = ("description", "flatbuffer", "start")
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledModel:
+    """A compiled network and the weights that its training begins with. Needs no TensorFlow.
+
+    ``odp.KerasModel(..).compiled`` and ``odp.interop.tff.from_tff`` make one. ``save`` and ``load`` carry it to a
+    machine where tasks are made without TensorFlow.
+
+    Attributes:
+      program: what devices run.
+      start: float32 [program.size], weights of shared layers, then those of local ones.
+
+    Raises:
+      ConfigurationError: ``start`` has another shape or a number that is not finite, or the program is too large for a
+        task.
+    """
+
+    program: Program
+    start: Float32Array
+    _message: federated_pb2.NetworkModel = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        size = self.program.size
+        if self.start.shape != (size,) or self.start.dtype != np.float32 or not np.isfinite(self.start).all():
+            raise ConfigurationError(
+                f"Expected start to be {size} finite weights, float32 (got {self.start.dtype} of shape "
+                f"{list(self.start.shape)})"
+            )
+        message = network_message(self.program, *np.split(self.start, [self.size]))
+        TrainedNetwork.of(message)
+        object.__setattr__(self, "_message", message)
+
+    @property
+    def size(self) -> int:
+        """Number of weights that devices train together: those of local layers do not count."""
+        return self.program.shared_size
+
+    @property
+    def public_matrix(self) -> Float32Array:
+        """The weights that training begins with, float32 [size, 1]; the definition names them by their hash.
+
+        Those of local layers are in the definition itself.
+        """
+        return self.start[: self.size, None]
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """Writes itself into a definition."""
+        definition.network.CopyFrom(self._message)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a file that ``load`` reads: an archive of numpy with the description, the flatbuffer and ``start``."""
+        parts = (self.program.to_json().encode(), self.program.flatbuffer)
+        arrays: tuple[npt.NDArray[Any], ...] = (*(np.frombuffer(part, dtype=np.uint8) for part in parts), self.start)
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **dict(zip(_NAMES, arrays, strict=True)))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The model in a file of ``save``.
+
+        Raises:
+          ConfigurationError: there is no such file, or it is another one.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                description, flatbuffer, start = (archive[name] for name in _NAMES)
+            text = description.astype(np.uint8).tobytes().decode()
+        except OSError as error:
+            if error.strerror is None:
+                raise ConfigurationError(f"Expected {path} to be a file of odp.CompiledModel.save") from None
+            raise ConfigurationError(f"cannot read the compiled model {path}: {error.strerror}") from None
+        except (ValueError, TypeError, AttributeError, KeyError, EOFError, zipfile.BadZipFile):
+            raise ConfigurationError(f"Expected {path} to be a file of odp.CompiledModel.save") from None
+        return cls(Program.from_json(text, flatbuffer.astype(np.uint8).tobytes()), start)
