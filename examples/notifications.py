@@ -54,7 +54,7 @@ task = odp.Task(
     ),
     privacy=odp.UserLevelDP(epsilon=2, delta=1e-5),
     training=odp.DPFedAvg(rounds=10, clip=2.0, rate=1.0, epochs=3),
-    cohort=odp.Cohort(minimum=500, goal=PEOPLE),
+    cohort=odp.Cohort(minimum=500, goal=3600),
 )
 table = np.column_stack([features[name] for name in task.data.features]).astype(np.float32)
 people = odp.ExamplesSplit(

@@ -9,7 +9,6 @@ What is done next follows from the storage alone. A step that was done but not n
 publishing, opening and closing answer the same the second time.
 
 Each task has a thread for its steps (``server/steps.py``), so that a party that does not answer one holds up no other.
-
 A refusal that would be the same the next time (over budget, bad task, a release of something else) ends the task as
 FAILED at once. A party that cannot be reached, or fails inside, is asked again for as long as ``server/waits.py`` says.
 """
@@ -492,8 +491,7 @@ class Driver:
         error = OdpError("internal error; see the server's log") if error is None else error
         least = error.low_seconds if isinstance(error, Busy) else 0.0
         failures = self._waits.failed(task.sha256, str(error), unforeseen=unforeseen, least=least)
-        hopeless = "" if not limited or isinstance(error, _StaysOpen) else given_up(failures)
-        if hopeless:
+        if hopeless := "" if not limited or isinstance(error, _StaysOpen) else given_up(failures):
             return self._fail(task, error, why=f"; given up, since it failed {hopeless}")
         self._log.warning(
             "task_waits", task=short(task.sha256), retry_seconds=failures.due - self._monotonic(),
