@@ -30,7 +30,7 @@ import psutil
 
 from benchmarks.bare_grpc import DOWNLOAD, METHOD
 from benchmarks.demo import signals, wait_for_devices, wait_for_end
-from benchmarks.federated_program import BATCH, CLASSES, FEATURES, StoredNetwork
+from benchmarks.federated_program import BATCH, CLASSES, FEATURES, stored_network
 from benchmarks.harness import Figure, Limit, progress
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.client import connect
@@ -71,7 +71,7 @@ def figures(quick: bool) -> list[Figure]:
     task = _task(devices, rounds)
     users = _users(devices)
     training = _training(users, most=20)
-    transport = _transport(4 * StoredNetwork().size, calls=devices * rounds)
+    transport = _transport(4 * stored_network().size, calls=devices * rounds)
     spent = _platform(task, users, rounds)
     each = {name: 1000.0 * seconds / spent.uploads for name, seconds in spent.seconds.items()}
     whole, least = sum(each.values()), 1000.0 * (training + transport)
@@ -88,7 +88,7 @@ def figures(quick: bool) -> list[Figure]:
 def _task(devices: int, rounds: int) -> Task:
     return Task(
         name=_POPULATION,
-        model=StoredNetwork(),
+        model=stored_network(),
         data=_DATA,
         privacy=UserLevelDP(epsilon=_EPSILON, delta=_DELTA),
         training=_training_of(rounds),
@@ -114,7 +114,7 @@ def _training(users: UsersExamples, *, most: int) -> float:
     """Processor seconds of one device's training by LiteRT in this process, the mean of at most ``most`` devices."""
     from odp.models.litert.runner import Runner
 
-    model, local = StoredNetwork(), _training_of(1).local()
+    model, local = stored_network(), _training_of(1).local()
     runner, start = Runner(model.program), model.public_matrix[:, 0].copy()
     devices, spent = min(most, users.n_users), 0.0
     for user in range(devices):

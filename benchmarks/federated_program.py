@@ -9,24 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
+from odp.models.litert.compiled_model import CompiledModel
 from odp.models.litert.keras_model import KerasModel
 from odp.models.litert.program import Program
-from odp.models.litert.trained import network_message
 
 FEATURES, HIDDEN, CLASSES, BATCH = 784, 64, 10, 10
 _FLATBUFFER, _DESCRIPTION = (Path(__file__).with_name(f"federated_program.{kind}") for kind in ("tflite", "json"))
 
 
-class StoredNetwork(KerasModel):
-    """The ``odp.KerasModel`` of the stored program, with random first weights; it has no Keras model to load."""
-
-    def __init__(self) -> None:
-        program = Program.from_json(_DESCRIPTION.read_text(), _FLATBUFFER.read_bytes())
-        generator = np.random.Generator(np.random.PCG64(3))
-        start = (generator.normal(size=program.size) * 0.05).astype(np.float32)
-        made = {"program": program, "engine": "litert", "_start": start, "_message": network_message(program, start)}
-        for name, value in made.items():
-            object.__setattr__(self, name, value)
+def stored_network() -> CompiledModel:
+    """The stored program with random first weights."""
+    program = Program.from_json(_DESCRIPTION.read_text(), _FLATBUFFER.read_bytes())
+    generator = np.random.Generator(np.random.PCG64(3))
+    return CompiledModel(program, (generator.normal(size=program.size) * 0.05).astype(np.float32))
 
 
 def compiled() -> Program:

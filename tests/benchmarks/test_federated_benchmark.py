@@ -15,11 +15,10 @@ from odp.models.litert.trained import TrainedNetwork
 
 
 def test_the_stored_program_is_the_network_that_its_name_says() -> None:
-    model = federated_program.StoredNetwork()
+    model = federated_program.stored_network()
     assert [one.shape for one in model.program.parameters] == [(784, 64), (64,), (64, 10), (10,)]
     task = federated_devices._task(20, 1)
     assert TrainedNetwork.of(task.definition().network).size == model.size
-    assert model.own_engine() is None
 
 
 def test_a_device_of_the_benchmark_trains() -> None:
