@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from odp.cli.console import console, print_json
 from odp.cli.outputs import output_folder, writing
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(
     help="Run published experiments again, and show them beside what was published.", no_args_is_help=True
@@ -59,15 +63,9 @@ def geyer(
         found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round, on_users=on_users)
     out.print(table_of(found))
     out.print(f"{found.seconds:.1f} s; {SIMULATION}")
-    if output is not None:
-        name = f"geyer-{clients}-{seed}"
-        with writing(output):
-            output.mkdir(parents=True, exist_ok=True)
-            draw(output / f"{name}.png", found)
-            (output / f"{name}.json").write_text(json.dumps(found.to_json(), indent=1) + "\n")
-        out.print(f"figure: {output / name}.png; all numbers: {output / name}.json")
-    if json_output:
-        print_json(found.to_json())
+    _write(
+        out, output, f"geyer-{clients}-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output
+    )
 
 
 @app.command("shakespeare")
@@ -103,15 +101,7 @@ def shakespeare(
         found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round)
     out.print(table_of(found))
     out.print(f"{found.seconds:.1f} s; {SIMULATION}")
-    if output is not None:
-        name = f"shakespeare-{seed}"
-        with writing(output):
-            output.mkdir(parents=True, exist_ok=True)
-            draw(output / f"{name}.png", found)
-            (output / f"{name}.json").write_text(json.dumps(found.to_json(), indent=1) + "\n")
-        out.print(f"figure: {output / name}.png; all numbers: {output / name}.json")
-    if json_output:
-        print_json(found.to_json())
+    _write(out, output, f"shakespeare-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
 
 
 @app.command("two-tower")
@@ -153,3 +143,23 @@ def two_tower(
     out.print(SIMULATION)
     if json_output:
         print_json(found.to_json())
+
+
+def _write(
+    out: Console,
+    output: Path | None,
+    name: str,
+    found: Mapping[str, Any],
+    draw: Callable[[Path], None],
+    *,
+    json_output: bool,
+) -> None:
+    """The picture and all numbers of a run: in the folder ``output``, where one is given, and on the last line."""
+    if output is not None:
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+            draw(output / f"{name}.png")
+            (output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        out.print(f"figure: {output / name}.png; all numbers: {output / name}.json")
+    if json_output:
+        print_json(found)
