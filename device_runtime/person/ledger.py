@@ -26,8 +26,8 @@ from typing import Any
 
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_entry, sampling_of
-from odp.algorithms.seam import ProgramClient
 from odp.errors import PrivacyError
+from odp.models.trained import has_program
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound
@@ -109,7 +109,6 @@ def _terms(
 ) -> TaskTerms:
     algorithm = algorithm_for(definition)
     declared = sorted(algorithm.local_data, key=lambda table: table.table)
-    client = algorithm.client()
     return TaskTerms(
         task_sha256=task_sha256,
         name=definition.name,
@@ -121,7 +120,7 @@ def _terms(
         minimum_cohort=definition.cohort.minimum,
         rounds=charges,
         columns=tuple(name for table in declared if table.features for name in (*table.features, table.label)),
-        runs_program=isinstance(client, ProgramClient) and client.runs_program,
+        runs_program=has_program(definition),
     )
 
 

@@ -23,6 +23,7 @@ from odp.algorithms.seam import Client, ProgramClient, Query
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.models.litert.trainer import ProgramTrainer
+from odp.models.trained import has_program
 from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transport.channel import parse_address
@@ -68,7 +69,7 @@ class Model:
     @property
     def runs_program(self) -> bool:
         """Whether devices run a program of the developer on their data."""
-        return isinstance(self.client, ProgramClient) and self.client.runs_program
+        return has_program(self.definition)
 
     @property
     def rows_per_request(self) -> int:

@@ -299,11 +299,6 @@ class Client(Protocol):
 class ProgramClient(Client, Protocol):
     """A client whose model may be a program of the developer, which a device's runtime runs."""
 
-    @property
-    def runs_program(self) -> bool:
-        """Whether the model is such a program."""
-        ...
-
     def run_by(self, trainer: ProgramTrainer | None) -> Client:
         """The client whose program, if it has one, is run by ``trainer``.
 

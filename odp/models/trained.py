@@ -35,11 +35,6 @@ class TrainedModel(Protocol):
         ...
 
     @property
-    def has_program(self) -> bool:
-        """Whether devices train it by a program of the developer."""
-        ...
-
-    @property
     def classes_range(self) -> tuple[float, float] | None:
         """(first, last) of targets that are classes; None where they are numbers."""
         ...
@@ -190,16 +185,20 @@ class PartlyLocalModel(TrainedModel, Protocol):
 
 @dataclass(frozen=True)
 class _Kind:
-    """Modules and classes of what a developer writes, and of what parties train; the latter has ``of(message)``."""
+    """Modules and classes of what a developer writes, and of what parties train; the latter has ``of(message)``.
+
+    ``program`` says whether devices run a program of the developer for it.
+    """
 
     written: tuple[tuple[str, str], ...]
     trained: tuple[str, str]
+    program: bool = True
 
 
 #: By the model's field of a task definition.
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        "glm": _Kind((("odp.models.glm.shape", "Glm"),), ("odp.models.glm.trained", "TrainedGlm")),
+        "glm": _Kind((("odp.models.glm.shape", "Glm"),), ("odp.models.glm.trained", "TrainedGlm"), program=False),
         "network": _Kind(
             (
                 ("odp.models.litert.keras_model", "KerasModel"),
@@ -217,6 +216,12 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
 def trained_models() -> tuple[type, ...]:
     """The classes that a developer can write as the model of a federated training."""
     return tuple(_imported(place) for kind in _KINDS.values() for place in kind.written)
+
+
+def has_program(definition: common_pb2.TaskDefinition) -> bool:
+    """Whether devices run a program of the developer for a task: known without opening the program."""
+    kind = definition.WhichOneof("trained_model")
+    return kind in _KINDS and _KINDS[kind].program
 
 
 def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:

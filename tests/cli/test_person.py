@@ -76,7 +76,12 @@ def test_the_privacy_page_charges_what_the_enclave_released(odp: Odp, lived: Liv
         charge.name for charge in lived.charges
     ]
     assert found["adjacency"] == "zero_out_user"
-    assert found["read"] == [{"table": "ratings", "task": "films", "rounds": 2}]
+    assert found["read"] == [
+        {
+            "table": "ratings", "task": "films", "rounds": 2, "columns": [], "program": False,
+            "epsilon": 8.0, "delta": 1e-5,
+        }
+    ]  # fmt: skip
     assert (found["limits_set_by"], found["limits"]["min_cohort"]) == ("host", 20)
     text = odp("device", "privacy", *lived.of(0)).err
     assert f"{found['spent']['total']['epsilon']:.4f}" in text

@@ -75,11 +75,11 @@ def test_categories_and_text_run_from_a_task_file_and_a_file_of_text(odp, tmp_pa
     )  # fmt: skip
     path = written(tmp_path, model=platform.Glm("multinomial", 31, 2), data=data)
     assert platform.load_task(path).data == data
-    kinds = np.arange(400) % 2
+    kinds = np.arange(1200) % 2
     said = np.array(["Sun and sun", "rain, rain"])[kinds]
     np.savez(
-        tmp_path / "people.npz", place=np.array(["home", 'a "bar"\n'])[kinds], hour=np.arange(400) % 24, said=said,
-        letters=np.array(["a", "\nb"])[kinds], label=kinds, user=np.arange(400) // 4,
+        tmp_path / "people.npz", place=np.array(["home", 'a "bar"\n'])[kinds], hour=np.arange(1200) % 24, said=said,
+        letters=np.array(["a", "\nb"])[kinds], label=kinds, user=np.arange(1200) // 4,
     )  # fmt: skip
     printed = odp("simulate", path, "--data", tmp_path / "people.npz", "--output", tmp_path / "run", "--json")
     assert printed.json["test_accuracy"] > 0.9

@@ -107,7 +107,7 @@ def test_data_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": odp.MatrixFactorization(items=3)}, "odp.Glm or odp.KerasModel or odp.TwoTower with DPFedAvg"),
+        ({"model": odp.MatrixFactorization(items=3)}, "odp.Glm or .*odp.TwoTower with DPFedAvg"),
         ({"data": odp.RatingsData()}, "training to go with data"),
         ({"privacy": odp.UserLevelDP(epsilon=8, delta=1e-4, max_items_per_user=3)}, "max_items_per_user"),
         ({"privacy": odp.UserLevelDP(epsilon=math.inf, delta=1e-4)}, "noise=False"),

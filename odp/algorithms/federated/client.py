@@ -25,11 +25,6 @@ class FederatedClient:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
 
-    @property
-    def runs_program(self) -> bool:
-        """Whether the model is a program of the developer."""
-        return self._terms.model.has_program
-
     def run_by(self, trainer: ProgramTrainer | None) -> FederatedClient:
         """This client, whose model has its program run by ``trainer``.
 

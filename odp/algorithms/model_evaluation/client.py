@@ -28,11 +28,6 @@ class EvaluationClient:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
 
-    @property
-    def runs_program(self) -> bool:
-        """Whether the model is a program of the developer."""
-        return self._terms.model.has_program
-
     def run_by(self, trainer: ProgramTrainer | None) -> EvaluationClient:
         """This client, whose model has its program run by ``trainer``.
 

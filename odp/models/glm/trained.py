@@ -46,11 +46,6 @@ class TrainedGlm:
         return self.shape.size
 
     @property
-    def has_program(self) -> bool:
-        """False."""
-        return False
-
-    @property
     def classes_range(self) -> tuple[float, float] | None:
         """(first, last) of targets that are classes; None where they are numbers."""
         return self.shape.classes_range

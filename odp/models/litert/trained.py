@@ -116,11 +116,6 @@ class TrainedNetwork:
         return self.program.shared_size
 
     @property
-    def has_program(self) -> bool:
-        """True."""
-        return True
-
-    @property
     def classes_range(self) -> tuple[float, float] | None:
         """(first, last) of targets that are classes; None where they are numbers."""
         return (0.0, self.program.classes - 1.0) if self.program.classes else None
