@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from e2e.world import World, device_seeds
 import odp
 from device_runtime import Store, store_path
 from device_runtime.round import secagg
-from device_runtime.round.program_time import ProgramTime
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
@@ -58,10 +56,6 @@ def model_with(*local: str) -> odp.KerasModel:
     return odp.KerasModel(network, keras.losses.SparseCategoricalCrossentropy(from_logits=True), batch=4, local=local)
 
 
-def _ended(finished: threading.Event) -> None:
-    assert finished.wait(60)
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("mode", "local"),
@@ -89,8 +83,7 @@ def test_devices_train_the_network_of_the_simulation_in_every_mode(
         cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode),
     )  # fmt: skip
     handle = world.connection.submit(task)
-    quick = ProgramTime(seconds=60.0, wait=lambda seconds, finished: _ended(finished))
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, DATA), program_time=quick))
+    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * training.rounds
 
     algorithm = algorithm_for(open_task(status.task))

@@ -47,6 +47,11 @@ POPULATION = "films"
 SECONDS = 120.0
 
 
+def until_finished(seconds: float, finished: threading.Event) -> None:
+    """Instead of the whole time of a program."""
+    assert finished.wait(SECONDS)
+
+
 @functools.cache
 def measured(entry: str) -> str:
     """The digest of an enclave, measured once: it takes a while, and an edit during the tests would change it."""
@@ -181,10 +186,12 @@ class World:
         *,
         examples: odp.ExampleColumns | None = None,
         count: int | None = None,
-        program_time: ProgramTime | None = None,
         **changes: object,
     ) -> device_runtime.Running:
-        """A device host in this process that works until the task is finished."""
+        """A device host in this process that works until the task is finished.
+
+        Its devices wait for their programs alone, and not for the whole time of one.
+        """
         settings: dict[str, object] = {
             "state": self.root / "devices",
             "server": self.server.address,
@@ -196,7 +203,7 @@ class World:
         }
         return device_runtime.start(
             device_runtime.Config(**{**settings, **changes}), ratings=ratings, examples=examples,
-            log=self.log("devices"), program_time=program_time,
+            log=self.log("devices"), program_time=ProgramTime(seconds=60.0, wait=until_finished),
         )  # fmt: skip
 
     def finish(self, handle: TaskHandle, devices: device_runtime.Running) -> server_pb2.TaskStatus:

@@ -30,7 +30,8 @@ def compiled() -> Program:
     from odp.models.litert.compiler import compile_model
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return compile_model(model(), loss=loss, batch=BATCH, local=["head"], proximal=True)
+    program, _ = compile_model(model(), loss=loss, batch=BATCH, local=["head"], proximal=True)
+    return program
 
 
 def stored() -> Program:

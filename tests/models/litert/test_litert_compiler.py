@@ -120,7 +120,7 @@ def test_local_layers_come_last_and_inputs_may_be_several() -> None:
 def test_a_local_layer_is_trained_alone_and_then_stays_as_in_tensorflow() -> None:
     model = _dense("elu")
     head = model.layers[-1]
-    program = compile_model(model, loss=_SPARSE, batch=4, local=[head.name])
+    program, _ = compile_model(model, loss=_SPARSE, batch=4, local=[head.name])
     start = initial_vector(model, program)
     own, others = head.trainable_variables, [one for layer in model.layers[:-1] for one in layer.trainable_variables]
     before = [one.numpy().copy() for one in others]
