@@ -133,7 +133,8 @@ class IsolatedHost:
     def execute(self, store: ServiceStore, asked: Asked, *, now: float, seconds: float | None = None) -> Result:
         """Calls ``on_execute``; stores the rows of the request and the local data.
 
-        ``seconds`` is a time limit of this call; by default that of every call.
+        ``seconds`` is a time limit of this call, with the start of processes where that is needed; by default that of
+        every call, which begins when its process is there.
         """
 
         def keep(reply: Reply) -> Result:
@@ -229,6 +230,7 @@ class IsolatedHost:
         handler.
         """
         lane = self._lanes[handler not in _SEE_NOTHING_PRIVATE]
+        end = None if seconds is None else time.monotonic() + seconds
         with lane.lock:
             trouble = self._troubles.get(handler)
             left = 0.0 if trouble is None else trouble.until - self._clock()
@@ -237,8 +239,8 @@ class IsolatedHost:
             call = _call_of(handler, given)
             process = lane.take()
             try:
-                within = self._limits.seconds if seconds is None else seconds
-                kept = keep(self._converse(process, handler, store, call, seconds=within))
+                until_then = time.monotonic() + self._limits.seconds if end is None else end
+                kept = keep(self._converse(process, handler, store, call, end=until_then))
             except Unacceptable as error:
                 raise self._failed(handler, error.reason, process, lane) from None
             except DataError:
@@ -252,10 +254,10 @@ class IsolatedHost:
             return kept
 
     def _converse(
-        self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes, *, seconds: float
+        self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes, *, end: float
     ) -> Reply:
         try:
-            return self._conversation(process.channel, handler, store, call, seconds=seconds)
+            return self._conversation(process.channel, handler, store, call, end=end)
         except TimeoutError:
             raise Unacceptable(Reason.DEADLINE) from None
         except ConfigurationError:
@@ -264,10 +266,10 @@ class IsolatedHost:
             raise Unacceptable(Reason.ENDED) from None
 
     def _conversation(
-        self, channel: socket.socket, handler: Handler, store: ServiceStore, call: bytes, *, seconds: float
+        self, channel: socket.socket, handler: Handler, store: ServiceStore, call: bytes, *, end: float
     ) -> Reply:
         most = self._limits.output_bytes
-        remaining = until(time.monotonic() + seconds)
+        remaining = until(end)
         ready = receive_frame(channel, most=most, remaining=remaining)
         if ready != {"ready": True}:
             raise self._told(ready, Reason.NOT_LOADED)

@@ -24,7 +24,7 @@ from device_runtime.isolated.failures import HandlerFailed, Reason
 from device_runtime.isolated.host import Asked, IsolatedHost
 from device_runtime.isolated.limits import CallLimits
 from device_runtime.isolated.stores import MemoryStore
-from device_runtime.round.program_time import MOST_PROGRAM_SECONDS, PROGRAM_SECONDS
+from device_runtime.round.program_time import MOST_PROGRAM_SECONDS, PROGRAM_SECONDS, seconds_left
 from odp import _validate
 from odp.errors import ConfigurationError, StateError
 from odp.isolated import Columns, Handler
@@ -54,8 +54,9 @@ class _TrainerCode(ServiceCode):
 class IsolatedTrainer:
     """``odp.models.litert.trainer.ProgramTrainer`` of a device. A context manager; ``close`` ends its processes.
 
-    Trainings run one after the other, and the time of one begins when it is asked for: none goes on after it. A program
-    that failed several times in a row rests for a minute, then for twice as long, up to an hour; other programs do not.
+    Trainings run one after the other, and the time of one begins when it is asked for: none goes on after it, nor after
+    the time of the contribution that it is for (``device_runtime.round.program_time``). A program that failed several
+    times in a row rests for a minute, then for twice as long, up to an hour; other programs do not.
 
     Args:
       seconds: of one training, by the wall clock and of its processor.
@@ -154,11 +155,14 @@ class IsolatedTrainer:
         store = MemoryStore()
         store.change(arrays, time=0.0)
         asked = Asked(store.add_request(_APP, {}, time=0.0), _APP, work)
-        end = time.monotonic() + self._limits.seconds
-        if not self._turn.acquire(timeout=self._limits.seconds):
+        seconds = min(self._limits.seconds, seconds_left())
+        end = time.monotonic() + seconds
+        if seconds <= 0 or not self._turn.acquire(timeout=seconds):
             raise HandlerFailed(Handler.ON_EXECUTE, Reason.DEADLINE)
         try:
-            left = max(end - time.monotonic(), 0.01)
+            left = end - time.monotonic()
+            if left <= 0:
+                raise HandlerFailed(Handler.ON_EXECUTE, Reason.DEADLINE)
             return self._host(program).execute(store, asked, now=0.0, seconds=left).result
         finally:
             self._turn.release()

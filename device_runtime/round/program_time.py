@@ -12,10 +12,15 @@ on whatever a hostile program looks for in them. So the device sends at a time t
 The time is the same for a device that has trained, has no examples, has a program that failed, or rests after failures.
 It is the person's setting, and at most a quarter of ``round_seconds`` of the signed task: a round must not end while
 its devices wait.
+
+One contribution may run its program several times, as an evaluation does. All of its calls have this one time, and what
+runs the program asks for the rest of it (:func:`seconds_left`): a program that ran on would take time from the next
+round, and so show what it found.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +36,14 @@ MOST_PROGRAM_SECONDS = 600.0
 _SHARE_OF_ROUND = 1 / 4
 
 _T = TypeVar("_T")
+# Of the contribution that a thread computes: the algorithm between a turn and its trainer knows nothing of time.
+_here = threading.local()
+
+
+def seconds_left() -> float:
+    """Until the end of training of the contribution that this thread computes, 0 after it; infinity in no turn."""
+    turn: Turn | None = getattr(_here, "turn", None)
+    return math.inf if turn is None else turn.seconds_left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +81,11 @@ class Turn:
         self._computed_at = owner.monotonic() + seconds
         self._finished = threading.Event()
 
+    @property
+    def seconds_left(self) -> float:
+        """Until the end of training; 0 after it."""
+        return max(self._computed_at - self._owner.monotonic(), 0.0)
+
     def compute(self, act: Callable[[], _T], *, otherwise: Callable[[], _T]) -> _T:
         """What ``act`` returns; that of ``otherwise`` where it is not there in time. Returns when the time is over.
 
@@ -77,6 +95,7 @@ class Turn:
         errors: list[Exception] = []
 
         def run() -> None:
+            _here.turn = self
             try:
                 results.append(act())
             except Exception as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
 
 from device_runtime.isolated import HandlerFailed, Reason, training
+from device_runtime.isolated.host import Asked, Result
 from device_runtime.isolated.training import IsolatedTrainer
+from device_runtime.round.program_time import ProgramTime
 from odp.errors import ConfigurationError, DataError
 from odp.models.litert import service
 from odp.models.litert.inspection import check
@@ -99,6 +103,68 @@ def test_a_program_that_computes_for_too_long_is_stopped() -> None:
         with pytest.raises(HandlerFailed) as failed:
             trainer.difference(program, start, [x], y, _BATCHES * 500, rate=0.1)
         assert failed.value.reason in (Reason.DEADLINE, Reason.LIMIT)
+
+
+def test_all_calls_of_one_contribution_have_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation runs its program several times; what one call took, the next one does not have."""
+    now, given = [100.0], []
+
+    class Host:
+        def execute(self, store: object, asked: Asked, *, now: float, seconds: float) -> Result:
+            given.append(seconds)
+            passes(15.0)
+            return Result(asked.request, {})
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    def measured_of(result: object, program: Program, **_: int) -> Program:
+        return program
+
+    monkeypatch.setattr(IsolatedTrainer, "_host", lambda self, program: Host())
+    monkeypatch.setattr(service, "measured_of", measured_of)
+    program = stored()
+    start, x, y = _data(program)
+
+    def measure(trainer: IsolatedTrainer, calls: int) -> bool:
+        for _ in range(calls):
+            trainer.measured(program, start, [x], y)
+        return True
+
+    def waited(_: float, finished: threading.Event) -> None:
+        assert finished.wait(60)
+
+    times = ProgramTime(seconds=20.0, wait=waited, monotonic=lambda: now[0])
+    with IsolatedTrainer(seconds=20.0) as trainer:
+        turn = times.begin(round_seconds=3600)
+        assert turn.compute(lambda: measure(trainer, 2), otherwise=lambda: False)
+        with pytest.raises(HandlerFailed) as failed:
+            times.begin(round_seconds=3600).compute(lambda: measure(trainer, 3), otherwise=lambda: False)
+        assert failed.value.reason is Reason.DEADLINE
+        # A turn is at most a quarter of its round, and so are its calls; outside of turns a call has its own limit.
+        assert times.begin(round_seconds=40).compute(lambda: measure(trainer, 1), otherwise=lambda: False)
+        measure(trainer, 1)
+    assert given == pytest.approx([20.0, 5.0, 20.0, 5.0, 10.0, 20.0], abs=0.5)
+
+
+def test_a_program_is_killed_when_the_time_of_its_contribution_is_over() -> None:
+    program = hostile.endless(stored())
+    start, x, y = _data(program)
+
+    def waited(_: float, finished: threading.Event) -> None:
+        assert finished.wait(60)
+
+    with IsolatedTrainer(seconds=30.0) as trainer:
+        trainer.require(program, most_examples=8)
+        began = time.monotonic()
+        turn = ProgramTime(seconds=1.0, wait=waited).begin(round_seconds=3600)
+        with pytest.raises(HandlerFailed) as failed:
+            turn.compute(
+                lambda: trainer.difference(program, start, [x], y, _BATCHES * 500, rate=0.1),
+                otherwise=lambda: start,
+            )
+        assert failed.value.reason is Reason.DEADLINE
+        assert time.monotonic() - began < 15.0
 
 
 def test_a_program_that_fails_again_and_again_rests_and_others_do_not() -> None:
