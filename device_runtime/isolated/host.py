@@ -270,14 +270,14 @@ class IsolatedHost:
     ) -> Reply:
         most = self._limits.output_bytes
         remaining = until(end)
-        ready = receive_frame(channel, most=most, remaining=remaining)
+        ready = receive_frame(channel, most=most, remaining=remaining, hostile=True)
         if ready != {"ready": True}:
             raise self._told(ready, Reason.NOT_LOADED)
         channel.settimeout(remaining())
         channel.sendall(call)
         reader = Reader(handler, store, self._limits)
         while True:
-            message = receive_frame(channel, most=most, remaining=remaining)
+            message = receive_frame(channel, most=most, remaining=remaining, hostile=True)
             if message is None or not message.keys() & {"read", "done"}:
                 raise self._told(message, Reason.RAISED)
             if "done" in message:

@@ -17,6 +17,9 @@ LARGEST_FRAME = 2**21
 
 _LENGTH_BYTES = 4
 _READ_BYTES = 2**18
+# What a hostile message may hold: 100 MiB of empty lists take 3 GB and 10 s in which no other thread runs.
+_SHORT_BYTES, _MOST_MARKS = 4 * 2**20, 2**20
+_MARKS = b",", b":", b"[", b"{", b"\\"
 
 #: Seconds that are left; raises TimeoutError where none are.
 Remaining = Callable[[], float]
@@ -46,15 +49,16 @@ def send_frame(
 
 
 def receive_frame(
-    connection: socket.socket, *, most: int = LARGEST_FRAME, remaining: Remaining | None = None
+    connection: socket.socket, *, most: int = LARGEST_FRAME, remaining: Remaining | None = None, hostile: bool = False
 ) -> dict[str, Any] | None:
     """The next frame's JSON object, or None if the other side closed the connection between frames.
 
-    However its bytes drip in, it takes no longer than what remains; no more is held than came.
+    However its bytes drip in, it takes no longer than what remains; no more is held than came. Of a ``hostile`` sender,
+    a frame of more than 4 MiB may hold long texts, and not many values: it is refused before they are made.
 
     Raises:
         OSError: the connection broke within a frame, or the time passed.
-        ConfigurationError: the frame is too long, or not a JSON object of finite numbers.
+        ConfigurationError: the frame is too long, of too many values, or not a JSON object of finite numbers.
     """
     head = _read(connection, _LENGTH_BYTES, remaining)
     if not head:
@@ -62,8 +66,11 @@ def receive_frame(
     length = int.from_bytes(head, "big")
     if length > most:
         raise ConfigurationError(f"Expected a message of at most {most} bytes, got {length}")
+    data = _read(connection, length, remaining)
+    if hostile and len(data) > _SHORT_BYTES and sum(map(data.count, _MARKS)) > _MOST_MARKS:
+        raise ConfigurationError(f"Expected a message of {len(data)} bytes to hold at most {_MOST_MARKS} values")
     try:
-        message = json.loads(_read(connection, length, remaining), parse_constant=_no_number)
+        message = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict):
