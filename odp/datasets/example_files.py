@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from odp.datasets._arguments import parse_arguments
 from odp.datasets.examples import DeclaredExamples, ExamplesSplit, UsersExamples
 from odp.datasets.synthetic_examples import synthetic_examples
 from odp.errors import DataError
+from odp.numerics.archives import UNREADABLE
 
 _SYNTHETIC = "synthetic"
 _USER, _TEST = "user", "test"
@@ -60,8 +60,8 @@ def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
     wanted = (*terms.features, terms.label, _USER)
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in (*wanted, _TEST) if name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            found = {name: np.asarray(file[name]) for name in (*wanted, _TEST) if name in file.files}
+    except (OSError, *UNREADABLE):
         raise DataError(f"{path}: not a readable npz file") from None
     for name in wanted:
         if name not in found:

@@ -7,7 +7,6 @@ tasks with other features can read the same examples.
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from odp import _validate
 from odp.errors import DataError
 from odp.models.examples import Examples
 from odp.models.features import MOST_AXES, described
+from odp.numerics.archives import UNREADABLE
 from odp.numerics.arrays import Int64Array
 
 if TYPE_CHECKING:
@@ -192,10 +192,11 @@ class ExampleColumns:
         """
         try:
             with np.load(path, allow_pickle=False) as file:
-                columns = {name: file[name] for name in file.files}
+                # numpy gives the bytes of what has another name than an array or another start.
+                columns = {name: np.asarray(file[name]) for name in file.files}
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
-        except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
+        except (OSError, *UNREADABLE):
             raise DataError(f"{path}: not a readable npz file of arrays of numbers or text") from None
         users = columns.pop(USER, None)
         if users is None:

@@ -13,6 +13,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.models.examples import Examples, ExamplesTerms
 from odp.models.features import Tensor
 from odp.v1 import common_pb2
+from tests.models import hostile_archives
 
 
 def terms(**tensors: Tensor) -> ExamplesTerms:
@@ -100,3 +101,9 @@ def test_invented_examples_have_the_declared_shape() -> None:
     Examples({"x": Tensor((5,), 0.0, 1.0)}, label_low=-2.0, label_high=6.0).write(definition)
     real = load_examples("synthetic:n_users=5", ExamplesTerms.of(definition.examples), classes=None)
     assert -2 <= real.train.targets.min() < real.train.targets.max() <= 6
+
+
+@pytest.mark.parametrize("kind", hostile_archives.KINDS)
+def test_a_hostile_file_is_refused_by_its_name(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(DataError, match=r"hostile\.npz: "):
+        load_examples(str(hostile_archives.write(tmp_path, kind, "x")), terms(), classes=3)

@@ -11,6 +11,7 @@ import odp
 from odp.errors import ConfigurationError, DataError
 from odp.models.examples import ExamplesTerms
 from odp.v1 import common_pb2
+from tests.models import hostile_archives
 
 DATA = odp.Examples({"image": odp.Tensor((2, 3), 0, 255, scale=1 / 255), "age": odp.Tensor((), 0, 100)}, label="kind")
 
@@ -101,3 +102,10 @@ def test_a_table_of_something_else_is_refused(table: str) -> None:
     definition.examples.table = table
     with pytest.raises(ConfigurationError, match="table="):
         ExamplesTerms.of(definition.examples)
+
+
+@pytest.mark.parametrize("kind", hostile_archives.KINDS)
+@pytest.mark.parametrize("name", ["user", "x"])
+def test_a_hostile_file_is_refused_by_its_name(tmp_path: Path, name: str, kind: str) -> None:
+    with pytest.raises(DataError, match=r"hostile\.npz: "):
+        odp.ExampleColumns.load(hostile_archives.write(tmp_path, kind, name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -11,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.errors import ConfigurationError
-from odp.models.litert.program import Program
-from odp.models.litert.trained import TrainedNetwork, network_message
+from odp.models.litert.program import MOST_DESCRIPTION, MOST_PARAMETERS, Program
+from odp.models.litert.trained import MOST_FLATBUFFER, TrainedNetwork, network_message
+from odp.numerics.archives import UNREADABLE, unpacked_bytes
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
     from odp.v1 import common_pb2, federated_pb2
 
 _NAMES = ("description", "flatbuffer", "start")
+# With some room for numpy's headers: an archive of 1 MiB unpacks to a thousand times as much.
+_MOST_UNPACKED = MOST_DESCRIPTION + MOST_FLATBUFFER + 4 * MOST_PARAMETERS + 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +86,19 @@ class CompiledModel:
           ConfigurationError: there is no such file, or it is another one.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                description, flatbuffer, start = (archive[name] for name in _NAMES)
-            text = description.astype(np.uint8).tobytes().decode()
+            with Path(path).open("rb") as file:
+                if unpacked_bytes(file) > _MOST_UNPACKED:
+                    raise ValueError
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as archive:
+                    description, flatbuffer, start = (np.asarray(archive[name]) for name in _NAMES)
+            if not all(one.dtype == np.uint8 and one.ndim == 1 for one in (description, flatbuffer)):
+                raise ValueError
+            text = description.tobytes().decode()
         except OSError as error:
             if error.strerror is None:
                 raise ConfigurationError(f"Expected {path} to be a file of odp.CompiledModel.save") from None
             raise ConfigurationError(f"cannot read the compiled model {path}: {error.strerror}") from None
-        except (ValueError, TypeError, AttributeError, KeyError, EOFError, zipfile.BadZipFile):
+        except UNREADABLE:
             raise ConfigurationError(f"Expected {path} to be a file of odp.CompiledModel.save") from None
-        return cls(Program.from_json(text, flatbuffer.astype(np.uint8).tobytes()), start)
+        return cls(Program.from_json(text, flatbuffer.tobytes()), start)

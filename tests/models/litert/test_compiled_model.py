@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: p
 
 import odp
 from odp.errors import ConfigurationError
+from tests.models import hostile_archives
 
 from .compile_partly import CLASSES, FEATURES, LOCAL, SHARED, stored
 
@@ -60,3 +63,34 @@ def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path) -> None:
     for path in (other, arrays, damaged):
         with pytest.raises(ConfigurationError, match=f"{path.name} to be a file of odp"):
             odp.CompiledModel.load(path)
+
+
+@pytest.mark.parametrize("kind", hostile_archives.KINDS)
+@pytest.mark.parametrize("name", ["description", "start"])
+def test_a_hostile_file_is_refused_by_its_name(tmp_path: Path, name: str, kind: str) -> None:
+    """Of the three arrays one is hostile."""
+    whole, hostile = tmp_path / "whole", hostile_archives.write(tmp_path, kind, name)
+    odp.CompiledModel(stored(), START).save(whole)
+    if kind not in ("encrypted", "method", "damaged"):  # these are about the archive
+        with zipfile.ZipFile(hostile, "a") as written, zipfile.ZipFile(whole) as given:
+            for one in given.namelist():
+                if one != f"{name}.npy":
+                    written.writestr(one, given.read(one))
+    with pytest.raises(ConfigurationError, match=r"to be a file of odp|finite weights"):
+        odp.CompiledModel.load(hostile)
+
+
+def test_an_archive_that_unpacks_to_more_than_a_model_is_not_unpacked(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name in ("start", "flatbuffer"):
+            archive.writestr(f"{name}.npy", b"")
+        with archive.open("description.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (33 * 2**24,)})
+            for _ in range(33):
+                file.write(bytes(2**24))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ConfigurationError, match="bomb to be a file of odp"):
+        odp.CompiledModel.load(bomb)
+    assert bomb.stat().st_size < 2**22
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17
