@@ -25,6 +25,8 @@ from odp.models.litert.program import MOST_DIMENSIONS, SIGNATURES, Program, Tens
 MOST_BYTES = 2**27
 MOST_SUBGRAPHS = 16
 MOST_OPERATIONS = 2**14
+#: Of a graph's operations together: tables of a small file may share one long list, which is read for each.
+MOST_OPERANDS = 2**18
 #: Of a graph's tensors together, in bytes: what they declare.
 MOST_MEMORY = 2**31
 
@@ -149,9 +151,13 @@ def _check_graph(graph: Any, operations: list[str], buffers: list[int]) -> None:
         constant = buffers[tensor.Buffer()]
         if tensor.Sparsity() is not None or tensor.VariantTensorsLength() or constant not in (0, size):
             raise ConfigurationError(f"Expected the constant {_name(tensor)} to be as long as its shape says")
+    operands = 0
     for place in _upto(graph.OperatorsLength(), MOST_OPERATIONS):
         operator = graph.Operators(place)
         name = operations[operator.OpcodeIndex()]
+        operands += operator.InputsLength() + operator.OutputsLength()
+        if operands > MOST_OPERANDS:
+            raise ConfigurationError(f"Expected the operations of a graph to name at most {MOST_OPERANDS} tensors")
         for count, at in ((operator.InputsLength(), operator.Inputs), (operator.OutputsLength(), operator.Outputs)):
             numbers = [at(one) for one in _upto(count, MOST_OPERATIONS)]
             if any(not -1 <= number < tensors for number in numbers):
@@ -183,10 +189,15 @@ def _check_signatures(model: Any, graphs: list[Any], program: Program) -> None:
 
 
 def _check_tensors(signature: str, graph: Any, given: Iterator[Any], wanted: Tensors) -> None:
-    found = {}
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    tensors = graph.TensorsLength()
     for one in given:
+        name = one.Name().decode("utf-8")
+        # The reader takes any number for a place in the list, and reads what lies there.
+        if one.TensorIndex() >= tensors or name in found:
+            raise ConfigurationError(f"Expected the signature {signature!r} to have each tensor of its graph once")
         tensor = graph.Tensors(one.TensorIndex())
-        found[one.Name().decode("utf-8")] = (tuple(_shape(tensor)), _types()[tensor.Type()])
+        found[name] = (tuple(_shape(tensor)), _types()[tensor.Type()])
     for name, (shape, dtype) in wanted.items():
         if found.get(name) != (shape, _DTYPES[dtype]):
             raise ConfigurationError(

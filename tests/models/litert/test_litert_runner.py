@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
 
+import flatbuffers
+from ai_edge_litert import schema_py_generated as schema
+
 from odp.errors import ConfigurationError, DataError
+from odp.models.litert import inspection
 from odp.models.litert.inspection import check
 from odp.models.litert.program import Program
 from odp.models.litert.runner import ProgramFailed, Runner
@@ -163,8 +169,6 @@ def test_a_flatbuffer_of_another_program_is_refused(program: Program, change: di
 
 
 def test_operations_beyond_the_list_are_refused_by_name(program: Program) -> None:
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
 
     for operation in ("WHILE", "CALL_ONCE", "IF", "CUSTOM", "HASHTABLE", "RANDOM_UNIFORM"):
         model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(program.flatbuffer, 0))
@@ -178,8 +182,6 @@ def test_operations_beyond_the_list_are_refused_by_name(program: Program) -> Non
 
 
 def test_tensors_beyond_the_limit_are_refused_before_anything_is_allocated(program: Program) -> None:
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(program.flatbuffer, 0))
     tensor = schema.TensorT()
@@ -195,3 +197,44 @@ def test_a_program_that_litert_does_not_load_is_told_apart(program: Program, mon
     monkeypatch.setattr("odp.models.litert.runner.check", lambda program: None)
     with pytest.raises(ProgramFailed):
         Runner(dataclasses.replace(program, flatbuffer=b"no model at all"))
+
+
+def test_a_signature_names_each_tensor_of_its_graph_once(program: Program) -> None:
+    """A number beyond the graph's tensors would be that of whatever lies there in the file."""
+
+    def changed(change: Callable[[Any], None]) -> Program:
+        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(program.flatbuffer, 0))
+        change(next(one for one in model.signatureDefs if one.signatureKey == b"train"))
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+        return dataclasses.replace(program, flatbuffer=bytes(builder.Output()))
+
+    def beyond(signature: Any) -> None:
+        signature.inputs[0].tensorIndex = 2**31
+
+    def twice(signature: Any) -> None:
+        signature.inputs.append(signature.inputs[0])
+
+    check(changed(lambda signature: None))
+    for change in (beyond, twice):
+        with pytest.raises(ConfigurationError, match="each tensor of its graph once"):
+            check(changed(change))
+
+
+def test_operations_that_share_a_long_list_of_tensors_are_refused(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 4 MiB may have 16384 operations that all name the same 16384 tensors: hours for a reader."""
+    model = schema.Model.GetRootAs(program.flatbuffer, 0)
+    largest = max(
+        sum(
+            graph.Operators(place).InputsLength() + graph.Operators(place).OutputsLength()
+            for place in range(graph.OperatorsLength())
+        )
+        for graph in map(model.Subgraphs, range(model.SubgraphsLength()))
+    )
+    monkeypatch.setattr(inspection, "MOST_OPERANDS", largest)
+    check(program)
+    monkeypatch.setattr(inspection, "MOST_OPERANDS", largest - 1)
+    with pytest.raises(ConfigurationError, match=f"at most {largest - 1} tensors"):
+        check(program)
