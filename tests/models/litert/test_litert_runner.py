@@ -169,7 +169,6 @@ def test_a_flatbuffer_of_another_program_is_refused(program: Program, change: di
 
 
 def test_operations_beyond_the_list_are_refused_by_name(program: Program) -> None:
-
     for operation in ("WHILE", "CALL_ONCE", "IF", "CUSTOM", "HASHTABLE", "RANDOM_UNIFORM"):
         model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(program.flatbuffer, 0))
         code = model.operatorCodes[0]
@@ -182,7 +181,6 @@ def test_operations_beyond_the_list_are_refused_by_name(program: Program) -> Non
 
 
 def test_tensors_beyond_the_limit_are_refused_before_anything_is_allocated(program: Program) -> None:
-
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(program.flatbuffer, 0))
     tensor = schema.TensorT()
     tensor.shape, tensor.type, tensor.name, tensor.buffer = [2**20, 2**10], 0, b"large", 0
