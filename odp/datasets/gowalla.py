@@ -9,7 +9,6 @@ Source: X. He and others, "LightGCN", SIGIR 2020; check-ins from SNAP, E. Cho an
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from odp.datasets import _parsing
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError
+from odp.numerics.archives import UNREADABLE
 
 _PARTS = ("train", "valid", "test")
 
@@ -70,7 +70,7 @@ def _read_npz(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64],
     try:
         with np.load(path, allow_pickle=False) as file:
             user, item, part = (file[key].astype(np.int64) for key in ("user", "item", "split"))
-    except (KeyError, OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except (OSError, *UNREADABLE):
         raise DataError(f"{path}: expected an npz file with the arrays user, item and split") from None
     if not len(user) == len(item) == len(part) or not np.isin(part, (0, 1, 2)).all():
         raise DataError(f"{path}: expected user, item and split of one length, and split 0, 1 or 2")

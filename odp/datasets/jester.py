@@ -10,7 +10,6 @@ Source: K. Goldberg, T. Roeder, D. Gupta, C. Perkins, "Eigentaste", Information 
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from odp.datasets import _parsing
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
+from odp.numerics.archives import UNREADABLE
 
 _NAMES = ("jester1.npz", "jester-data-1.csv", "jester-data-1.xls")
 _UNRATED = 99.0
@@ -73,7 +73,7 @@ def _read_npz(path: Path) -> npt.NDArray[np.float64]:
     try:
         with np.load(path, allow_pickle=False) as file:
             table = file["rating_x100"]
-    except (KeyError, OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except (OSError, *UNREADABLE):
         raise DataError(f"{path}: expected an npz file with the array rating_x100") from None
     if table.ndim != 2:
         raise DataError(f"{path}: expected rating_x100 to be [users, jokes] (got {list(table.shape)})")

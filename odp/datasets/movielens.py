@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import csv
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ import numpy.typing as npt
 from odp.datasets import _parsing
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
+from odp.numerics.archives import UNREADABLE
 
 _NO_GENRE = "(no genres listed)"
 _GENRES_100K = (
@@ -176,7 +176,7 @@ def _halfstar_arrays(path: Path) -> tuple[Ids, Ids, npt.NDArray[np.float64], Ids
     try:
         with np.load(path, allow_pickle=False) as file:
             user, item, stars, order = (file[key] for key in ("user", "item", "rating_halfstars", "order"))
-    except (KeyError, OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except (OSError, *UNREADABLE):
         raise DataError(f"{path}: expected an npz file with user, item, rating_halfstars and order") from None
     return user.astype(np.int64), item.astype(np.int64), stars / 2.0, order.astype(np.int64)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from odp.datasets._check import checked, index_array, value_array
 from odp.errors import DataError
+from odp.numerics.archives import UNREADABLE
 
 FORMAT = "odp-ratings-1"
 
@@ -267,7 +267,7 @@ class Ratings:
                 arrays = {key: file[key] for key in file.files}
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        except (OSError, *UNREADABLE):
             raise DataError(f"{path}: not a readable npz file; write it again with Ratings.save") from None
         if "format" not in arrays or str(arrays["format"]) != FORMAT:
             raise DataError(f"{path}: not a file of format {FORMAT!r}; odp.datasets.load() reads other forms")

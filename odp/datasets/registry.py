@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from odp.datasets.ratings import FORMAT, Ratings, Split
 from odp.datasets.splitting import random_split
 from odp.datasets.synthetic import synthetic_movielens
 from odp.errors import ConfigurationError, DataError
+from odp.numerics.archives import UNREADABLE
 
 __all__ = ["DATASETS", "DatasetSource", "SourceFile", "load", "load_split"]
 
@@ -167,7 +167,7 @@ def _detect_npz(path: Path) -> tuple[str, Path] | None:
             arrays = set(file.files)
             if "format" in arrays:
                 return ("odp", path) if str(file["format"]) == FORMAT else None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except (OSError, *UNREADABLE):
         raise DataError(f"{path}: not a readable npz file") from None
     if "rating_halfstars" in arrays:
         return "movielens", path.parent

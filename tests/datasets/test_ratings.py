@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.datasets import Ratings, merge, permutation_split, random_split
+from odp.datasets import Ratings, load, merge, permutation_split, random_split
 from odp.errors import DataError
+from tests.models import hostile_archives
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 6), st.integers(0, 8), st.integers(1, 5), st.integers(0, 3)), min_size=0, max_size=60
@@ -340,3 +342,10 @@ def test_checks_find_the_same_faults_whatever_their_chunks(monkeypatch: pytest.M
             Ratings("films", offsets, np.array(items), values, n_items=6, low=1, high=5)
     with pytest.raises(DataError, match=r"first in row 4"):
         Ratings("films", offsets, np.array([4, 5, 0, 1, 6]), values, n_items=6, low=1, high=5)
+
+
+@pytest.mark.parametrize("kind", hostile_archives.KINDS)
+@pytest.mark.parametrize("read", [Ratings.load, load], ids=["own form", "any form"])
+def test_a_hostile_file_is_refused_by_its_name(tmp_path: Path, read: Callable[[Path], object], kind: str) -> None:
+    with pytest.raises(DataError, match=r"hostile\.npz"):
+        read(hostile_archives.write(tmp_path, kind, "format"))
