@@ -105,12 +105,11 @@ def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int 
     found = []
     for user, own_seed in enumerate(user_seeds(people, seed)):
         features, targets = usable.of(user)
-        features = _model(terms).design(features)
         batches = list(local.batches(len(targets), seed=int(own_seed), round=round))
         if local.reconstruction is not None:
             own = local.local_batches(len(targets), seed=int(own_seed), round=round)
             batches = [*own, np.zeros(0, dtype=np.int64), *batches]
-        given = (features, targets) if source is None else source.batch_of(features, targets)
+        given = (_model(terms).design(features), targets) if source is None else source.batch_of(features, targets)
         found.append(_batched(given, batches))
     return found
 

@@ -105,7 +105,7 @@ def here(given: odp.Task, data: odp.UsersExamples) -> np.ndarray[Any, Any]:
         terms.model.differences(
             start, data, terms.local, seeds=seeds, round=round, users=slice(0, data.n_users), out=moved
         )
-        total = terms.contributions(moved, terms.clip).sum(axis=0)
+        total = terms.contributions(moved, terms.clip, trained=np.ones(len(moved), dtype=bool)).sum(axis=0)
         state = server.step(state, NoisyTensors(round, {RELEASE: total}, USERS))
     return terms.parameters(server.broadcast(state).dense[PARAMETERS])
 

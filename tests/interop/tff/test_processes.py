@@ -72,7 +72,7 @@ def here(given: odp.Task, data: odp.UsersExamples) -> np.ndarray[Any, Any]:
                 for user, seed in enumerate(seeds)
             ]
         )
-        total = terms.contributions(moved, terms.clip).sum(axis=0)
+        total = terms.contributions(moved, terms.clip, trained=np.ones(len(moved), dtype=bool)).sum(axis=0)
         state = server.step(state, NoisyTensors(round, {RELEASE: total}, USERS))
     return terms.parameters(server.broadcast(state).dense[PARAMETERS])
 
