@@ -12,7 +12,7 @@ from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
 from odp.v1 import common_pb2
 
-#: The cap of a draw is loose enough for so many rounds: all that a training may have (rule P14).
+#: The most rounds of a training: the cap of a draw is loose enough for all of them (rule P14).
 _CAP_ROUNDS = MOST_ROUNDS
 
 

@@ -142,7 +142,7 @@ def of_tree(allowed: Participation) -> int:
     Of two sibling blocks, only the left one is a node. A user with c rounds below a node moves it by c.
 
     Raises:
-        ConfigurationError: so many rounds, and of one user, that either way takes more than some seconds.
+        ConfigurationError: more rounds, or more of one user, than either way takes some seconds for.
     """
     if allowed.largest <= _MOST_EXACT:
         with contextlib.suppress(_TooMuch):
