@@ -92,6 +92,9 @@ class Lane:
         return process
 
     def _locked(self) -> CallProcess:
+        if self.template is not None and self.template.ended:
+            # Its spare process may have reported its restrictions, and is about to be killed.
+            self.stop()
         if self.template is None:
             self.template = Template(self._code, self._limits)
         if self._spare is None:

@@ -109,6 +109,11 @@ class Template:
             self.close()
             raise
 
+    @property
+    def ended(self) -> bool:
+        """Whether the template has ended; the kernel then ends its processes too, not at once."""
+        return self._process.poll() is not None
+
     def fork(self) -> CallProcess:
         """Forks a process; its channel reports everything after that. Raises StateError if the template is gone."""
         ours, theirs = socket.socketpair()

@@ -445,6 +445,8 @@ def test_closing_ends_all_processes_and_a_later_call_starts_them_again(start: Ca
 def test_a_template_that_was_killed_is_started_again(start: Callable[..., IsolatedHost]) -> None:
     attacker = Attacker(start("hostile.py"))
     attacker.attempt("identity")
+    # The next call's process has reported its restrictions, and dies with its template.
+    attacker.host.restrictions()
     made_first = attacker.host._lanes[True].template
     assert made_first is not None
     made_first._process.kill()
