@@ -82,14 +82,22 @@ def test_integers_outside_whole_ranges_are_drawn_again(monkeypatch: pytest.Monke
 
 
 def test_coins_compare_64_bit_integers_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = seeded()
-    half = WHOLE // 2
-    monkeypatch.setattr(source, "words", Words([half - 1, half, WHOLE - 1, 0, 5, 5]))
-    assert source.coins(half, 2).tolist() == [True, False]
-    assert source.coins(WHOLE, 1).tolist() == [True]
-    assert source.coins(0, 1).tolist() == [False]
+    source, chance = seeded(), (3 << 48) + 7
+    # Four coins of 16 bits, 2, 3, 4 and 3; the two ties by 48 further bits: 6 and 7 of them.
+    monkeypatch.setattr(source, "words", Words([2 | 3 << 16 | 4 << 32 | 3 << 48, 6 << 16, 7 << 16 | 0xFFFF, 5, 5]))
+    assert source.coins(chance, 4).tolist() == [True, True, False, False]
     assert source.coins(np.array([5, 6], dtype=np.uint64), 2).tolist() == [False, True]
-    assert seeded().coins(WHOLE // 4, 40_000).mean() == pytest.approx(0.25, abs=5 * math.sqrt(3 / 16 / 40_000))
+    assert source.coins(WHOLE, 3).tolist() == [True, True, True]
+    assert not seeded().coins(0, 1000).any()
+    assert seeded().coins(WHOLE - 1, 1000).all()
+    for chance in (WHOLE // 4, WHOLE // 4 + 12345):
+        assert seeded().coins(chance, 40_001).mean() == pytest.approx(0.25, abs=5 * math.sqrt(3 / 16 / 40_000))
+
+
+def test_a_stream_is_a_source_of_bytes() -> None:
+    data = seeded().random_bytes(5) + b""
+    assert data == seeded().words(1).tobytes()[:5]
+    assert RandomSource(seeded()).random_bytes(3) != RandomSource(seeded(2)).random_bytes(3)
 
 
 def test_uniforms_are_within_the_open_interval(monkeypatch: pytest.MonkeyPatch) -> None:

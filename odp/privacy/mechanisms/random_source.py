@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from odp import _validate
 from odp.errors import PrivacyError
-from odp.numerics.arrays import Float64Array, Int64Array, UInt64Array
+from odp.numerics.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
 
 #: In units of which a probability is given to ``coins``.
@@ -48,8 +48,6 @@ _EDGE = 3.654152885361009  # where the tail of the 256 layers begins
 _AREA = 0.00492867323399  # of each layer
 _E_INVERSE = 0x5E2D58D8B3BCDF1A  # 2^64 / e, rounded down
 
-BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-
 
 class RandomSource:
     """A stream of secret random numbers. One thread uses it; a process that was forked goes on with a key of its own.
@@ -63,7 +61,13 @@ class RandomSource:
 
     def __init__(self, source: NoiseSource | None = None) -> None:
         self._source = OperatingSystemNoise() if source is None else source
+        self._words: UInt64Array = np.empty(0, dtype=np.uint64)
+        self._used = 0
         self._rekey()
+
+    def random_bytes(self, count: int) -> bytes:
+        """``count`` bytes: a stream is a ``NoiseSource`` for what takes one."""
+        return self.words(-(-count // 8)).tobytes()[:count]
 
     def __reduce__(self) -> str:
         raise TypeError("A RandomSource is not copied: two copies would give the same numbers")
@@ -75,7 +79,7 @@ class RandomSource:
             self._rekey()
         left = len(self._words) - self._used
         if count <= left:
-            found = self._words[self._used : self._used + count]
+            found: UInt64Array = self._words[self._used : self._used + count]
             self._used += count
             return found
         rest = count - left
@@ -113,15 +117,21 @@ class RandomSource:
         Raises:
             ConfigurationError: ``chance`` is out of range.
         """
-        words = self.words(count)
         if isinstance(chance, np.ndarray):
-            return words < chance
+            return self.words(count) < chance
         _validate.integer(low=0, high=WHOLE, chance=chance)
-        return words < np.uint64(chance) if chance < WHOLE else np.ones(count, dtype=np.bool_)
+        if chance == WHOLE:
+            return np.ones(count, dtype=np.bool_)
+        # 16 bits decide all but one coin in 65,536, whose other 48 bits are drawn when they are needed.
+        first = self.words(-(-count // 4)).view(np.uint16)[:count]
+        drawn = first < chance >> 48
+        tied = np.flatnonzero(first == chance >> 48)
+        drawn[tied] = self.words(len(tied)) >> np.uint64(16) < np.uint64(chance % 2**48)
+        return drawn
 
     def uniforms(self, count: int) -> Float64Array:
         """Uniform numbers within (0, 1), float64 [count]: odd multiples of 2^-53."""
-        return ((self.words(count) >> np.uint64(64 - _BITS)) + 0.5) * 2.0**-_BITS
+        return ((self.words(count) >> np.uint64(64 - _BITS)).astype(np.float64) + 0.5) * 2.0**-_BITS
 
     def normals(self, count: int) -> Float64Array:
         """Standard normals, float64 [count], for directions: floating-point numbers, so never noise of a guarantee."""
@@ -163,10 +173,11 @@ class RandomSource:
             raise PrivacyError(f"The noise source gave {len(key)} bytes instead of {_KEY_BYTES}: nothing was drawn")
         self._process = os.getpid()
         self._stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-        self._words, self._used = np.empty(0, dtype=np.uint64), 0
+        self._words, self._used = self._words[:0], 0
 
     def _stream_words(self, count: int) -> UInt64Array:
-        return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8").astype(np.uint64, copy=False)
+        words: UInt64Array = np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
+        return words
 
     def _laplace_candidates(self, scale: int, count: int) -> Int64Array:
         """What is accepted of ``count`` candidates: independent of each other, so that any first ones may be taken."""
@@ -183,7 +194,8 @@ class RandomSource:
             number[going] += scale
         negative = self.words(len(number)) >> np.uint64(63) == 1
         single = ~negative | (number > 0)  # zero has one sign
-        return np.where(negative, -number, number)[single]
+        drawn: Int64Array = np.where(negative, -number, number)[single]
+        return drawn
 
     def _fill_normals(self, out: Float64Array) -> None:
         """The ziggurat: a layer, then a place in it, which is under the curve but for 1.2 % of the draws."""
