@@ -73,9 +73,7 @@ class RandomizedResponse:
     @property
     def epsilon(self) -> float:
         """The true epsilon, rounded up; at most ``asked``."""
-        # Both roundings, to a float and in the logarithm, are below 2^-51.
-        value = math.log1p(float(self.ratio - 1))
-        return min(value * (1 + 2**-50) + 2**-50, self.asked)
+        return min(rounded_up(self.ratio), self.asked)
 
     def check(self, truth: int) -> None:
         """Raises ConfigurationError unless ``truth`` is one of the choices; the message does not show it."""
@@ -101,6 +99,11 @@ class RandomizedResponse:
     def replaced(self) -> float:
         """q as a float: how probable a uniform answer is."""
         return self.noise / _ONE
+
+    @property
+    def kept(self) -> float:
+        """1 - q as a float, to full precision where it is small."""
+        return (_ONE - self.noise) / _ONE
 
     def randomize(self, truths: Int64Array, *, source: RandomSource) -> Int64Array:
         """Private answers to questions with these true answers, int64 [n].
@@ -133,9 +136,9 @@ class RandomizedResponse:
         Raises:
           ConfigurationError: another number of counts than choices, or ``n`` is not positive.
         """
-        _check_length(counts=len(counts), choices=self.choices)
+        check_length(counts=len(counts), choices=self.choices)
         _validate.integer(low=1, high=2**62, n=n)
-        return (np.asarray(counts) / n - self.replaced / self.choices) / (1 - self.replaced)
+        return (np.asarray(counts) / n - self.replaced / self.choices) / self.kept
 
     def variance(self, frequencies: Float64Array, n: int) -> Float64Array:
         """The exact variance of ``estimate`` from ``n`` answers where the truths have ``frequencies``, [choices].
@@ -146,14 +149,14 @@ class RandomizedResponse:
         Raises:
           ConfigurationError: another number of frequencies than choices, or ``n`` is not positive.
         """
-        _check_length(frequencies=len(frequencies), choices=self.choices)
+        check_length(frequencies=len(frequencies), choices=self.choices)
         _validate.integer(low=1, high=2**62, n=n)
         q, h = self.replaced, np.asarray(frequencies, dtype=np.float64)
         other = q / self.choices
-        same = 1 - q + other
+        same = self.kept + other
         # q - other is 1 - same without cancellation, which a small q would cause.
         single = h * same * (q - other) + (1 - h) * other * (1 - other)
-        return np.asarray(single / (n * (1 - q) ** 2), dtype=np.float64)
+        return np.asarray(single / (n * self.kept**2), dtype=np.float64)
 
     def to_bytes(self, answers: Int64Array) -> bytes:
         """Answers as they are sent: 1 to 3 bytes each, by the number of choices.
@@ -172,21 +175,33 @@ class RandomizedResponse:
         return index_bytes.from_bytes(data, self.choices)
 
 
-def categories(values: Int64Array, choices: int) -> Int64Array:
+def rounded_up(ratio: Fraction) -> float:
+    """The logarithm of an exact ratio of probabilities, above 1, never too small."""
+    # Both roundings, to a float and in the logarithm, are below 2^-51.
+    return math.log1p(float(ratio - 1)) * (1 + 2**-50) + 2**-50
+
+
+def categories(values: Int64Array, choices: int, *, none: int = 0) -> Int64Array:
     """``values`` as int64 [n].
 
+    Args:
+      values: categories.
+      choices: how many there are.
+      none: -1 where that stands for no data.
+
     Raises:
-      ConfigurationError: they are not integers of one axis from 0 to ``choices`` - 1; the message shows none.
+      ConfigurationError: they are not integers of one axis from ``none`` to ``choices`` - 1; the message shows none.
     """
     found = np.asarray(values)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise ConfigurationError(f"Expected categories as integers of one axis (got {found.dtype} {found.shape})")
-    if found.size and not (found.min() >= 0 and found.max() < choices):
-        raise ConfigurationError(f"Expected every category to be an integer from 0 to {choices - 1}")
+    if found.size and not (found.min() >= none and found.max() < choices):
+        raise ConfigurationError(f"Expected every category to be an integer from {none} to {choices - 1}")
     return found.astype(np.int64, copy=False)
 
 
-def _check_length(*, choices: int, **lengths: int) -> None:
+def check_length(*, choices: int, **lengths: int) -> None:
+    """Raises ConfigurationError unless each of ``lengths`` is the number of choices."""
     for name, length in lengths.items():
         if length != choices:
             raise ConfigurationError(f"Expected {name} of {choices} choices (got {length})")
