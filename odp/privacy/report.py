@@ -24,6 +24,7 @@ from odp.privacy.events import (
 )
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
+from odp.privacy.local_charge import LocalCharge
 
 _UNIT = (
     "one enrolled device over its whole life in the population;"
@@ -82,6 +83,7 @@ def privacy_report(
     emulated: bool | None = True,
     cross_check: bool = False,
     hashes: Mapping[str, str] | None = None,
+    local: LocalCharge | None = None,
 ) -> dict[str, Any]:
     """What a task reveals about one user, spent so far or, before its first charge, as planned.
 
@@ -95,6 +97,7 @@ def privacy_report(
         tuning_charged: whether all runs that chose the settings are in the ledger.
         emulated: whether the enclaves are emulated; None where no evidence was read.
         cross_check: also compute epsilon by PLD, RDP, and for replacing one user; takes seconds.
+        local: what a report costs its device by itself, where the task has such reports.
         hashes: further values to compare: digests of code, policy, model.
 
     Returns:
@@ -144,6 +147,7 @@ def privacy_report(
             "of_plan": None if planned is None else accounting.epsilon(planned, delta=delta),
             "if_alone": accounting.epsilon_if_alone(basis, delta=delta) if shares else None,
         },
+        "local": None if local is None else {**local.to_json(), "in_words": local.in_words},
         "delta_times_users": delta * users,
         "added_delta": accounting.added_delta(basis),
         "graph_delta": accounting.graph_delta(basis),
