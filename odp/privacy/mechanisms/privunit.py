@@ -51,7 +51,7 @@ class PrivUnit:
             )
 
         def loss(log_gamma: float) -> float:
-            return -at(math.exp(log_gamma)).log_m
+            return min(1e6, -at(math.exp(log_gamma)).log_m)
 
         grid = np.linspace(math.log(1e-4 / math.sqrt(dimension)), math.log(0.9999), 160)
         values = [loss(one) for one in grid]
