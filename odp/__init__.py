@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     from odp.models.litert.two_tower import TwoTower
     from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
+    from odp.privacy.mechanisms.categorical import UnaryEncoding
+    from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
+    from odp.privacy.mechanisms.random_source import RandomSource
+    from odp.privacy.mechanisms.randomized_response import RandomizedResponse
+    from odp.privacy.mechanisms.scalar import GridScalar, ScalarDP, ScalarRelDP
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
     from odp.task import Cohort, Task, UserLevelDP
@@ -97,6 +102,15 @@ _HOME = {
     "Task": "odp.task",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
+    # Reports that are private by themselves.
+    "GaussianMean": "odp.privacy.mechanisms.local_means",
+    "GridScalar": "odp.privacy.mechanisms.scalar",
+    "LaplaceMean": "odp.privacy.mechanisms.local_means",
+    "RandomSource": "odp.privacy.mechanisms.random_source",
+    "RandomizedResponse": "odp.privacy.mechanisms.randomized_response",
+    "ScalarDP": "odp.privacy.mechanisms.scalar",
+    "ScalarRelDP": "odp.privacy.mechanisms.scalar",
+    "UnaryEncoding": "odp.privacy.mechanisms.categorical",
     "connect": "odp.client",
     "load": "odp.datasets",
     "load_task": "odp.task_file",
@@ -127,22 +141,29 @@ __all__ = [
     "ExampleColumns",
     "Examples",
     "ExamplesSplit",
+    "GaussianMean",
     "Glm",
+    "GridScalar",
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
     "IsolatedService",
     "KerasModel",
+    "LaplaceMean",
     "MatrixFactorization",
     "Mean",
     "OdpError",
     "PersonalTraining",
     "PrivacyError",
     "Quantiles",
+    "RandomSource",
+    "RandomizedResponse",
     "Ratings",
     "RatingsData",
     "Reconstruction",
     "RunResult",
+    "ScalarDP",
+    "ScalarRelDP",
     "ServiceError",
     "ServiceUnavailable",
     "StateError",
@@ -152,6 +173,7 @@ __all__ = [
     "Tensor",
     "Text",
     "TwoTower",
+    "UnaryEncoding",
     "UserLevelDP",
     "UsersExamples",
     "connect",
