@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from odp.privacy.mechanisms.random_source import RandomSource
     from odp.privacy.mechanisms.randomized_response import RandomizedResponse
     from odp.privacy.mechanisms.scalar import GridScalar, ScalarDP, ScalarRelDP
+    from odp.privacy.mechanisms.separated import SeparatedVector
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
     from odp.task import Cohort, Task, UserLevelDP
@@ -110,6 +111,7 @@ _HOME = {
     "RandomizedResponse": "odp.privacy.mechanisms.randomized_response",
     "ScalarDP": "odp.privacy.mechanisms.scalar",
     "ScalarRelDP": "odp.privacy.mechanisms.scalar",
+    "SeparatedVector": "odp.privacy.mechanisms.separated",
     "UnaryEncoding": "odp.privacy.mechanisms.categorical",
     "connect": "odp.client",
     "load": "odp.datasets",
@@ -164,6 +166,7 @@ __all__ = [
     "RunResult",
     "ScalarDP",
     "ScalarRelDP",
+    "SeparatedVector",
     "ServiceError",
     "ServiceUnavailable",
     "StateError",

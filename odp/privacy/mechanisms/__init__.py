@@ -8,6 +8,7 @@ from odp.privacy.mechanisms.random_source import RandomSource
 from odp.privacy.mechanisms.randomized_response import RandomizedResponse
 from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA, GaussianNoise, IntegerNoise, RoundedGaussian
 from odp.privacy.mechanisms.scalar import GridScalar, ScalarDP, ScalarRelDP
+from odp.privacy.mechanisms.separated import SeparatedVector
 
 __all__ = [
     "ADDED_DELTA",
@@ -24,5 +25,6 @@ __all__ = [
     "RoundedGaussian",
     "ScalarDP",
     "ScalarRelDP",
+    "SeparatedVector",
     "UnaryEncoding",
 ]
