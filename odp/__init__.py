@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.privacy.mechanisms.categorical import UnaryEncoding
     from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
+    from odp.privacy.mechanisms.privunit import PrivUnit
+    from odp.privacy.mechanisms.privunit_infinity import PrivUnitInfinity
     from odp.privacy.mechanisms.random_source import RandomSource
     from odp.privacy.mechanisms.randomized_response import RandomizedResponse
     from odp.privacy.mechanisms.scalar import GridScalar, ScalarDP, ScalarRelDP
@@ -107,6 +109,8 @@ _HOME = {
     "GaussianMean": "odp.privacy.mechanisms.local_means",
     "GridScalar": "odp.privacy.mechanisms.scalar",
     "LaplaceMean": "odp.privacy.mechanisms.local_means",
+    "PrivUnit": "odp.privacy.mechanisms.privunit",
+    "PrivUnitInfinity": "odp.privacy.mechanisms.privunit_infinity",
     "RandomSource": "odp.privacy.mechanisms.random_source",
     "RandomizedResponse": "odp.privacy.mechanisms.randomized_response",
     "ScalarDP": "odp.privacy.mechanisms.scalar",
@@ -156,6 +160,8 @@ __all__ = [
     "Mean",
     "OdpError",
     "PersonalTraining",
+    "PrivUnit",
+    "PrivUnitInfinity",
     "PrivacyError",
     "Quantiles",
     "RandomSource",
