@@ -51,6 +51,14 @@ if TYPE_CHECKING:
     from odp.models.litert.two_tower import TwoTower
     from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
+    from odp.privacy.mechanisms.categorical import UnaryEncoding
+    from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
+    from odp.privacy.mechanisms.privunit import PrivUnit
+    from odp.privacy.mechanisms.privunit_infinity import PrivUnitInfinity
+    from odp.privacy.mechanisms.random_source import RandomSource
+    from odp.privacy.mechanisms.randomized_response import RandomizedResponse
+    from odp.privacy.mechanisms.scalar import GridScalar, ScalarDP, ScalarRelDP
+    from odp.privacy.mechanisms.separated import SeparatedVector
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
     from odp.task import Cohort, Task, UserLevelDP
@@ -97,6 +105,18 @@ _HOME = {
     "Task": "odp.task",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
+    # Reports that are private by themselves.
+    "GaussianMean": "odp.privacy.mechanisms.local_means",
+    "GridScalar": "odp.privacy.mechanisms.scalar",
+    "LaplaceMean": "odp.privacy.mechanisms.local_means",
+    "PrivUnit": "odp.privacy.mechanisms.privunit",
+    "PrivUnitInfinity": "odp.privacy.mechanisms.privunit_infinity",
+    "RandomSource": "odp.privacy.mechanisms.random_source",
+    "RandomizedResponse": "odp.privacy.mechanisms.randomized_response",
+    "ScalarDP": "odp.privacy.mechanisms.scalar",
+    "ScalarRelDP": "odp.privacy.mechanisms.scalar",
+    "SeparatedVector": "odp.privacy.mechanisms.separated",
+    "UnaryEncoding": "odp.privacy.mechanisms.categorical",
     "connect": "odp.client",
     "load": "odp.datasets",
     "load_task": "odp.task_file",
@@ -127,22 +147,32 @@ __all__ = [
     "ExampleColumns",
     "Examples",
     "ExamplesSplit",
+    "GaussianMean",
     "Glm",
+    "GridScalar",
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
     "IsolatedService",
     "KerasModel",
+    "LaplaceMean",
     "MatrixFactorization",
     "Mean",
     "OdpError",
     "PersonalTraining",
+    "PrivUnit",
+    "PrivUnitInfinity",
     "PrivacyError",
     "Quantiles",
+    "RandomSource",
+    "RandomizedResponse",
     "Ratings",
     "RatingsData",
     "Reconstruction",
     "RunResult",
+    "ScalarDP",
+    "ScalarRelDP",
+    "SeparatedVector",
     "ServiceError",
     "ServiceUnavailable",
     "StateError",
@@ -152,6 +182,7 @@ __all__ = [
     "Tensor",
     "Text",
     "TwoTower",
+    "UnaryEncoding",
     "UserLevelDP",
     "UsersExamples",
     "connect",

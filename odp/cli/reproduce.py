@@ -145,6 +145,31 @@ def two_tower(
         print_json(found.to_json())
 
 
+@app.command("local")
+def local(
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    repeats: Annotated[int, typer.Option(help="How often each histogram and mean is estimated.")] = 1000,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for local-SEED.json and .png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Errors of randomized response, unary encoding, ScalarDP and local means, beside published formulas.
+
+    Needs no data. Some 20 seconds.
+    """
+    from odp.reproductions.local import reproduce
+    from odp.reproductions.local_results import draw, table_of
+    from odp.simulation.inputs import SIMULATION
+
+    out = console()
+    with out.status("measuring errors"):
+        found = reproduce(seed=seed, repeats=repeats)
+    out.print(table_of(found))
+    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
+    _write(out, output, f"local-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
+
+
 def _write(
     out: Console,
     output: Path | None,
