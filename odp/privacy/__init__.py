@@ -23,6 +23,12 @@ from odp.privacy.events import (
 )
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
+from odp.privacy.reconstruction import (
+    ReconstructionCertificate,
+    dictionary_breach,
+    lifetime_epsilon,
+    projection_breach,
+)
 from odp.privacy.rendering import render_html, render_text
 from odp.privacy.report import privacy_report, report_of_ledger
 from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
@@ -36,6 +42,7 @@ __all__ = [
     "GaussianRelease",
     "Ledger",
     "LocalReport",
+    "ReconstructionCertificate",
     "ReleaseState",
     "SampledRound",
     "Sampling",
@@ -45,13 +52,16 @@ __all__ = [
     "amplified_epsilon_k_rr",
     "check_delta",
     "default_delta",
+    "dictionary_breach",
     "epsilon",
     "epsilon_pld",
     "epsilon_rdp",
+    "lifetime_epsilon",
     "mu",
     "mu_for",
     "noise_multiplier_for",
     "privacy_report",
+    "projection_breach",
     "render_html",
     "render_text",
     "report_of_ledger",

@@ -141,6 +141,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("library", f"{accountant['library']}{_cross_check(report['cross_check'])}"),
         ("cohort", f"{report['users']} users; {cohort}"),
+        *([] if report["reconstruction"] is None else [("rebuild", report["reconstruction"]["in_words"])]),
         ("tuning", f"{'charged' if report['tuning_charged'] else 'not charged'}; enclaves {report['enclaves']}"),
         ("audit", report["audit"]),
     ]

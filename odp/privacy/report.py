@@ -26,6 +26,7 @@ from odp.privacy.events import (
 )
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
+from odp.privacy.reconstruction import ReconstructionCertificate
 
 _UNIT = (
     "one enrolled device over its whole life in the population;"
@@ -92,6 +93,7 @@ def privacy_report(
     emulated: bool | None = True,
     cross_check: bool = False,
     hashes: Mapping[str, str] | None = None,
+    certificate: ReconstructionCertificate | None = None,
 ) -> dict[str, Any]:
     """What a task reveals about one user, spent so far or, before its first charge, as planned.
 
@@ -106,6 +108,7 @@ def privacy_report(
         emulated: whether the enclaves are emulated; None where no evidence was read.
         cross_check: also compute epsilon by PLD, RDP, and for replacing one user; takes seconds.
         hashes: further values to compare: digests of code, policy, model.
+        certificate: against reconstruction from the reports of local randomisers, which no other event has.
 
     Returns:
         Values that ``json.dumps`` accepts. ``epsilon.at_tenth`` or ``at_tenfold`` is None where no such delta exists,
@@ -184,6 +187,7 @@ def privacy_report(
             "discretisation": composition.interval_for(collections.Counter(basis)) if draws and not shares else None,
             "library": f"dp-accounting {importlib.metadata.version('dp-accounting')}",
         },
+        "reconstruction": None if certificate is None else _reconstruction(certificate),
         "cross_check": _cross_check(basis, delta) if cross_check else None,
         "users": users,
         "minimum_cohort": minimum_cohort,
@@ -263,6 +267,10 @@ def _epsilon_or_none(events: Sequence[Event], delta: float) -> float | None:
         return accounting.epsilon(events, delta=delta)
     except (ConfigurationError, PrivacyError):  # ten delta is no probability, or sampling alone exceeds a tenth of it
         return None
+
+
+def _reconstruction(certificate: ReconstructionCertificate) -> dict[str, object]:
+    return {**certificate.to_json(), "in_words": certificate.in_words}
 
 
 def _accountant(events: Sequence[Event], *, sampled: bool, shares: bool) -> str:
