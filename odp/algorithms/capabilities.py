@@ -93,6 +93,24 @@ class Inquiry(Algorithm):
         """
 
 
+class RandomizedInquiry(Inquiry):
+    """The capability of questions whose devices send one report each that is private by itself.
+
+    The randomness of the answers is in the reports: no party adds noise, and there is no release without it.
+    """
+
+    dense = False
+
+    @property
+    @abc.abstractmethod
+    def fewest_users(self) -> int:
+        """The fewest users of which there are answers."""
+
+    @abc.abstractmethod
+    def exact(self, ratings: Ratings) -> Answers:
+        """The answers of the users' own data, which no party sees: for simulations."""
+
+
 class Diagnosed(Algorithm):
     """The capability of algorithms whose releases tell more than the model: figures of each round."""
 

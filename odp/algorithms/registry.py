@@ -37,6 +37,8 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
+        # An odp.Statistics under another trust.
+        "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )
 

@@ -24,7 +24,7 @@ from typing import Any
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import composition, concentrated
-from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
+from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, ShuffledReports
 from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA
 from odp.privacy.normal_law import erfcx, ndtr
 from odp.privacy.numerical import Left, left_of_gaussians, left_of_shares, require_delta
@@ -92,6 +92,16 @@ def epsilon(events: Iterable[Event] | Mapping[Event, int], *, delta: float, inte
         PrivacyError: what is added to delta (noise on a computer, caps that can be reached) uses it up.
     """
     counts = _counted(events)
+    shuffled = {event: times for event, times in counts.items() if isinstance(event, ShuffledReports)}
+    if shuffled:
+        from odp.privacy.shuffling import amplified_epsilon
+
+        others = {event: times for event, times in counts.items() if event not in shuffled}
+        each = delta / (sum(shuffled.values()) + bool(others))
+        total = math.fsum(
+            times * amplified_epsilon(event.epsilon0, event.reports, each) for event, times in shuffled.items()
+        )
+        return total + (epsilon(others, delta=each, interval=interval) if others else 0.0)
     squares = [times * event.mu**2 for event, times in counts.items() if isinstance(event, GaussianRelease)]
     if any(isinstance(event, DistributedRelease) for event in counts):
         return _with_shares(counts, delta)
@@ -393,7 +403,7 @@ def _compose(accountant: Any, counts: Mapping[Event, int], left: float, *, cappe
 def _counted(events: Iterable[Event] | Mapping[Event, int]) -> Mapping[Event, int]:
     counts = events if isinstance(events, Mapping) else Counter(events)
     for event, times in counts.items():
-        if not isinstance(event, (GaussianRelease, SampledRound, DistributedRelease)) or times < 1:
+        if not isinstance(event, (GaussianRelease, SampledRound, DistributedRelease, ShuffledReports)) or times < 1:
             raise ConfigurationError(
                 f"Expected privacy events of odp.privacy.events, got {type(event).__name__} {times} times"
             )

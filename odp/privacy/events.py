@@ -20,6 +20,7 @@ GAUSSIAN = "gaussian"
 TRUNCATED_POISSON = "truncated_poisson_gaussian"
 DISTRIBUTED = "distributed_discrete_gaussian"
 MATRIX = "matrix_gaussian"
+SHUFFLED = "shuffled_local_reports"
 
 _LEAST_JOINT_NOISE = 0.1
 _SMALLEST_SHARE = 4.0 * (1.0 - 1e-12)
@@ -28,12 +29,19 @@ _DISTRIBUTED_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "graph_delta", "sharers", "st
 _MATRIX_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "matrix_sha256", "most", "rounds", "separation")))
 _SAMPLED_KEYS = ("adjacency", "cap", "mechanism", "population_bound", "releases", "sampling_probability")
 _BOTH = (Adjacency.ZERO_OUT_USER, Adjacency.ADD_REMOVE_USER)
-_ADJACENCIES = {GAUSSIAN: _BOTH, MATRIX: _BOTH, TRUNCATED_POISSON: _BOTH, DISTRIBUTED: (Adjacency.ZERO_OUT_USER,)}
+_ADJACENCIES = {
+    GAUSSIAN: _BOTH,
+    MATRIX: _BOTH,
+    TRUNCATED_POISSON: _BOTH,
+    DISTRIBUTED: (Adjacency.ZERO_OUT_USER,),
+    SHUFFLED: (Adjacency.ZERO_OUT_USER,),
+}
 _KEYS = {
     GAUSSIAN: _GAUSSIAN_KEYS,
     MATRIX: _MATRIX_KEYS,
     TRUNCATED_POISSON: _SAMPLED_KEYS,
     DISTRIBUTED: _DISTRIBUTED_KEYS,
+    SHUFFLED: ("adjacency", "choices", "epsilon0", "mechanism", "name", "reports"),
 }
 
 
@@ -327,7 +335,43 @@ class SampledRound:
         }
 
 
-Event = GaussianRelease | SampledRound | DistributedRelease
+@dataclass(frozen=True)
+class ShuffledReports:
+    """Reports of an epsilon0-local randomiser, released without their senders.
+
+    Attributes:
+        name: what is released.
+        epsilon0: of each report, pure.
+        reports: of honest devices.
+        choices: of k-ary randomised response; 0 for any randomiser.
+    """
+
+    name: str
+    epsilon0: float
+    reports: int
+    choices: int = 0
+    adjacency: Adjacency = Adjacency.ZERO_OUT_USER
+
+    def __post_init__(self) -> None:
+        _validate.identifier(name=self.name)
+        _validate.within(low=1e-9, high=100.0, epsilon0=self.epsilon0)
+        _validate.integer(low=1, high=2**40, reports=self.reports)
+        object.__setattr__(self, "adjacency", _fitting(self.adjacency, SHUFFLED))
+
+    @property
+    def coordinates(self) -> int:
+        """Noised numbers: none."""
+        return 0
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, keys sorted."""
+        return {
+            "adjacency": self.adjacency.value, "choices": self.choices, "epsilon0": self.epsilon0,
+            "mechanism": SHUFFLED, "name": self.name, "reports": self.reports,
+        }  # fmt: skip
+
+
+Event = GaussianRelease | SampledRound | DistributedRelease | ShuffledReports
 """Everything that a ledger can be charged for."""
 
 
@@ -381,6 +425,8 @@ def from_json(value: object) -> Event:
     given = {**{key: value[key] for key in keys if key != "mechanism"}, "adjacency": adjacency}
     if mechanism == MATRIX:
         return StreamRelease(**{**given, "matrix_sha256": _sha256(given["matrix_sha256"])})
+    if mechanism == SHUFFLED:
+        return ShuffledReports(**given)
     return DistributedRelease(**given) if mechanism == DISTRIBUTED else GaussianRelease(**given)
 
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odp.algorithms.capabilities import Answers
+from odp.algorithms.capabilities import Answers, RandomizedInquiry
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import sum_of_shares
 from odp.algorithms.registry import inquiry_for, training_of
@@ -19,8 +19,8 @@ from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.evaluation.users import user_seeds
 from odp.numerics.arrays import Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.privacy.events import DistributedRelease, GaussianRelease
-from odp.privacy.ledger_events import CoveredRelease
+from odp.privacy.events import Event
+from odp.privacy.ledger_events import charged
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.inputs import SIMULATION
 from odp.task import Question, check_delta_for
@@ -44,7 +44,7 @@ class AnswersRun:
     exact: Answers = field(repr=False)
     epsilon: float
     delta: float
-    charges: tuple[GaussianRelease | DistributedRelease, ...]
+    charges: tuple[Event, ...]
     seconds: float
 
     def draw(self, path: str | Path) -> None:
@@ -100,13 +100,15 @@ def simulate_answers(
             f"(got {population.n_users}); lower the cohort's minimum, or take more users"
         )
     check_delta_for(task.privacy.delta, population.n_users)
+    if isinstance(algorithm, RandomizedInquiry):
+        return _simulate_reports(task, algorithm, population, seed=seed, noise=noise, started=started)
     server = algorithm.server(item_features=task.public_matrix)
     broadcast = server.broadcast(server.start())
     seeds = user_seeds(population, seed)
     exact = algorithm.population().contribute(broadcast, population, round=_ROUND, seeds=seeds)[release.name]
     silent = noise is False or isinstance(noise, NoNoise)
     source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed)) if noise else NoNoise()
-    charges = () if silent else tuple(one for one in charges_of(query) if not isinstance(one, CoveredRelease))
+    charges = () if silent else charged(charges_of(query))
     epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
     if release.sharers and noise is True and isinstance(query, DenseQuery):
         drawn = sum_of_shares(query.grid, SeededNoise(seed), sharers=population.n_users)
@@ -125,6 +127,53 @@ def simulate_answers(
         task=task,
         results=results(exact + drawn, noisy=not silent),
         exact=results(exact, noisy=False),
+        epsilon=epsilon,
+        delta=task.privacy.delta,
+        charges=charges,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _simulate_reports(
+    task: Question,
+    algorithm: RandomizedInquiry,
+    population: Ratings | UsersExamples | Split | ExamplesSplit,
+    *,
+    seed: int,
+    noise: bool | IntegerNoise,
+    started: float,
+) -> AnswersRun:
+    """The same where the randomness is in what devices send: without it, the answers are the exact ones."""
+    if not isinstance(population, Ratings):
+        raise ConfigurationError(
+            f"Expected odp.Ratings with odp.{type(task).__name__} (got {type(population).__name__})"
+        )
+    if not isinstance(noise, (bool, NoNoise)):
+        raise ConfigurationError("Expected noise=True or False: the devices draw it, in their reports")
+    if population.n_users < algorithm.fewest_users:
+        raise DataError(
+            f"Expected at least {algorithm.fewest_users} users, among whose reports each is hidden "
+            f"(got {population.n_users}); lower the cohort's minimum, or take more users"
+        )
+    exact = algorithm.exact(population)
+    silent = noise is False or isinstance(noise, NoNoise)
+    query = algorithm.query(_ROUND)
+    (release,) = query.releases
+    charges = () if silent else charged(charges_of(query))
+    epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
+    results = exact
+    if not silent:
+        server = algorithm.server()
+        counts = algorithm.population().contribute(
+            server.broadcast(server.start()), population, round=_ROUND, seeds=user_seeds(population, seed)
+        )[release.name]
+        results = algorithm.answers(
+            {release.name: to_values(release, counts)}, contributions=population.n_users, epsilon=epsilon
+        )
+    return AnswersRun(
+        task=task,
+        results=results,
+        exact=exact,
         epsilon=epsilon,
         delta=task.privacy.delta,
         charges=charges,
