@@ -13,7 +13,11 @@ from odp.wire.model import ModelVersion, Slices
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+    import numpy.typing as npt
+
     from odp.datasets.ratings import Ratings
+    from odp.privacy.events import Event
 
 
 @runtime_checkable
@@ -109,6 +113,14 @@ class RandomizedInquiry(Inquiry):
     @abc.abstractmethod
     def exact(self, ratings: Ratings) -> Answers:
         """The answers of the users' own data, which no party sees: for simulations."""
+
+    @abc.abstractmethod
+    def simulated(self, ratings: Ratings, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
+        """(the answers in the users' reports, what a ledger is charged for them); reports are a local one's own charge.
+
+        Raises:
+          DataError: there is not one seed per user.
+        """
 
 
 class Diagnosed(Algorithm):

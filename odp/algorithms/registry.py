@@ -38,6 +38,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
         # An odp.Statistics under another trust.
+        "local_statistics": Entry("odp.algorithms.local_statistics"),
         "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )

@@ -87,6 +87,8 @@ def simulate_answers(
             f"Expected odp.{wanted.__name__} with odp.{type(task).__name__}, not a {type(population).__name__}: all "
             "users are asked"
         )
+    if isinstance(algorithm, RandomizedInquiry):
+        return _simulate_reports(task, algorithm, population, seed=seed, noise=noise, started=started)
     query = algorithm.query(_ROUND)
     (release,) = query.releases
     if not 0 < population.n_users <= query.maximum:
@@ -100,8 +102,6 @@ def simulate_answers(
             f"(got {population.n_users}); lower the cohort's minimum, or take more users"
         )
     check_delta_for(task.privacy.delta, population.n_users)
-    if isinstance(algorithm, RandomizedInquiry):
-        return _simulate_reports(task, algorithm, population, seed=seed, noise=noise, started=started)
     server = algorithm.server(item_features=task.public_matrix)
     broadcast = server.broadcast(server.start())
     seeds = user_seeds(population, seed)
@@ -155,27 +155,16 @@ def _simulate_reports(
             f"Expected at least {algorithm.fewest_users} users, among whose reports each is hidden "
             f"(got {population.n_users}); lower the cohort's minimum, or take more users"
         )
-    exact = algorithm.exact(population)
-    silent = noise is False or isinstance(noise, NoNoise)
-    query = algorithm.query(_ROUND)
-    (release,) = query.releases
-    charges = () if silent else charged(charges_of(query))
-    epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
-    results = exact
-    if not silent:
-        server = algorithm.server()
-        counts = algorithm.population().contribute(
-            server.broadcast(server.start()), population, round=_ROUND, seeds=user_seeds(population, seed)
-        )[release.name]
-        results = algorithm.answers(
-            {release.name: to_values(release, counts)}, contributions=population.n_users, epsilon=epsilon
-        )
+    exact = results = algorithm.exact(population)
+    charges: tuple[Event, ...] = ()
+    if noise is True:
+        results, charges = algorithm.simulated(population, seeds=user_seeds(population, seed))
     return AnswersRun(
         task=task,
         results=results,
         exact=exact,
-        epsilon=epsilon,
-        delta=task.privacy.delta,
+        epsilon=results.epsilon,
+        delta=results.delta,
         charges=charges,
         seconds=time.perf_counter() - started,
     )

@@ -19,7 +19,7 @@ from odp.algorithms.shuffled_statistics.terms import Terms
 from odp.crypto.signing import SigningKey
 from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
-from odp.privacy.mechanisms.noise_source import OperatingSystemNoise
+from odp.privacy.mechanisms.random_source import RandomSource
 from odp.signed.task import check_definition, open_task
 from odp.v1 import common_pb2
 
@@ -48,7 +48,7 @@ def test_devices_send_reports_that_the_enclave_only_counts(
     (tensor,), (charge,) = release.tensors, release.charges
     terms = Terms.of(open_task(status.task))
     own = dict.fromkeys(("seen", "stars"), records_of(ratings, 0, 24))
-    cells = terms.reports.reports(own, SourceWords(OperatingSystemNoise(), 24), users=24)
+    cells = terms.reports.reports(own, SourceWords(RandomSource(), 24), users=24)
     counts = np.frombuffer(tensor.integers, "<i8")
     np.testing.assert_array_equal(counts, np.bincount(cells, minlength=terms.reports.cells))
     assert (charge.shuffled.reports, charge.noise_std, charge.sensitivity) == (18, 0.0, 0.0)

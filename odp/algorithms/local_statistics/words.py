@@ -8,7 +8,7 @@ import numpy as np
 
 from odp.crypto.keyed_hash import fraction_of, key_of, keyed_hash
 from odp.numerics.arrays import Float64Array, Int64Array, UInt64Array
-from odp.privacy.mechanisms.noise_source import NoiseSource
+from odp.privacy.mechanisms.random_source import RandomSource
 
 _WORD = 2**64
 
@@ -22,15 +22,15 @@ class Words(Protocol):
 
 
 class SourceWords:
-    """``Words`` of fresh bytes of a source: each call reads its own."""
+    """``Words`` of a stream of secret random numbers: each call reads its own."""
 
-    def __init__(self, source: NoiseSource, users: int) -> None:
+    def __init__(self, source: RandomSource, users: int) -> None:
         self._source = source
         self._users = users
 
     def words(self, purpose: int, attempt: int = 0) -> UInt64Array:
         """uint64 [users]."""
-        return np.frombuffer(self._source.random_bytes(8 * self._users), dtype="<u8").astype(np.uint64)
+        return self._source.words(self._users)
 
 
 class HashedWords:

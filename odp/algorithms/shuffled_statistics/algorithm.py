@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
@@ -14,6 +15,8 @@ from odp.algorithms.shuffled_statistics.terms import RELEASE, Terms
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Float64Array
+from odp.privacy import accounting
+from odp.privacy.events import Event
 
 
 class TaskAlgorithm(RandomizedInquiry):
@@ -85,3 +88,12 @@ class TaskAlgorithm(RandomizedInquiry):
         from odp.algorithms.local_statistics.results import exact_answers
 
         return exact_answers(self.terms().reports, ratings, delta=self.definition.privacy.delta)
+
+    def simulated(self, ratings: Ratings, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
+        from odp.algorithms.local_statistics.population import counts_of
+        from odp.algorithms.local_statistics.results import answers_of
+
+        terms, delta = self.terms(), self.definition.privacy.delta
+        counts = counts_of(terms.reports, ratings, seeds=seeds)
+        epsilon = accounting.epsilon([terms.charge], delta=delta)
+        return answers_of(terms.reports, counts, epsilon=epsilon, delta=delta), (terms.charge,)

@@ -11,7 +11,7 @@ from odp.algorithms.local_statistics.words import SourceWords
 from odp.algorithms.seam import LocalData
 from odp.algorithms.shuffled_statistics.terms import Terms
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
+from odp.privacy.mechanisms.random_source import RandomSource
 from odp.wire.model import Slices
 
 
@@ -21,9 +21,9 @@ class ReportsClient:
     Every coin is of ``source``: a report must not follow from the device's seed, which is one for all rounds.
     """
 
-    def __init__(self, terms: Terms, source: NoiseSource | None = None) -> None:
+    def __init__(self, terms: Terms, source: RandomSource | None = None) -> None:
         self._reports = terms.reports
-        self._source = source or OperatingSystemNoise()
+        self._source = source or RandomSource()
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
         """Returns: a device uses no model."""

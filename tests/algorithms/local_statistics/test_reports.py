@@ -24,6 +24,8 @@ from odp.datasets import Ratings
 from odp.errors import ContributionRefused
 from odp.evaluation.noise import SeededNoise
 from odp.evaluation.users import user_seeds
+from odp.privacy.mechanisms.random_source import RandomSource
+from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON
 from odp.v1 import local_statistics_pb2
 
 QUERIES = {
@@ -36,7 +38,7 @@ QUERIES = {
 
 @pytest.fixture(scope="module")
 def ratings() -> Ratings:
-    return odp.synthetic_movielens(n_users=40, n_items=8, ratings_per_user=3, seed=2)
+    return odp.synthetic_movielens(n_users=40, n_items=8, ratings_per_user=5, seed=2)
 
 
 def terms(epsilon: float = 2.0, **queries: odp.Histogram | odp.Mean) -> ReportTerms:
@@ -65,7 +67,7 @@ def test_estimates_are_unbiased_and_intervals_cover() -> None:
     deviations: dict[str, list[np.ndarray]] = {name: [] for name in QUERIES}
     covered: list[np.ndarray] = []
     for seed in range(repetitions):
-        cells = asked.reports(_own(asked, records), SourceWords(SeededNoise(seed), 4000), users=4000)
+        cells = asked.reports(_own(asked, records), SourceWords(RandomSource(SeededNoise(seed)), 4000), users=4000)
         found = results_of_counts(asked.parts, np.bincount(cells, minlength=asked.cells), users=4000)
         for name, result in found.items():
             truth = exact[name]
@@ -92,7 +94,7 @@ def test_quantiles_of_a_local_histogram_cover_the_true_one() -> None:
     truth = exact_results(asked.parts, records)["hours"].quantile(0.5).value  # type: ignore[union-attr]
     held = 0
     for seed in range(60):
-        cells = asked.reports(_own(asked, records), SourceWords(SeededNoise(seed), 4000), users=4000)
+        cells = asked.reports(_own(asked, records), SourceWords(RandomSource(SeededNoise(seed)), 4000), users=4000)
         found = results_of_counts(asked.parts, np.bincount(cells, minlength=asked.cells), users=4000)["hours"]
         estimate = found.quantile(0.5)  # type: ignore[union-attr]
         held += estimate.low <= truth <= estimate.high
@@ -112,7 +114,7 @@ def test_no_report_is_more_probable_for_one_person_than_epsilon_allows(name: str
     for number, value in enumerate((0.0, 7.9, None)):
         each = np.repeat(np.arange(users), 3)
         own = nothing if value is None else Records(each, np.tile([0, 1, 2], users), np.full(3 * users, value), users)
-        cells = asked.reports(_own(asked, own), SourceWords(SeededNoise(number), users), users=users)
+        cells = asked.reports(_own(asked, own), SourceWords(RandomSource(SeededNoise(number)), users), users=users)
         laws.append(np.bincount(cells, minlength=asked.cells))
     largest = 0.0
     for one in laws:
@@ -153,8 +155,8 @@ def test_values_that_are_not_finite_or_out_of_range_still_give_a_report() -> Non
     asked = terms()
     rows = LocalRows(np.array([-5, 2, 10**9]), np.array([math.nan, math.inf, -1e300]))
     for seed in range(50):
-        asked.check(asked.report(dict.fromkeys(QUERIES, rows), SourceWords(SeededNoise(seed), 1)))
-        asked.check(asked.empty(SourceWords(SeededNoise(seed), 1)))
+        asked.check(asked.report(dict.fromkeys(QUERIES, rows), SourceWords(RandomSource(SeededNoise(seed)), 1)))
+        asked.check(asked.empty(SourceWords(RandomSource(SeededNoise(seed)), 1)))
 
 
 def test_what_is_no_report_is_refused() -> None:
@@ -194,7 +196,7 @@ def test_levels_have_the_least_worst_variance_that_the_paper_states() -> None:
     assert best_levels(kind_of(often)[1], 8.0) in range(10, 18)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, 17.0, math.nan])
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, 2.0 * LARGEST_EPSILON, math.nan])
 def test_an_epsilon_beyond_randomised_response_is_refused(epsilon: float) -> None:
     with pytest.raises(odp.ConfigurationError, match="report_epsilon"):
         terms(epsilon)
