@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from odp.algorithms.local_statistics.results import ReportResults
 from odp.datasets.ratings import Ratings
 from odp.privacy.events import ShuffledReports
 from odp.privacy.shuffling import amplified_epsilon
+from odp.task_file import parse_task, render_task
 
 USERS = 4000
 TRUSTS = ("aggregator", "shuffle", "local")
@@ -48,7 +50,7 @@ def test_less_trust_costs_accuracy_in_every_answer(people: Ratings) -> None:
         assert off < 0.75 * (high - low), trust
         assert middle.low <= run.exact["stars"].quantile(0.5).value <= middle.high, trust  # type: ignore[index]
         assert 0.99 < run.epsilon <= 1.0
-    for first, second in zip(widths, widths[1:], strict=False):
+    for first, second in itertools.pairwise(widths):
         assert all(2.0 * better < worse for better, worse in zip(first, second, strict=True)), widths
 
 
@@ -144,3 +146,21 @@ def test_rows_of_the_server_add_up_to_the_answers(people: Ratings) -> None:
     assert found.to_json() == algorithm.answers({"reports": sent}, contributions=50, epsilon=1.0).to_json()  # type: ignore[dict-item]
     with pytest.raises(odp.StateError, match="a row of"):
         algorithm.absorb(rows[0][:-1], report)
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_a_task_file_says_the_same(trust: str) -> None:
+    asked = task(trust, **({"corrupt_fraction": 0.25} if trust == "shuffle" else {}))
+    assert parse_task(render_task(asked)) == asked
+
+
+def test_a_mistake_in_a_task_file_is_shown_where_it_is() -> None:
+    text = render_task(task("shuffle"))
+    for old, new, message in (
+        ('trust = "shuffle"', 'trust = "shufle"', "f.toml:3: .*did you mean 'shuffle'"),
+        ('trust = "shuffle"', 'trust = "local"\ncorrupt_fraction = 0.1', "f.toml:4: Expected corrupt_fraction=0.1"),
+        ('trust = "shuffle"', 'trusts = "local"', "f.toml:3: .*'trusts'.*'trust'"),
+    ):
+        assert old in text
+        with pytest.raises(odp.ConfigurationError, match=message):
+            parse_task(text.replace(old, new), where="f.toml")
