@@ -159,7 +159,7 @@ def test_a_mistake_in_a_task_file_is_shown_where_it_is() -> None:
     for old, new, message in (
         ('trust = "shuffle"', 'trust = "shufle"', "f.toml:3: .*did you mean 'shuffle'"),
         ('trust = "shuffle"', 'trust = "local"\ncorrupt_fraction = 0.1', "f.toml:4: Expected corrupt_fraction=0.1"),
-        ('trust = "shuffle"', 'trusts = "local"', "f.toml:3: .*'trusts'.*'trust'"),
+        ('trust = "shuffle"', 'trusts = "local"', "'trusts' in f.toml:3; did you mean 'trust'"),
     ):
         assert old in text
         with pytest.raises(odp.ConfigurationError, match=message):
