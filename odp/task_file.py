@@ -22,6 +22,7 @@ from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.dpsgd.config import DPSGD
 from odp.algorithms.fedavg.config import DPFedAvg
+from odp.algorithms.heavy_hitters.task import HeavyHitters
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.model_evaluation.parameters import sha256_of
@@ -57,7 +58,7 @@ _SECTIONS: dict[str, dict[str, type]] = {
 _REQUIRED = ("model", "data", "privacy")
 _QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
 #: Questions that have all of their own fields in one section, and the sections that they have besides.
-_QUESTIONS: dict[str, type] = {"quantiles": Quantiles, "evaluation": Evaluation}
+_QUESTIONS: dict[str, type] = {"quantiles": Quantiles, "heavy_hitters": HeavyHitters, "evaluation": Evaluation}
 _QUESTION_SECTIONS = ("privacy", "cohort")
 #: Keys at the top of a file with [queries.NAME], beside the name.
 _TRUST = ("trust", "corrupt_fraction")

@@ -85,6 +85,7 @@ class LocalTable:
       events: how rows are made of a service's events; None for another table.
       features: of labelled examples, what each feature is; none for rows of (item, value).
       label: of labelled examples, the column that is a row's value; "" for rows of (item, value).
+      text: whether rows are the texts of the events' one column: each has the feature "text", item 0 and value 1.
     """
 
     name: str
@@ -93,6 +94,7 @@ class LocalTable:
     events: EventsTerms | None
     features: Mapping[str, Feature] = field(default_factory=dict)
     label: str = ""
+    text: bool = False
 
 
 class ModelTable(NamedTuple):

@@ -14,6 +14,7 @@ from odp.algorithms.registry import inquiry_for, training_of
 from odp.algorithms.release import charges_of, draw_noise, to_values
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
+from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.evaluation.users import user_seeds
@@ -67,7 +68,7 @@ class AnswersRun:
 
 def simulate_answers(
     task: Question,
-    population: Ratings | Split | ExamplesSplit | UsersExamples,
+    population: Ratings | Split | ExamplesSplit | UsersExamples | UsersTexts,
     *,
     seed: int = 1,
     noise: bool | IntegerNoise = True,
@@ -137,7 +138,7 @@ def simulate_answers(
 def _simulate_reports(
     task: Question,
     algorithm: RandomizedInquiry,
-    population: Ratings | UsersExamples | Split | ExamplesSplit,
+    population: Ratings | UsersExamples | Split | ExamplesSplit | UsersTexts,
     *,
     seed: int,
     noise: bool | IntegerNoise,
