@@ -8,7 +8,8 @@ the multiset at ``delta``, for the replacement of one device's input by another.
   observer sends what it likes, the observer subtracts its report, and it hides nobody.
 - Every answer is an upper bound: the bisection ends on a point that was checked, the tails that are cut and the
   rounding of doubles are added to delta.
-- Never above ``epsilon0``; falls with ``n`` and ``delta``, grows with ``epsilon0``.
+- Never above ``epsilon0``; falls with ``n`` and ``delta``, grows with ``epsilon0``; up to a part in a thousand
+  where numbers are grouped for speed.
 
 General bound, any randomiser, chosen adaptively (Feldman, McMillan, Talwar 2021, arXiv 2012.12803, theorem 3.1). With
 
@@ -60,6 +61,8 @@ _WIDTH = 1e-8
 _MOST_STEPS = 200
 #: Logarithm of delta below its goal from which the search bisects.
 _FAR = 10.0
+#: Most groups of numbers of clones.
+_MOST_CLONES = 2**13
 #: Rows of the privacy blanket: the fewest groups of numbers of uniform reports, and the most rows of all together.
 _FEWEST_GROUPS = 8
 _MOST_ROWS = 2**15
@@ -109,8 +112,8 @@ def amplified_epsilon_k_rr(epsilon0: float, n: int, delta: float, choices: int) 
     _validate.integer(low=2, high=MOST_CHOICES, choices=choices)
     if choices == 2:
         return amplified_epsilon_binary(epsilon0, n, delta)
-    blanket = _Blanket.of(float(epsilon0), n, float(delta) * _CUT, choices)
-    return min(_smallest(blanket.delta, float(epsilon0), float(delta)), amplified_epsilon(epsilon0, n, delta))
+    blanket = _epsilon_of_blanket(float(epsilon0), n, float(delta), choices)
+    return min(blanket, amplified_epsilon(epsilon0, n, delta))
 
 
 def delta_of_shuffled(epsilon: float, *, epsilon0: float, n: int, tail: float = 1e-18) -> float:
@@ -140,6 +143,11 @@ def _checked(epsilon0: float, n: int, delta: float) -> None:
 def _epsilon_of_clones(epsilon0: float, n: int, delta: float, probability: float) -> float:
     clones = _Clones.of(epsilon0, n, delta * _CUT, probability)
     return _smallest(clones.delta, epsilon0, delta)
+
+
+@functools.lru_cache(maxsize=256)
+def _epsilon_of_blanket(epsilon0: float, n: int, delta: float, choices: int) -> float:
+    return _smallest(_Blanket.of(epsilon0, n, delta * _CUT, choices).delta, epsilon0, delta)
 
 
 def _smallest(delta_at: Callable[[float], float], epsilon0: float, delta: float) -> float:
@@ -188,7 +196,7 @@ class _Clones:
 
     @classmethod
     def of(cls, epsilon0: float, n: int, tail: float, probability: float) -> _Clones:
-        counts, weights = _binomial(n - 1, min(probability, 1.0), tail)
+        counts, weights = _grouped(*_binomial(n - 1, min(probability, 1.0), tail), _MOST_CLONES)
         return cls(epsilon0, counts, weights, 2.0 * tail)
 
     def delta(self, epsilon: float) -> float:
@@ -211,8 +219,7 @@ class _Blanket:
 
         own P[T = t-1] (k1 b(a-1; t-1) - k2 b(a; t-1))  -  (1 - own) P[T = t] (e^epsilon - 1) b(a; t)
 
-    Divided by b(a; t) it is linear in a and growing. More uniform reports never reveal more, since anybody can add one:
-    where the rows would be too many, neighbouring values of b share the smallest of them.
+    Divided by b(a; t) it is linear in a and growing. Where the rows would be too many, neighbouring b share one.
 
     Attributes:
         totals: float64 [m], the values of t that are summed, from 1.
@@ -231,10 +238,8 @@ class _Blanket:
         whole = math.exp(epsilon0) + choices - 1.0
         uniform, weights = _binomial(n - 1, choices / whole, tail)
         each = _binomial(int(uniform[0]), 2.0 / choices, tail)[0].size
-        groups = min(uniform.size, max(_FEWEST_GROUPS, _MOST_ROWS // each))
-        starts = np.unique(np.linspace(0, uniform.size, groups, endpoint=False).astype(np.int64))
         rows = []
-        for least, weight in zip(uniform[starts], np.add.reduceat(weights, starts), strict=True):
+        for least, weight in zip(*_grouped(uniform, weights, max(_FEWEST_GROUPS, _MOST_ROWS // each)), strict=True):
             others, law = _binomial(int(least), 2.0 / choices, tail)
             totals = np.append(others, others[-1] + 1.0)
             before, at = np.append(0.0, weight * law), np.append(weight * law, 0.0)
@@ -255,6 +260,15 @@ class _Blanket:
         far, near = _tails(self.totals - 1.0, least)
         all_far, _ = _tails(self.totals, least)
         return self.cut + _positive(own * first * near, own * second * far + blank * all_far)
+
+
+def _grouped(values: Floats, weights: Floats, groups: int) -> tuple[Floats, Floats]:
+    """At most ``groups`` groups of neighbouring values: the smallest value of each, and the weight of all.
+
+    Fewer clones or uniform reports never reveal less, since anybody can add one, so the bound only grows by this.
+    """
+    starts = np.unique(np.linspace(0, values.size, min(groups, values.size), endpoint=False).astype(np.int64))
+    return values[starts], np.add.reduceat(weights, starts)
 
 
 def _factors(epsilon: float, epsilon0: float) -> tuple[float, float]:
