@@ -11,7 +11,7 @@ import pytest
 import odp
 from odp.algorithms.local_statistics.results import ReportResults
 from odp.datasets.ratings import Ratings
-from odp.privacy.events import ShuffledReports
+from odp.privacy.events import LocalReport, ShuffledReports
 from odp.privacy.shuffling import amplified_epsilon
 from odp.task_file import parse_task, render_task
 
@@ -87,6 +87,7 @@ def test_local_reports_are_pure_and_state_it(people: Ratings) -> None:
     run = odp.simulate(task("local"), people, seed=2)
     assert isinstance(run.results, ReportResults)
     assert run.results.report_epsilon == run.epsilon <= 1.0
+    assert run.charges == (LocalReport("reports", run.epsilon),)
     assert run.results.delta == run.delta == task("local").definition().privacy.delta == 0.0
     again = odp.simulate(task("local"), people, seed=2).results["seen"].counts  # type: ignore[union-attr]
     np.testing.assert_array_equal(again, run.results["seen"].counts)  # type: ignore[union-attr]

@@ -25,7 +25,7 @@ from odp.algorithms.seam import (
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
-from odp.privacy.events import Event
+from odp.privacy.events import Event, LocalReport
 from odp.privacy.mechanisms.random_source import RandomSource
 
 RELEASE = "reports"
@@ -142,7 +142,8 @@ class TaskAlgorithm(RandomizedInquiry):
     def simulated(self, ratings: Ratings, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
         from odp.algorithms.local_statistics.population import counts_of
 
-        return self._answers(counts_of(self.terms(), ratings, seeds=seeds)), ()
+        terms = self.terms()
+        return self._answers(counts_of(terms, ratings, seeds=seeds)), (LocalReport(RELEASE, terms.epsilon),)
 
     def answers(
         self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
