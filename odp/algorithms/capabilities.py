@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -104,19 +104,26 @@ class RandomizedInquiry(Inquiry):
     """
 
     dense = False
+    #: The users that a simulation takes.
+    simulates: ClassVar[type]
 
     @property
     @abc.abstractmethod
     def fewest_users(self) -> int:
         """The fewest users of which there are answers."""
 
+    @property
     @abc.abstractmethod
-    def exact(self, ratings: Ratings) -> Answers:
-        """The answers of the users' own data, which no party sees: for simulations."""
+    def most_users(self) -> int:
+        """The most users that may report."""
 
     @abc.abstractmethod
-    def simulated(self, ratings: Ratings, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
-        """(the answers in the users' reports, what a ledger is charged for them); reports are a local one's own charge.
+    def exact(self, users: Any, /) -> Answers:
+        """The answers of the users' own data, which no party sees: for simulations. ``users`` are ``simulates``."""
+
+    @abc.abstractmethod
+    def simulated(self, users: Any, /, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
+        """(the answers in the users' reports, what these cost).
 
         Raises:
           DataError: there is not one seed per user.

@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
 from odp.algorithms.dense.query import DenseQuery
@@ -82,14 +83,14 @@ def simulate_answers(
     """
     started = time.perf_counter()
     algorithm = inquiry_for(task.definition())
+    if isinstance(algorithm, RandomizedInquiry):
+        return _simulate_reports(task, algorithm, population, seed=seed, noise=noise, started=started)
     wanted = UsersExamples if any(table.features for table in algorithm.local_data) else Ratings
     if not isinstance(population, wanted):
         raise ConfigurationError(
             f"Expected odp.{wanted.__name__} with odp.{type(task).__name__}, not a {type(population).__name__}: all "
             "users are asked"
         )
-    if isinstance(algorithm, RandomizedInquiry):
-        return _simulate_reports(task, algorithm, population, seed=seed, noise=noise, started=started)
     query = algorithm.query(_ROUND)
     (release,) = query.releases
     if not 0 < population.n_users <= query.maximum:
@@ -145,21 +146,28 @@ def _simulate_reports(
     started: float,
 ) -> AnswersRun:
     """The same where the randomness is in what devices send: without it, the answers are the exact ones."""
-    if not isinstance(population, Ratings):
+    if not isinstance(population, algorithm.simulates):
         raise ConfigurationError(
-            f"Expected odp.Ratings with odp.{type(task).__name__} (got {type(population).__name__})"
+            f"Expected odp.{algorithm.simulates.__name__} with odp.{type(task).__name__}, not a "
+            f"{type(population).__name__}: all users are asked"
         )
+    users: Any = population
     if not isinstance(noise, (bool, NoNoise)):
         raise ConfigurationError("Expected noise=True or False: the devices draw it, in their reports")
-    if population.n_users < algorithm.fewest_users:
+    if users.n_users < algorithm.fewest_users:
         raise DataError(
             f"Expected at least {algorithm.fewest_users} users, among whose reports each is hidden "
-            f"(got {population.n_users}); lower the cohort's minimum, or take more users"
+            f"(got {users.n_users}); lower the cohort's minimum, or take more users"
         )
-    exact = results = algorithm.exact(population)
+    if users.n_users > algorithm.most_users:
+        raise DataError(
+            f"Expected at most {algorithm.most_users} users, as the cohort's goal allows (got {users.n_users}); "
+            "set the goal to the users of the data set"
+        )
+    exact = results = algorithm.exact(users)
     charges: tuple[Event, ...] = ()
     if noise is True:
-        results, charges = algorithm.simulated(population, seeds=user_seeds(population, seed))
+        results, charges = algorithm.simulated(users, seeds=user_seeds(users, seed))
     return AnswersRun(
         task=task,
         results=results,

@@ -96,13 +96,17 @@ class ReportTerms:
         """One cell per user, int64 [users]; ``records`` are the rows of each query, by its name."""
         return reports(self.parts, records, words, users=users)
 
-    def report(self, data: LocalData, words: Words) -> bytes:
-        """The report of one device on the wire."""
+    def cell_of(self, data: LocalData, words: Words) -> int:
+        """The report of one device."""
         records = {
             name: Records(np.zeros(len(rows.items), dtype=np.int64), rows.items, rows.values, users=1)
             for name, rows in data.items()
         }
-        return self.reports(records, words, users=1).astype(REPORT).tobytes()
+        return int(self.reports(records, words, users=1)[0])
+
+    def report(self, data: LocalData, words: Words) -> bytes:
+        """The same on the wire."""
+        return self.cell_of(data, words).to_bytes(REPORT.itemsize, "little")
 
     def empty(self, words: Words) -> bytes:
         """The report of a device without data: randomised like every other."""

@@ -22,6 +22,8 @@ from odp.privacy.events import Event
 class TaskAlgorithm(RandomizedInquiry):
     """``odp.algorithms.capabilities.RandomizedInquiry`` of tasks whose reports the enclave makes anonymous."""
 
+    simulates = Ratings
+
     def terms(self) -> Terms:
         """The definition, read and checked."""
         return Terms.of(self.definition)
@@ -41,6 +43,10 @@ class TaskAlgorithm(RandomizedInquiry):
     @property
     def fewest_users(self) -> int:
         return self.definition.cohort.minimum
+
+    @property
+    def most_users(self) -> int:
+        return self.terms().maximum
 
     def check(self) -> None:
         self.terms()
@@ -84,16 +90,16 @@ class TaskAlgorithm(RandomizedInquiry):
         delta = self.definition.privacy.delta
         return answers_of(self.terms().reports, counts.astype(np.int64), epsilon=epsilon, delta=delta)
 
-    def exact(self, ratings: Ratings) -> Answers:
+    def exact(self, users: Ratings) -> Answers:
         from odp.algorithms.local_statistics.results import exact_answers
 
-        return exact_answers(self.terms().reports, ratings, delta=self.definition.privacy.delta)
+        return exact_answers(self.terms().reports, users, delta=self.definition.privacy.delta)
 
-    def simulated(self, ratings: Ratings, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
+    def simulated(self, users: Ratings, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
         from odp.algorithms.local_statistics.population import counts_of
         from odp.algorithms.local_statistics.results import answers_of
 
         terms, delta = self.terms(), self.definition.privacy.delta
-        counts = counts_of(terms.reports, ratings, seeds=seeds)
+        counts = counts_of(terms.reports, users, seeds=seeds)
         epsilon = accounting.epsilon([terms.charge], delta=delta)
         return answers_of(terms.reports, counts, epsilon=epsilon, delta=delta), (terms.charge,)
