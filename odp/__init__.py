@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
     from odp.algorithms.fedavg.config import DPFedAvg
+    from odp.algorithms.heavy_hitters.task import HeavyHitters
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.implicit.data import ImplicitData
     from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.datasets.examples import ExamplesSplit, UsersExamples
+    from odp.datasets.texts import UsersTexts, synthetic_words
     from odp.isolated import IsolatedService
     from odp.models.events import Events
     from odp.models.example_columns import ExampleColumns
@@ -85,6 +87,7 @@ _HOME = {
     "Cohort": "odp.task",
     "CompiledModel": "odp.models.litert.compiled_model",
     "Connection": "odp.client",
+    "HeavyHitters": "odp.algorithms.heavy_hitters.task",
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
     "ImplicitData": "odp.algorithms.implicit.data",
@@ -117,12 +120,14 @@ _HOME = {
     "ScalarRelDP": "odp.privacy.mechanisms.scalar",
     "SeparatedVector": "odp.privacy.mechanisms.separated",
     "UnaryEncoding": "odp.privacy.mechanisms.categorical",
+    "UsersTexts": "odp.datasets.texts",
     "connect": "odp.client",
     "load": "odp.datasets",
     "load_task": "odp.task_file",
     "random_split": "odp.datasets",
     "simulate": "odp.simulation.engine",
     "synthetic_movielens": "odp.datasets",
+    "synthetic_words": "odp.datasets.texts",
 }
 
 __all__ = [
@@ -150,6 +155,7 @@ __all__ = [
     "GaussianMean",
     "Glm",
     "GridScalar",
+    "HeavyHitters",
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
@@ -185,12 +191,14 @@ __all__ = [
     "UnaryEncoding",
     "UserLevelDP",
     "UsersExamples",
+    "UsersTexts",
     "connect",
     "load",
     "load_task",
     "random_split",
     "simulate",
     "synthetic_movielens",
+    "synthetic_words",
 ]
 
 
