@@ -288,8 +288,8 @@ def resolved(
     else:
         feature = 1.0
     laplace = 2.0 * clip * rate / feature
-    # 128 to 256 steps in the smaller of movement and noise: fine, and 32 bits hold weights of 10^6 times as much.
-    step = min(1.0, 2.0 ** (math.floor(math.log2(min(laplace, rate * clip))) - 7))
+    # 512 to 1024 steps in the smaller of movement and noise, which is fine; and 32 bits hold weights of 64 in any case.
+    step = min(1.0, max(2.0**-24, 2.0 ** (math.floor(math.log2(min(laplace, rate * clip))) - 9)))
     movement = math.floor(rate * clip / step)
     scale = math.ceil(2 * movement / (feature * (1.0 - 2.0**-40) - 2 * LAPLACE_CLOSENESS))
     deviation = math.sqrt(instances) * 2.0 * scale * step  # sqrt(k/2) sigma, sigma^2 = 2 scale^2 steps, and once more
