@@ -1,4 +1,4 @@
-"""A Draw and Discard task as the service of local reports sees it: the device's half and the server's, of one definition.
+"""A Draw and Discard task as the service of local reports sees it: the device's half and the server's.
 
 Each member imports the module of its own party alone.
 """
