@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from odp.algorithms.dpam.data import RatingsData
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
+    from odp.algorithms.draw_and_discard.config import DrawAndDiscard
+    from odp.algorithms.draw_and_discard.features import Boolean, Number
     from odp.algorithms.fedavg.config import DPFedAvg
     from odp.algorithms.heavy_hitters.task import HeavyHitters
     from odp.algorithms.implicit.config import ImplicitDPAM
@@ -69,12 +71,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Boolean": "odp.algorithms.draw_and_discard.features",
     "Broadcast": "odp.broadcast.config",
     "DPAM": "odp.algorithms.dpam.config",
     "DPFedAvg": "odp.algorithms.fedavg.config",
     "DPFTRL": "odp.algorithms.dpftrl.config",
     "DPSGD": "odp.algorithms.dpsgd.config",
     "ExampleColumns": "odp.models.example_columns",
+    "DrawAndDiscard": "odp.algorithms.draw_and_discard.config",
     "Evaluation": "odp.algorithms.model_evaluation.task",
     "Examples": "odp.models.examples",
     "ExamplesSplit": "odp.datasets.examples",
@@ -95,6 +99,7 @@ _HOME = {
     "KerasModel": "odp.models.litert.keras_model",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
+    "Number": "odp.algorithms.draw_and_discard.features",
     "Ratings": "odp.datasets",
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "Quantiles": "odp.algorithms.quantiles.task",
@@ -135,6 +140,7 @@ __all__ = [
     "DPFTRL",
     "DPSGD",
     "AttestationError",
+    "Boolean",
     "Broadcast",
     "BudgetExceeded",
     "Category",
@@ -147,6 +153,7 @@ __all__ = [
     "DataError",
     "Device",
     "DiskFull",
+    "DrawAndDiscard",
     "Evaluation",
     "Events",
     "ExampleColumns",
@@ -164,6 +171,7 @@ __all__ = [
     "LaplaceMean",
     "MatrixFactorization",
     "Mean",
+    "Number",
     "OdpError",
     "PersonalTraining",
     "PrivUnit",
