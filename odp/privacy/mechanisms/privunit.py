@@ -14,7 +14,7 @@ is exact, (epsilon, 0)-local differential privacy for any two inputs, no data in
 with the largest m at a given epsilon.
 
 - The coin of probability p is an exact comparison of 64-bit integers, and ``epsilon`` is that of the integer.
-- log q is within 1e-12 of its value, and epsilon is stated with twice that much more.
+- log q is within 1e-9 of its value, and epsilon is stated with twice that much more.
 - The direction within its part of the sphere is made of floating-point numbers, and rounded to a grid of 2^-16. The
   grid is post-processing, so that the claim for real numbers holds for what is sent. On a computer, the rounding
   *before* the grid changes what is sent where a number of V is within about 2^-45 of the middle of two grid points.
@@ -53,6 +53,7 @@ from odp import _validate
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float64Array
 from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
+from odp.privacy.spherical_cap import log_probability
 
 #: Dimensions, and the range of epsilon, that the arithmetic of this module was checked for.
 LEAST_DIMENSION, LARGEST_DIMENSION = 2, 10**7
@@ -66,10 +67,8 @@ _CANDIDATES = 200
 _TALLEST = 1e5  # gamma / (1 - gamma): the sine of a taller cap would have few bits
 # Nearer to 1 there are few numbers: a cap that leaves more of epsilon than this p takes uses less than was asked for.
 _MOST_P = 1.0 - 2.0**-40
-# Below it, a probability is the sum of a series of logarithms.
-_SMALLEST_DIRECT = 1e-305
-# Of log q, against 50 digits: 3e-13 at most, from 2 to 10^7 dimensions, for all that epsilon = 700 needs.
-_CLOSENESS = 1e-12
+# Of log q (``spherical_cap``).
+_CLOSENESS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class PrivUnit:
         refined = optimize.minimize_scalar(loss, bounds=near, method="bounded", options={"xatol": 1e-8})
         heights = (0.0, *(float(special.expit(place)) for place in (places[best], refined.x)))
         gamma = max(heights, key=lambda one: _log_m_at(dimension, one, epsilon))
-        p = _p_at(_log_cap(dimension, gamma), epsilon)
+        p = _p_at(log_probability(dimension, gamma), epsilon)
         while True:
             mechanism = cls(dimension, gamma, p)
             if mechanism.epsilon <= epsilon:
@@ -145,7 +144,7 @@ class PrivUnit:
     @functools.cached_property
     def log_q(self) -> float:
         """Logarithm of the probability of the cap under a uniform direction."""
-        return _log_cap(self.dimension, self.gamma)
+        return log_probability(self.dimension, self.gamma)
 
     @property
     def epsilon(self) -> float:
@@ -254,7 +253,7 @@ def _p_at(log_q: float, epsilon: float) -> float:
 
 
 def _log_m_at(dimension: int, gamma: float, epsilon: float) -> float:
-    log_q = _log_cap(dimension, gamma)
+    log_q = log_probability(dimension, gamma)
     p = _p_at(log_q, epsilon)
     # Far below any other, and finite: the search subtracts.
     return -1e9 if p < 0.5 else _log_m(dimension, gamma, log_q, p)
@@ -275,19 +274,3 @@ def _log_m(dimension: int, gamma: float, log_q: float, p: float) -> float:
 def _log_rest(gamma: float) -> float:
     """log(1 - gamma^2), also where gamma is almost 1."""
     return math.log1p(-gamma) + math.log1p(gamma)
-
-
-@functools.lru_cache(maxsize=1024)
-def _log_cap(dimension: int, gamma: float) -> float:
-    """log P(U_1 >= gamma) of a uniform direction U: half the regularised incomplete beta function, or its series."""
-    half, x = (dimension - 1) / 2.0, (1.0 - gamma) * (1.0 + gamma)
-    # By gamma^2, not by 1 - gamma^2, of which the rounding counts d times.
-    value = float(special.betaincc(0.5, half, gamma**2)) if gamma < 0.5 else float(special.betainc(half, 0.5, x))
-    if value > _SMALLEST_DIRECT:
-        return math.log(0.5 * value)
-    total, term, n = 1.0, 1.0, 0
-    while term > 1e-17 * total:
-        term *= (half + 0.5 + n) / (half + 1.0 + n) * x
-        total, n = total + term, n + 1
-    log_beta = float(special.betaln(half, 0.5))
-    return math.log(0.5) + half * _log_rest(gamma) + math.log(gamma) - math.log(half) - log_beta + math.log(total)
