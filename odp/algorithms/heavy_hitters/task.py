@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from odp import _validate
 from odp.aggregation.table import DEFAULT
 from odp.algorithms.heavy_hitters.words import LONGEST, check_alphabet
+from odp.algorithms.local_heavy_hitters.terms import MOST_CELLS, USUAL_HASHES, best_buckets
 from odp.errors import ConfigurationError
 from odp.models.events import Events
 from odp.task import Question
@@ -126,8 +127,6 @@ class HeavyHitters(Question):
 
     def _sketches(self) -> heavy_hitters_pb2.LocalHeavyHitters:
         """Depths two characters apart: each has devices of its own, so fewer depths mean less noise."""
-        from odp.algorithms.local_heavy_hitters.terms import MOST_CELLS, USUAL_HASHES, best_buckets
-
         depths = list(range(self.length, 0, -2))[::-1]
         buckets = best_buckets(self.privacy.epsilon)
         return heavy_hitters_pb2.LocalHeavyHitters(

@@ -9,11 +9,11 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers
+from odp.algorithms.coins import HashedWords, Words
 from odp.algorithms.heavy_hitters.results import WordResults
 from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
 from odp.algorithms.local_heavy_hitters.terms import Terms
 from odp.algorithms.local_reports import RELEASE, LocalReports
-from odp.algorithms.local_statistics.words import HashedWords, Words
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.datasets.texts import UsersTexts
 from odp.errors import DataError
