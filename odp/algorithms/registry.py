@@ -38,8 +38,9 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
         "heavy_hitters": Entry("odp.algorithms.heavy_hitters", question="HeavyHitters"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
-        # An odp.Statistics under another trust.
+        # Questions above under another trust.
         "local_statistics": Entry("odp.algorithms.local_statistics"),
+        "local_heavy_hitters": Entry("odp.algorithms.local_heavy_hitters"),
         "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )

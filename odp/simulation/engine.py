@@ -233,9 +233,7 @@ def simulate(
         )
         algorithm = algorithm_for(task.definition())
         if isinstance(algorithm, Diagnosed):
-            from odp.simulation.searches import simulate_search
-
-            return simulate_search(task, algorithm, population, seed=seed, noise=noise)
+            return answers.simulate_search(task, algorithm, population, seed=seed, noise=noise)
         return answers.simulate_answers(task, population, seed=seed, noise=noise)
     if isinstance(population, UsersTexts):
         raise ConfigurationError("Expected odp.UsersTexts with a question about words, such as an odp.HeavyHitters")
