@@ -36,7 +36,11 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "dpftrl": Entry("odp.algorithms.dpftrl", training="DPFTRL"),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
+        "heavy_hitters": Entry("odp.algorithms.heavy_hitters", question="HeavyHitters"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
+        # An odp.Statistics under another trust.
+        "local_statistics": Entry("odp.algorithms.local_statistics"),
+        "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )
 
