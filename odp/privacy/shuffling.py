@@ -63,8 +63,10 @@ _MOST_STEPS = 200
 _FAR = 10.0
 #: Most groups of numbers of clones.
 _MOST_CLONES = 2**13
+#: Reports beyond these are left out of the privacy blanket: a bound for fewer reports holds for more.
+_MOST_BLANKET = 10**7
 #: Rows of the privacy blanket: the fewest groups of numbers of uniform reports, and the most rows of all together.
-_FEWEST_GROUPS = 8
+_FEWEST_GROUPS = 4
 _MOST_ROWS = 2**15
 
 
@@ -112,7 +114,7 @@ def amplified_epsilon_k_rr(epsilon0: float, n: int, delta: float, choices: int) 
     _validate.integer(low=2, high=MOST_CHOICES, choices=choices)
     if choices == 2:
         return amplified_epsilon_binary(epsilon0, n, delta)
-    blanket = _epsilon_of_blanket(float(epsilon0), n, float(delta), choices)
+    blanket = _epsilon_of_blanket(float(epsilon0), min(n, _MOST_BLANKET), float(delta), choices)
     return min(blanket, amplified_epsilon(epsilon0, n, delta))
 
 
@@ -258,7 +260,7 @@ class _Blanket:
             shift = np.where(own > 0.0, blank * self.totals / (2.0 * own), np.inf)
         least = np.floor(np.minimum((second * self.totals + shift) / (first + second), self.totals + 1.0)) + 1.0
         far, near = _tails(self.totals - 1.0, least)
-        all_far, _ = _tails(self.totals, least)
+        all_far = 0.5 * (far + near)  # one more fair coin
         return self.cut + _positive(own * first * near, own * second * far + blank * all_far)
 
 
