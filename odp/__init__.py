@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from odp.algorithms.dpam.data import RatingsData
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
+    from odp.algorithms.draw_and_discard.config import DrawAndDiscard
+    from odp.algorithms.draw_and_discard.features import Boolean, Number
     from odp.algorithms.fedavg.config import DPFedAvg
+    from odp.algorithms.heavy_hitters.task import HeavyHitters
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.implicit.data import ImplicitData
     from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.datasets.examples import ExamplesSplit, UsersExamples
+    from odp.datasets.texts import UsersTexts, synthetic_words
     from odp.isolated import IsolatedService
     from odp.models.events import Events
     from odp.models.example_columns import ExampleColumns
@@ -52,6 +56,14 @@ if TYPE_CHECKING:
     from odp.models.litert.two_tower import TwoTower
     from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
+    from odp.privacy.mechanisms.categorical import UnaryEncoding
+    from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
+    from odp.privacy.mechanisms.privunit import PrivUnit
+    from odp.privacy.mechanisms.privunit_infinity import PrivUnitInfinity
+    from odp.privacy.mechanisms.random_source import RandomSource
+    from odp.privacy.mechanisms.randomized_response import RandomizedResponse
+    from odp.privacy.mechanisms.scalar import GridScalar, ScalarDP, ScalarRelDP
+    from odp.privacy.mechanisms.separated import SeparatedVector
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
     from odp.task import Cohort, Task, UserLevelDP
@@ -60,12 +72,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Boolean": "odp.algorithms.draw_and_discard.features",
     "Broadcast": "odp.broadcast.config",
     "DPAM": "odp.algorithms.dpam.config",
     "DPFedAvg": "odp.algorithms.fedavg.config",
     "DPFTRL": "odp.algorithms.dpftrl.config",
     "DPSGD": "odp.algorithms.dpsgd.config",
     "ExampleColumns": "odp.models.example_columns",
+    "DrawAndDiscard": "odp.algorithms.draw_and_discard.config",
     "Evaluation": "odp.algorithms.model_evaluation.task",
     "Examples": "odp.models.examples",
     "ExamplesSplit": "odp.datasets.examples",
@@ -78,6 +92,7 @@ _HOME = {
     "Cohort": "odp.task",
     "CompiledModel": "odp.models.litert.compiled_model",
     "Connection": "odp.client",
+    "HeavyHitters": "odp.algorithms.heavy_hitters.task",
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
     "ImplicitData": "odp.algorithms.implicit.data",
@@ -85,6 +100,7 @@ _HOME = {
     "KerasModel": "odp.models.litert.keras_model",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
+    "Number": "odp.algorithms.draw_and_discard.features",
     "Ratings": "odp.datasets",
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "PrivateFL": "odp.algorithms.private_fl.config",
@@ -99,12 +115,26 @@ _HOME = {
     "Task": "odp.task",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
+    # Reports that are private by themselves.
+    "GaussianMean": "odp.privacy.mechanisms.local_means",
+    "GridScalar": "odp.privacy.mechanisms.scalar",
+    "LaplaceMean": "odp.privacy.mechanisms.local_means",
+    "PrivUnit": "odp.privacy.mechanisms.privunit",
+    "PrivUnitInfinity": "odp.privacy.mechanisms.privunit_infinity",
+    "RandomSource": "odp.privacy.mechanisms.random_source",
+    "RandomizedResponse": "odp.privacy.mechanisms.randomized_response",
+    "ScalarDP": "odp.privacy.mechanisms.scalar",
+    "ScalarRelDP": "odp.privacy.mechanisms.scalar",
+    "SeparatedVector": "odp.privacy.mechanisms.separated",
+    "UnaryEncoding": "odp.privacy.mechanisms.categorical",
+    "UsersTexts": "odp.datasets.texts",
     "connect": "odp.client",
     "load": "odp.datasets",
     "load_task": "odp.task_file",
     "random_split": "odp.datasets",
     "simulate": "odp.simulation.engine",
     "synthetic_movielens": "odp.datasets",
+    "synthetic_words": "odp.datasets.texts",
 }
 
 __all__ = [
@@ -112,6 +142,7 @@ __all__ = [
     "DPFTRL",
     "DPSGD",
     "AttestationError",
+    "Boolean",
     "Broadcast",
     "BudgetExceeded",
     "Category",
@@ -124,28 +155,41 @@ __all__ = [
     "DataError",
     "Device",
     "DiskFull",
+    "DrawAndDiscard",
     "Evaluation",
     "Events",
     "ExampleColumns",
     "Examples",
     "ExamplesSplit",
+    "GaussianMean",
     "Glm",
+    "GridScalar",
+    "HeavyHitters",
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
     "IsolatedService",
     "KerasModel",
+    "LaplaceMean",
     "MatrixFactorization",
     "Mean",
+    "Number",
     "OdpError",
     "PersonalTraining",
+    "PrivUnit",
+    "PrivUnitInfinity",
     "PrivacyError",
     "PrivateFL",
     "Quantiles",
+    "RandomSource",
+    "RandomizedResponse",
     "Ratings",
     "RatingsData",
     "Reconstruction",
     "RunResult",
+    "ScalarDP",
+    "ScalarRelDP",
+    "SeparatedVector",
     "ServiceError",
     "ServiceUnavailable",
     "StateError",
@@ -155,14 +199,17 @@ __all__ = [
     "Tensor",
     "Text",
     "TwoTower",
+    "UnaryEncoding",
     "UserLevelDP",
     "UsersExamples",
+    "UsersTexts",
     "connect",
     "load",
     "load_task",
     "random_split",
     "simulate",
     "synthetic_movielens",
+    "synthetic_words",
 ]
 
 

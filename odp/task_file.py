@@ -22,6 +22,7 @@ from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.dpsgd.config import DPSGD
 from odp.algorithms.fedavg.config import DPFedAvg
+from odp.algorithms.heavy_hitters.task import HeavyHitters
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.model_evaluation.parameters import sha256_of
@@ -59,8 +60,10 @@ _SECTIONS: dict[str, dict[str, type]] = {
 _REQUIRED = ("model", "data", "privacy")
 _QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
 #: Questions that have all of their own fields in one section, and the sections that they have besides.
-_QUESTIONS: dict[str, type] = {"quantiles": Quantiles, "evaluation": Evaluation}
+_QUESTIONS: dict[str, type] = {"quantiles": Quantiles, "heavy_hitters": HeavyHitters, "evaluation": Evaluation}
 _QUESTION_SECTIONS = ("privacy", "cohort")
+#: Keys at the top of a file with [queries.NAME], beside the name.
+_TRUST = ("trust", "corrupt_fraction")
 _MORE_SECTIONS = {"evaluation": ("model", "data")}
 #: Keys whose value is the path of a file of numbers, by section.
 _ARRAYS = {"model": ("item_features",), "evaluation": ("of", "against")}
@@ -114,7 +117,7 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task | Question:
 
 
 def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Question:
-    _check_question(content, "queries", where=where, text=text)
+    _check_question(content, "queries", where=where, text=text, keys=_TRUST)
     asked = content["queries"]
     if not isinstance(asked, dict) or not asked:
         line = _line_of(text, "queries", None)
@@ -123,10 +126,14 @@ def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Ques
         name: _build(f"queries.{name}", given, _QUERIES, where=where, text=text) for name, given in asked.items()
     }
     parts = _question_parts(content, "queries", where=where, text=text)
+    trust = {name: content[name] for name in _TRUST if name in content}
     try:
-        return Statistics(name=content["name"], population=content.get("population", ""), queries=queries, **parts)
+        return Statistics(
+            name=content["name"], population=content.get("population", ""), queries=queries, **trust, **parts
+        )
     except (ConfigurationError, PrivacyError) as error:
-        place = _named_in(str(error), parts)
+        named = [name for name in _TRUST if str(error).startswith(f"Expected {name}=")]
+        place = ("", named[0]) if named else _named_in(str(error), parts)
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
 
 
@@ -147,9 +154,11 @@ def _own_fields(kind: type[Question]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind) if field.name not in common]
 
 
-def _check_question(content: dict[str, Any], section: str, *, where: str, text: str) -> None:
+def _check_question(
+    content: dict[str, Any], section: str, *, where: str, text: str, keys: tuple[str, ...] = ()
+) -> None:
     more = _MORE_SECTIONS.get(section, ())
-    valid = ["name", "population", section, *more, *_QUESTION_SECTIONS]
+    valid = ["name", "population", *keys, section, *more, *_QUESTION_SECTIONS]
     _check_keys(content, valid, where=where, text=text, section="")
     _require(content, ("name", *more, "privacy"), where=where)
 
@@ -178,6 +187,8 @@ def render_task(task: Task | Question) -> str:
     parts: list[tuple[str, Any, dict[str, type]]]
     if isinstance(task, Question):
         if isinstance(task, Statistics):
+            given = {name: getattr(task, name) for name in _TRUST}
+            lines += [f"{name} = {_toml(value)}" for name, value in given.items() if value is not None]
             parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
         else:
             ((name, own),) = ((name, kind) for name, kind in _QUESTIONS.items() if isinstance(task, kind))

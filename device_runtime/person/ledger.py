@@ -9,6 +9,7 @@
 - A task that draws its contributions at random has no such form, and its accountant takes seconds to load. It is
   charged the (epsilon, delta) that it states for its whole life, once, which its enclave enforces: never too little,
   whatever the number of rounds. These are added to the closed form's (basic composition).
+- A release of shuffled reports has no such form either: its task is charged what it states, as one that draws.
 - Of a stream, all releases are one charge, which covers any part of it: it counts whole, and once.
 - A contribution that was refused was not used and costs nothing. One without an answer may have been used: it counts.
 
@@ -30,7 +31,7 @@ from odp.errors import PrivacyError
 from odp.models.trained import has_program
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound
+from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, ShuffledReports
 from odp.privacy.ledger_events import LedgerEvent, from_json, joined
 from odp.privacy.local_charge import LocalCharge
 from odp.v1 import common_pb2
@@ -77,9 +78,10 @@ class TaskTerms:
         return _terms(definition, task_sha256, charges)
 
     @property
-    def sampled(self) -> bool:
-        """Whether the enclave draws at random the contributions that count."""
-        return any(isinstance(event, SampledRound) for charges in self.rounds for event in charges)
+    def stated(self) -> bool:
+        """Whether it is charged what it states: its rounds have no closed form together with those of other tasks."""
+        kinds = (SampledRound, ShuffledReports)
+        return any(isinstance(event, kinds) for charges in self.rounds for event in charges)
 
     def charges_json(self) -> str:
         """The events of all rounds, for the store: later versions of the program charge the same events."""
@@ -161,11 +163,11 @@ def spent(charged: Iterable[Charged], *, delta: float) -> Spent:
     events: list[GaussianRelease | DistributedRelease] = []
     stated: list[TaskTerms] = []
     for key, terms in tasks.items():
-        if terms.sampled:
+        if terms.stated:
             stated.append(terms)
             continue
         cost = joined(enumerate(terms.rounds[first[key] : last[key] + 1], first[key]))
-        events += [event for event in cost if not isinstance(event, SampledRound)]
+        events += [event for event in cost if not isinstance(event, (SampledRound, ShuffledReports))]
     try:
         epsilon = _closed_form(events, delta=delta) if events else 0.0
     except PrivacyError:

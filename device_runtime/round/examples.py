@@ -27,6 +27,8 @@ from odp.v1 import common_pb2
 _SCALARS = "('integer', 'real', 'text', 'true', 'false')"
 _NUMBERS = "('integer', 'real')"
 _SQL = {"==": "=", "!=": "<>", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
+#: A longer text is no word of any task; one long text would make an array of as many characters per row.
+_LONGEST_TEXT = 64
 _EMPTY = LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
 
 
@@ -41,6 +43,9 @@ def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float)
     own: LocalRows | None = None
     found: dict[str, LocalRows] = {}
     for declared in algorithm_for(definition).local_data:
+        if declared.events is not None and declared.text:
+            found[declared.name] = texts(store, declared.events, now=now)
+            continue
         if declared.events is not None:
             found[declared.name] = events(store, declared.events, now=now)
             continue
@@ -79,8 +84,22 @@ def events(database: Database, asked: EventsTerms, *, now: float) -> LocalRows:
     return _aggregated(items, values, asked.aggregate)
 
 
-def _rows(database: Database, asked: EventsTerms, now: float) -> list[tuple[Any, ...]]:
-    """(value, item columns ..) of the events that are asked for, oldest first."""
+def texts(database: Database, asked: EventsTerms, *, now: float) -> LocalRows:
+    """The texts of the one item column of a query of events, as the feature "text"; each has item 0 and value 1.
+
+    Raises:
+      StateError: the store cannot be read.
+    """
+    found = [text[:_LONGEST_TEXT] for _, text in _rows(database, asked, now, kinds="('text')")]
+    size = len(found)
+    return LocalRows(np.zeros(size, np.int64), np.ones(size), {"text": np.array(found, dtype=np.str_)})
+
+
+def _rows(database: Database, asked: EventsTerms, now: float, *, kinds: str = "") -> list[tuple[Any, ...]]:
+    """(value, item columns ..) of the events that are asked for, oldest first.
+
+    ``kinds`` are the JSON types of an item's columns in SQL, where the query itself does not say them.
+    """
     arguments: list[object] = []
     selected = ["1.0"]
     conditions = ["service = ?", "type = ?", "typeof(data) = 'text'"]
@@ -99,7 +118,7 @@ def _rows(database: Database, asked: EventsTerms, now: float) -> list[tuple[Any,
     if asked.value_column:
         conditions.append(f"json_type(data, ?) IN {_NUMBERS}")
         arguments.append(_path(asked.value_column))
-    kinds = _SCALARS if asked.buckets else _NUMBERS if asked.edges is not None else "('integer')"
+    kinds = kinds or (_SCALARS if asked.buckets else _NUMBERS if asked.edges is not None else "('integer')")
     for column in asked.item_columns:
         conditions.append(f"json_type(data, ?) IN {kinds}")
         arguments.append(_path(column))

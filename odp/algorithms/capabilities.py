@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -13,7 +13,11 @@ from odp.wire.model import ModelVersion, Slices
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+    import numpy.typing as npt
+
     from odp.datasets.ratings import Ratings
+    from odp.privacy.events import Event
 
 
 @runtime_checkable
@@ -90,6 +94,39 @@ class Inquiry(Algorithm):
 
         Raises:
           ConfigurationError: ``released`` are not what the task releases.
+        """
+
+
+class RandomizedInquiry(Inquiry):
+    """The capability of questions whose devices send one report each that is private by itself.
+
+    The randomness of the answers is in the reports: no party adds noise, and there is no release without it.
+    """
+
+    dense = False
+    #: The users that a simulation takes.
+    simulates: ClassVar[type]
+
+    @property
+    @abc.abstractmethod
+    def fewest_users(self) -> int:
+        """The fewest users of which there are answers."""
+
+    @property
+    @abc.abstractmethod
+    def most_users(self) -> int:
+        """The most users that may report."""
+
+    @abc.abstractmethod
+    def exact(self, users: Any, /) -> Answers:
+        """The answers of the users' own data, which no party sees: for simulations. ``users`` are ``simulates``."""
+
+    @abc.abstractmethod
+    def simulated(self, users: Any, /, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
+        """(the answers in the users' reports, what these cost).
+
+        Raises:
+          DataError: there is not one seed per user.
         """
 
 

@@ -37,7 +37,12 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "private_fl": Entry("odp.algorithms.private_fl", training="PrivateFL"),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
+        "heavy_hitters": Entry("odp.algorithms.heavy_hitters", question="HeavyHitters"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
+        # Questions above under another trust.
+        "local_statistics": Entry("odp.algorithms.local_statistics"),
+        "local_heavy_hitters": Entry("odp.algorithms.local_heavy_hitters"),
+        "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )
 

@@ -16,7 +16,15 @@ from odp.crypto.secure_aggregation.parameters import graph_delta
 from odp.errors import ConfigurationError, PrivacyError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound, Sampling, StreamRelease
+from odp.privacy.events import (
+    DistributedRelease,
+    Event,
+    GaussianRelease,
+    SampledRound,
+    Sampling,
+    ShuffledReports,
+    StreamRelease,
+)
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
@@ -30,7 +38,7 @@ LARGEST_RELEASE_BYTES = 2**28
 LARGEST_CONTRIBUTION_BYTES = 2**25
 _INTEGER_BYTES = 8
 
-TensorCharge = GaussianRelease | DistributedRelease | CoveredRelease
+TensorCharge = GaussianRelease | DistributedRelease | CoveredRelease | ShuffledReports
 """The part of a ledger's entry that one released tensor has."""
 
 _WRITTEN = {
@@ -98,11 +106,14 @@ def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
     """Integer noise in grid units, int64 of the release's shape: column c has the std column_std[c] / step.
 
     It lives on the grid of the sums themselves (rule P18): coarser noise would show the sums modulo its own grid.
+    Shuffled reports have none: zeros.
 
     Raises:
         PrivacyError: as ``require_charged_noise``.
     """
     require_charged_noise(release)
+    if release.shuffled is not None:
+        return np.zeros(release.shape, dtype=np.int64)
     if (release.column_std == release.column_std[0]).all():
         ratio = float(release.column_std[0] / release.step)
         return noise.sample(ratio, release.coordinates).reshape(release.shape)
@@ -147,6 +158,10 @@ def charges_of(query: Query) -> tuple[TensorCharge, ...]:
 
 
 def _charge(release: DeclaredRelease) -> TensorCharge:
+    if release.shuffled is not None:
+        if release.noise_std or release.sensitivity or release.sharers or release.stream is not None:
+            raise PrivacyError(f"release {release.name!r} of shuffled reports declares noise, which it has none of")
+        return release.shuffled
     if release.stream is not None:
         return _charge_of_stream(release, release.stream)
     if not release.sharers:
@@ -171,6 +186,11 @@ def charge_of(event: TensorCharge) -> common_pb2.Charge:
         charge = charge_of(event.stream)
         charge.stream.place = event.place
         return charge
+    if isinstance(event, ShuffledReports):
+        shuffled = common_pb2.Charge.Shuffled(
+            report_epsilon=event.epsilon0, reports=event.reports, choices=event.choices
+        )
+        return common_pb2.Charge(name=event.name, adjacency=_WRITTEN[event.adjacency], shuffled=shuffled)
     stream = None
     if isinstance(event, StreamRelease):
         stream = common_pb2.Charge.Stream(
@@ -202,6 +222,14 @@ def event_of(charge: common_pb2.Charge) -> TensorCharge:
             f"charge {charge.name!r} names no known adjacency: read it with the version of the program that made it"
         )
     in_shares = bool(charge.sharers or charge.step or charge.graph_delta)
+    if charge.HasField("shuffled"):
+        noised = charge.sensitivity or charge.noise_std or charge.coordinates or charge.HasField("stream")
+        if in_shares or noised:
+            raise ConfigurationError(f"Expected charge {charge.name!r} of shuffled reports to have no noise")
+        return ShuffledReports(
+            name=charge.name, epsilon0=charge.shuffled.report_epsilon, reports=charge.shuffled.reports,
+            choices=charge.shuffled.choices, adjacency=adjacency,
+        )  # fmt: skip
     if charge.HasField("stream"):
         if in_shares:
             raise ConfigurationError(f"Expected charge {charge.name!r} of a stream to have no noise in shares")
@@ -230,6 +258,10 @@ def round_entry(query: Query, sampling: Sampling | None) -> tuple[LedgerEvent, .
     releases = charges_of(query)
     if sampling is None:
         return releases
+    if any(isinstance(release, ShuffledReports) for release in releases):
+        raise PrivacyError(
+            "shuffled reports cannot be charged together with sampling: their charge assumes all reports"
+        )
     if any(isinstance(release, (StreamRelease, CoveredRelease)) for release in releases):
         raise PrivacyError("a stream cannot be charged together with sampling: its charge assumes none")
     gaussians = tuple(release for release in releases if isinstance(release, GaussianRelease))

@@ -38,7 +38,7 @@ from odp.wire.model import ModelVersion, Slices
 if TYPE_CHECKING:
     from odp.models.features import Feature
     from odp.models.litert.trainer import Engine, ProgramTrainer
-    from odp.privacy.events import StreamRelease
+    from odp.privacy.events import ShuffledReports, StreamRelease
     from odp.privacy.local_charge import LocalCharge
     from odp.privacy.matrix.encoding import Encoder
     from odp.privacy.matrix.participation import Participation
@@ -86,6 +86,7 @@ class LocalTable:
       events: how rows are made of a service's events; None for another table.
       features: of labelled examples, what each feature is; none for rows of (item, value).
       label: of labelled examples, the column that is a row's value; "" for rows of (item, value).
+      text: whether rows are the texts of the events' one column: each has the feature "text", item 0 and value 1.
     """
 
     name: str
@@ -94,6 +95,7 @@ class LocalTable:
     events: EventsTerms | None
     features: Mapping[str, Feature] = field(default_factory=dict)
     label: str = ""
+    text: bool = False
 
 
 class ModelTable(NamedTuple):
@@ -115,7 +117,8 @@ class DeclaredRelease:
     [shape[-1]] is the noise's standard deviation per entry of the last axis, in data units: ``charged_std``, or more.
     With ``sharers``, no party rounds a Gaussian: at least ``sharers`` honest devices add the noise, in shares
     (``odp.algorithms.dense.shares``). With a ``stream``, the release is the one at ``place`` of it: sensitivity and
-    noise are the stream's, which is charged with the release at 0.
+    noise are the stream's, which is charged with the release at 0. With ``shuffled``, the sums are numbers of reports
+    that are private by themselves: there is no noise, sensitivity and noise are 0, and that event is the charge.
     """
 
     name: str
@@ -128,6 +131,7 @@ class DeclaredRelease:
     packed: bool = False
     stream: StreamRelease | None = None
     place: int = 0
+    shuffled: ShuffledReports | None = None
 
     @property
     def charged_std(self) -> Float64Array:

@@ -126,6 +126,89 @@ def plan(
         print_text(render_plan(solved))
 
 
+@app.command("reconstruction")
+def reconstruction(
+    epsilon: Annotated[float | None, typer.Option(help="Pure ε of one participation, of all its reports.")] = None,
+    delta: Annotated[float, typer.Option(help="δ of the mechanism; only 0 has a certificate.")] = 0.0,
+    participations: Annotated[int, typer.Option(help="Times that a device takes part over its life.")] = 1,
+    ledger: Annotated[Path | None, typer.Option(help="Ledger file to take ε of all rounds from, instead.")] = None,
+    task: Annotated[str, typer.Option(help="With --ledger: task id (hex), or its first digits \\[default: all].")] = "",
+    dimension: Annotated[int | None, typer.Option(help="Dimensions of the unit vector to rebuild.")] = None,
+    correlation: Annotated[float | None, typer.Option(help="Least cosine of a breach, 0 to 1.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest distance of a breach, instead of its cosine.")
+    ] = None,
+    excess: Annotated[float, typer.Option(help="The prior's density is at most e^excess times the uniform one.")] = 0.0,
+    dictionary: Annotated[
+        Path | None, typer.Option(help="File with one probability per line: that a person has the item of that line.")
+    ] = None,
+    precision: Annotated[float, typer.Option(help="With --dictionary: least precision of a breach.")] = 0.5,
+    recall: Annotated[float, typer.Option(help="With --dictionary: least recall of a breach.")] = 0.5,
+    json: Json = False,
+) -> None:
+    """Bound the probability that an observer of local reports rebuilds a person's data.
+
+    For a unit vector (--dimension with --correlation or --tolerance) or a set of items (--dictionary). Only mechanisms
+    with pure ε have such a certificate; ε counts every participation.
+    """
+    from odp.errors import ConfigurationError
+    from odp.privacy.reconstruction import dictionary_breach, projection_breach
+
+    total = _pure_epsilon(epsilon, delta, participations, ledger, task)
+    if dictionary is not None and dimension is None:
+        found = dictionary_breach(total, _read_numbers(dictionary), precision=precision, recall=recall)
+    elif dimension is not None and dictionary is None:
+        found = projection_breach(total, dimension, correlation=correlation, tolerance=tolerance, excess=excess)
+    else:
+        raise ConfigurationError("Expected exactly one of --dimension and --dictionary: what is there to rebuild?")
+    if json:
+        print_json(found.to_json())
+        return
+    lines = {
+        "target": found.target,
+        "prior": found.prior,
+        "breach": found.tolerance,
+        "epsilon": f"{found.epsilon:g}, of all participations",
+        "without": f"{found.prior_probability:.3e} is the probability of a breach before any report, at most",
+        "with": f"{found.probability:.3e} after every possible report, at most"
+        + ("" if found.probability < 1.0 else ": no protection against this reconstruction"),
+    }
+    print_text("".join(f"  {label:<9}{value}\n" for label, value in lines.items()))
+
+
+def _pure_epsilon(epsilon: float | None, delta: float, participations: int, ledger: Path | None, task: str) -> float:
+    from odp import _validate
+    from odp.errors import ConfigurationError, PrivacyError
+    from odp.privacy.reconstruction import lifetime_epsilon
+
+    if (epsilon is None) == (ledger is None):
+        raise ConfigurationError("Expected exactly one of --epsilon and --ledger")
+    _validate.within(low=0.0, high=1.0, delta=delta)
+    if delta > 0.0:
+        raise PrivacyError(
+            f"delta={delta:g} is not pure epsilon: Gaussian noise, (epsilon, delta) and Renyi bounds give no"
+            " certificate against reconstruction; take a task of local trust"
+        )
+    if ledger is not None:
+        entries = [entry for entry in _read_ledger(ledger).entries if entry.task_id.startswith(task.lower())]
+        if not entries:
+            raise ConfigurationError(f"No task of the ledger {ledger} has an id that starts with {task!r}")
+        return lifetime_epsilon(event for entry in entries for event in entry.charged)
+    _validate.positive(epsilon=epsilon or 0.0)
+    _validate.integer(low=1, high=10**9, participations=participations)
+    return participations * (epsilon or 0.0)
+
+
+def _read_numbers(path: Path) -> list[float]:
+    from odp.errors import ConfigurationError
+
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+        return [float(line) for line in lines]
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigurationError(f"cannot read probabilities from {path}, one number per line: {error}") from error
+
+
 def _read_ledger(path: Path) -> Ledger:
     from odp.errors import ConfigurationError
     from odp.privacy.ledger import Ledger

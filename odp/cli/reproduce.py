@@ -176,6 +176,73 @@ def privunit(
     _write(out, output, f"privunit-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
 
 
+@app.command("local")
+def local(
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    repeats: Annotated[int, typer.Option(help="How often each histogram and mean is estimated.")] = 1000,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for local-SEED.json and .png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Errors of randomized response, unary encoding, ScalarDP and local means, beside published formulas.
+
+    Needs no data. Some 20 seconds.
+    """
+    from odp.reproductions.local import reproduce
+    from odp.reproductions.local_results import draw, table_of
+    from odp.simulation.inputs import SIMULATION
+
+    out = console()
+    with out.status("measuring errors"):
+        found = reproduce(seed=seed, repeats=repeats)
+    out.print(table_of(found))
+    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
+    _write(out, output, f"local-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
+
+
+@app.command("drawdiscard")
+def drawdiscard(
+    data: Annotated[Path, typer.Option(help="Folder with the four files of MNIST; `odp data fetch mnist` loads them.")],
+    seed: Annotated[int, typer.Option(help="Seed of the clients' pictures, the server's draws and the noise.")] = 1,
+    passes: Annotated[int, typer.Option(help="Over all clients of MNIST.")] = 20,
+    updates: Annotated[int, typer.Option(help="Of the known model without noise; 983068969 as published.")] = 10**8,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for drawdiscard-SEED.json and .png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Draw and Discard, with privacy per feature and no trusted party: MNIST, and a model of known weights.
+
+    Pihur et al. 2018, figures 2 to 4 and section V-C. Some five minutes on two cores.
+    """
+    import math
+
+    from odp.reproductions import known_weights
+    from odp.reproductions.drawdiscard import population, reproduce
+    from odp.reproductions.drawdiscard_results import draw, known_table, table_of
+    from odp.simulation.inputs import SIMULATION
+
+    out = console()
+    with out.status("reading the pictures") as shown:
+        people = population(data, seed=seed)
+        found = reproduce(
+            people, seed=seed, passes=passes, on_run=lambda done, of: shown.update(f"MNIST: {done} of {of} runs")
+        )
+        trained = []
+        for level in (math.inf, 32.0, 16.0, 3.0):
+            shown.update(f"known weights, ε of log {level:g}")
+            asked = updates if math.isinf(level) else max(1, updates // 4)
+            trained.append(known_weights.train(updates=asked, epsilon=math.log(level), seed=seed))
+    out.print(table_of(found))
+    out.print(known_table(trained))
+    out.print(
+        f"{trained[0].rate:,.0f} updates of the known model per second; {found.seconds:.1f} s of MNIST; {SIMULATION}"
+    )
+    everything = {"mnist": found.to_json(), "known_weights": [one.to_json() for one in trained]}
+    _write(out, output, f"drawdiscard-{seed}", everything, lambda path: draw(path, found), json_output=json_output)
+
+
 def _write(
     out: Console,
     output: Path | None,

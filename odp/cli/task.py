@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from odp.client import Connection
+    from odp.privacy.events import DistributedRelease, GaussianRelease, ShuffledReports
     from odp.v1 import server_pb2
 
 app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=True)
@@ -111,9 +112,11 @@ def show(file: File, json: Json = False) -> None:
     silent, delta = task.privacy.epsilon == math.inf, definition.privacy.delta
     rounds = [
         () if silent else round_charges(algorithm.query(number), sampling_of(definition, number))
-        for number in range(algorithm.server().rounds)
+        for number in range(len(algorithm.planned_releases()))
     ]
-    planned = math.inf if silent else epsilon([event for events in rounds for event in events], delta=delta)
+    planned = math.inf if silent else task.privacy.epsilon
+    if rounds and not silent:
+        planned = epsilon([event for events in rounds for event in events], delta=delta)
     mode = mode_of(definition.cohort)
     alone = functools.partial(epsilon_if_alone, [event for events in rounds for event in events], delta=delta)
     if json:
@@ -127,12 +130,10 @@ def show(file: File, json: Json = False) -> None:
         return
     print_text(render_task(task))
     lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {task.privacy.delta:g}"]
+    if not rounds:
+        lines = [f"# no rounds and no enclave: each report is private by itself, epsilon {task.privacy.epsilon:g}"]
     for number, events in enumerate(rounds):
-        lines += [
-            f"# round {number}: {one.name}: sensitivity {one.sensitivity:.6g}, noise std {one.noise_std:.6g}"
-            for event in events
-            for one in releases_of(event)
-        ]
+        lines += [f"# round {number}: {_of_release(one)}" for event in events for one in releases_of(event)]
     draws = (sampling_of(definition, number) for number in range(len(rounds)))
     lines += [
         f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
@@ -145,6 +146,17 @@ def show(file: File, json: Json = False) -> None:
     resolved = algorithm.resolved
     lines += [f"# {field.name} = {_one_line(getattr(resolved, field.name))}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
+
+
+def _of_release(event: GaussianRelease | DistributedRelease | ShuffledReports) -> str:
+    from odp.privacy.events import ShuffledReports
+
+    if isinstance(event, ShuffledReports):
+        return (
+            f"{event.name}: shuffled, {event.reports} of honest devices count; epsilon of each alone "
+            f"{event.epsilon0:.6g}, to whoever reads it"
+        )
+    return f"{event.name}: sensitivity {event.sensitivity:.6g}, noise std {event.noise_std:.6g}"
 
 
 def _one_line(value: object) -> str:

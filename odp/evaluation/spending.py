@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odp.privacy.accounting import epsilon
-from odp.privacy.events import Event, SampledRound
+from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Spend:
     Attributes:
       round: from 0.
       name: of the release; of a sampled round, the names of all its releases, which are one event.
-      mu: sensitivity over noise; 0 where there was no noise to account for. Of a sampled round, that of all its
-        releases together, before amplification by sampling.
-      share: of the sum of mu^2 of all releases, from 0 to 1; the shares add up to 1.
+      mu: sensitivity over noise; 0 of reports that devices randomised. Of a sampled round, that of all its releases
+        together, before amplification by sampling.
+      share: of the sum of mu^2 of all releases, from 0 to 1; the shares add up to 1, or are all 0.
       epsilon_so_far: of all releases up to this one, at the run's delta.
     """
 
@@ -38,15 +38,21 @@ def spending(charges: Sequence[Sequence[Event]], *, delta: float) -> tuple[Spend
       PrivacyError: too many numbers got noise: the sampler alone uses up ``delta``.
     """
     flat = [(number, event) for number, events in enumerate(charges) for event in events]
-    mus = [event.joint_mu if isinstance(event, SampledRound) else event.mu for _, event in flat]
+    mus = [_mu(event) for _, event in flat]
     total = math.fsum(mu**2 for mu in mus)
     return tuple(
         Spend(
             round=number,
             name=event.name,
             mu=mus[place],
-            share=mus[place] ** 2 / total,
+            share=mus[place] ** 2 / total if total else 0.0,
             epsilon_so_far=epsilon([before for _, before in flat[: place + 1]], delta=delta),
         )
         for place, (number, event) in enumerate(flat)
     )
+
+
+def _mu(event: Event) -> float:
+    if isinstance(event, SampledRound):
+        return event.joint_mu
+    return event.mu if isinstance(event, (GaussianRelease, DistributedRelease)) else 0.0

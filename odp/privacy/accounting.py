@@ -24,10 +24,18 @@ from typing import Any
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import composition, concentrated
-from odp.privacy.events import DistributedRelease, Event, GaussianRelease, SampledRound
+from odp.privacy.events import (
+    DistributedRelease,
+    Event,
+    GaussianRelease,
+    LocalReport,
+    SampledRound,
+    ShuffledReports,
+)
 from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA
 from odp.privacy.normal_law import erfcx, ndtr
 from odp.privacy.numerical import Left, left_of_gaussians, left_of_shares, require_delta
+from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_k_rr
 
 ACCOUNTANT = "closed form of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)"
 SAMPLED_ACCOUNTANT = "privacy loss distributions of truncated Poisson sampling (arXiv 2508.15089), never too small"
@@ -92,6 +100,8 @@ def epsilon(events: Iterable[Event] | Mapping[Event, int], *, delta: float, inte
         PrivacyError: what is added to delta (noise on a computer, caps that can be reached) uses it up.
     """
     counts = _counted(events)
+    if any(isinstance(event, (LocalReport, ShuffledReports)) for event in counts):
+        return _with_reports(counts, delta, interval)
     squares = [times * event.mu**2 for event, times in counts.items() if isinstance(event, GaussianRelease)]
     if any(isinstance(event, DistributedRelease) for event in counts):
         return _with_shares(counts, delta)
@@ -99,6 +109,37 @@ def epsilon(events: Iterable[Event] | Mapping[Event, int], *, delta: float, inte
         left = _left_of(counts, delta)
         return composition.epsilon(counts, delta_left=left.delta, interval=interval) + left.epsilon
     return epsilon_of_mu(math.sqrt(math.fsum(squares)), delta=delta, coordinates=_coordinates(counts))
+
+
+def _with_reports(counts: Mapping[Event, int], delta: float, interval: float | None) -> float:
+    """Basic composition: epsilons and deltas add up, of local reports, of shuffled ones, and of all else as one.
+
+    Shuffled reports share what the rest leaves of delta, equally; one event alone gets all of it. Half of delta is for
+    the rest, whatever it is: so epsilon never falls when an event is added.
+    """
+    require_delta(delta)
+    rest: dict[Event, int] = {}
+    shuffled: dict[ShuffledReports, int] = {}
+    total = []
+    for event, times in counts.items():
+        if isinstance(event, LocalReport):
+            total.append(times * event.epsilon)
+        elif isinstance(event, ShuffledReports):
+            shuffled[event] = times
+        else:
+            rest[event] = times
+    share = 0.5 * delta if rest and shuffled else delta
+    if rest:
+        total.append(epsilon(rest, delta=share, interval=interval))
+    each = share / max(1, sum(shuffled.values()))
+    total += [times * _of_shuffled(event, each) for event, times in shuffled.items()]
+    return math.fsum(total)
+
+
+def _of_shuffled(event: ShuffledReports, delta: float) -> float:
+    if event.choices:
+        return amplified_epsilon_k_rr(event.epsilon0, event.reports, delta, event.choices)
+    return amplified_epsilon(event.epsilon0, event.reports, delta)
 
 
 def _with_shares(counts: Mapping[Event, int], delta: float) -> float:
@@ -137,7 +178,8 @@ def graph_delta(events: Iterable[Event] | Mapping[Event, int]) -> float:
 def epsilon_if_alone(events: Iterable[Event], *, delta: float) -> float:
     """Epsilon at ``delta`` of one device if all other devices of its sessions work for the server.
 
-    Of a sum with noise in shares, its own share is then all that hides it; other releases are as they were.
+    Of a sum with noise in shares, its own share is then all that hides it, and of shuffled reports the randomiser of
+    its own one; other releases are as they were.
 
     Raises:
         ConfigurationError, PrivacyError: as ``epsilon``.
@@ -146,6 +188,8 @@ def epsilon_if_alone(events: Iterable[Event], *, delta: float) -> float:
 
 
 def _alone(event: Event) -> Event:
+    if isinstance(event, ShuffledReports):
+        return LocalReport(event.name, event.epsilon0)
     if not isinstance(event, DistributedRelease):
         return event
     return dataclasses.replace(event, noise_std=event.noise_std / math.sqrt(event.sharers), sharers=1)
@@ -332,6 +376,9 @@ def epsilon_rdp(events: Iterable[Event], *, delta: float) -> float:
 
 def _by_library(accountant: Any, events: Iterable[Event], delta: float, *, capped: bool = True) -> float:
     counts = _counted(events)
+    for event in counts:
+        if isinstance(event, (LocalReport, ShuffledReports)):
+            raise PrivacyError(f"{event.name} are reports of local randomisers: the library's accountants take none")
     left = _left_of(counts, delta)
     return _compose(accountant, counts, left.delta, capped=capped) + left.epsilon
 
@@ -393,7 +440,7 @@ def _compose(accountant: Any, counts: Mapping[Event, int], left: float, *, cappe
 def _counted(events: Iterable[Event] | Mapping[Event, int]) -> Mapping[Event, int]:
     counts = events if isinstance(events, Mapping) else Counter(events)
     for event, times in counts.items():
-        if not isinstance(event, (GaussianRelease, SampledRound, DistributedRelease)) or times < 1:
+        if not isinstance(event, Event) or times < 1:
             raise ConfigurationError(
                 f"Expected privacy events of odp.privacy.events, got {type(event).__name__} {times} times"
             )

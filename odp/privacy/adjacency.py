@@ -21,14 +21,15 @@ a release which states its count is not private in that sense at all. Enclaves t
 nothing else (``trusted_aggregator.state.population``). ``add_remove_user`` may be claimed by whoever releases sums with
 Gaussian noise and none of the three. Local randomizers claim ``any_two_inputs``, which implies ``zero_out_user``.
 
-=====================================  ===================  =====================  ===================================
+=====================================  ===================  =====================  ====================================
 mechanism                              ``zero_out_user``    ``add_remove_user``    why
-=====================================  ===================  =====================  ===================================
+=====================================  ===================  =====================  ====================================
 Gaussian, full participation           yes                  yes                    one shift of at most Delta in both
 Gaussian over a secret Poisson draw    yes                  yes                    ``composition.py``, proof
 discrete Gaussian in shares            yes                  no                     without the user, a share is missing
 randomized response                    implied              -                      ``any_two_inputs`` is stronger
-=====================================  ===================  =====================  ===================================
+shuffled local reports                 yes                  no                     without the user, a report is missing
+=====================================  ===================  =====================  ====================================
 
 A list of events is a claim under the weakest adjacency in it (``of_list``): mechanisms that hold under
 ``add_remove_user`` hold under ``zero_out_user`` with the same numbers, by the table.
@@ -37,7 +38,7 @@ A list of events is a claim under the weakest adjacency in it (``of_list``): mec
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from odp.errors import PrivacyError
 
@@ -70,6 +71,17 @@ _IN_WORDS = {
     Adjacency.ADD_REMOVE_USER: "all contributions of one user present or absent",
     Adjacency.ANY_TWO_INPUTS: "one person's data replaced by any other, or by none",
 }
+
+
+def require_adjacency(name: object, holds: Sequence[Adjacency], mechanism: str) -> Adjacency:
+    """The adjacency of that name. Raises PrivacyError if the bound of ``mechanism``, for ``holds``, is not for it."""
+    adjacency = Adjacency.named(name)
+    if adjacency not in holds:
+        raise PrivacyError(
+            f"adjacency={adjacency.value!r} cannot be charged for mechanism={mechanism!r}, which holds for "
+            f"{', '.join(holds)}"
+        )
+    return adjacency
 
 
 def of_list(adjacencies: Iterable[Adjacency]) -> Adjacency:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
 from odp.privacy import accounting, composition
-from odp.privacy.events import Event, GaussianRelease, SampledRound, scaled
+from odp.privacy.events import Event, GaussianRelease, LocalReport, SampledRound, ShuffledReports, scaled
 
 _MOST_ROUNDS = 2**40
 # Above the error of the coarse grid for 10,000 rounds: what is over the budget by more is not computed a second time,
@@ -134,8 +134,12 @@ def _way_out(spent: Mapping[Event, int], asked: Sequence[Event], *, budget: floa
         times = accounting.mu(asked) / math.sqrt(left)
         return f"with {math.ceil(1000 * times) / 1000:.3f} times the noise it would fit"
 
+    noisy = [event for event in asked if not isinstance(event, (LocalReport, ShuffledReports))]
+    if len(noisy) < len(asked):
+        return "the devices randomise their reports: take a smaller epsilon of each report, or more reports at least"
+
     def fits(factor: float) -> bool:
-        events = _and(spent, (scaled(event, factor) for event in asked))
+        events = _and(spent, (scaled(event, factor) for event in noisy))
         return accounting.epsilon(events, delta=delta, interval=composition.COARSE_INTERVAL) <= budget
 
     low, high = 1.0, 2.0

@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import adjacency as adjacencies
-from odp.privacy.adjacency import Adjacency
+from odp.privacy.adjacency import Adjacency, require_adjacency
+from odp.privacy.local_events import (
+    LOCAL,
+    LOCAL_ADJACENCIES,
+    LOCAL_KEYS,
+    SHUFFLED,
+    SHUFFLED_ADJACENCIES,
+    SHUFFLED_KEYS,
+    LocalReport,
+    ShuffledReports,
+)
 
 GAUSSIAN = "gaussian"
 TRUNCATED_POISSON = "truncated_poisson_gaussian"
@@ -28,12 +38,21 @@ _DISTRIBUTED_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "graph_delta", "sharers", "st
 _MATRIX_KEYS = tuple(sorted((*_GAUSSIAN_KEYS, "matrix_sha256", "most", "rounds", "separation")))
 _SAMPLED_KEYS = ("adjacency", "cap", "mechanism", "population_bound", "releases", "sampling_probability")
 _BOTH = (Adjacency.ZERO_OUT_USER, Adjacency.ADD_REMOVE_USER)
-_ADJACENCIES = {GAUSSIAN: _BOTH, MATRIX: _BOTH, TRUNCATED_POISSON: _BOTH, DISTRIBUTED: (Adjacency.ZERO_OUT_USER,)}
+_ADJACENCIES: dict[str, tuple[Adjacency, ...]] = {
+    GAUSSIAN: _BOTH,
+    MATRIX: _BOTH,
+    TRUNCATED_POISSON: _BOTH,
+    DISTRIBUTED: (Adjacency.ZERO_OUT_USER,),
+    LOCAL: LOCAL_ADJACENCIES,
+    SHUFFLED: SHUFFLED_ADJACENCIES,
+}
 _KEYS = {
     GAUSSIAN: _GAUSSIAN_KEYS,
     MATRIX: _MATRIX_KEYS,
     TRUNCATED_POISSON: _SAMPLED_KEYS,
     DISTRIBUTED: _DISTRIBUTED_KEYS,
+    LOCAL: LOCAL_KEYS,
+    SHUFFLED: SHUFFLED_KEYS,
 }
 
 
@@ -327,11 +346,14 @@ class SampledRound:
         }
 
 
-Event = GaussianRelease | SampledRound | DistributedRelease
+NoisedEvent = GaussianRelease | SampledRound | DistributedRelease
+"""Events of sums that get Gaussian noise."""
+
+Event = NoisedEvent | LocalReport | ShuffledReports
 """Everything that a ledger can be charged for."""
 
 
-def scaled(event: Event, factor: float) -> Event:
+def scaled(event: NoisedEvent, factor: float) -> NoisedEvent:
     """The same event with ``factor`` times the noise."""
     if isinstance(event, SampledRound):
         noisier = tuple(dataclasses.replace(one, noise_std=factor * one.noise_std) for one in event.releases)
@@ -339,14 +361,22 @@ def scaled(event: Event, factor: float) -> Event:
     return dataclasses.replace(event, noise_std=factor * event.noise_std)
 
 
-def releases_of(event: Event) -> tuple[GaussianRelease | DistributedRelease, ...]:
-    """The released tensors behind an event."""
+def releases_of(event: Event) -> tuple[GaussianRelease | DistributedRelease | LocalReport | ShuffledReports, ...]:
+    """The released tensors, or reports, behind an event."""
     return event.releases if isinstance(event, SampledRound) else (event,)
 
 
 def adjacency_of(events: Iterable[Event]) -> Adjacency:
     """The joint claim of the events (``adjacency.of_list``)."""
     return adjacencies.of_list(event.adjacency for event in events)
+
+
+_UNIFORM: dict[str, type[GaussianRelease | DistributedRelease | LocalReport | ShuffledReports]] = {
+    GAUSSIAN: GaussianRelease,
+    DISTRIBUTED: DistributedRelease,
+    LOCAL: LocalReport,
+    SHUFFLED: ShuffledReports,
+}
 
 
 def from_json(value: object) -> Event:
@@ -381,18 +411,12 @@ def from_json(value: object) -> Event:
     given = {**{key: value[key] for key in keys if key != "mechanism"}, "adjacency": adjacency}
     if mechanism == MATRIX:
         return StreamRelease(**{**given, "matrix_sha256": _sha256(given["matrix_sha256"])})
-    return DistributedRelease(**given) if mechanism == DISTRIBUTED else GaussianRelease(**given)
+    return _UNIFORM[mechanism](**given)
 
 
 def _fitting(name: object, mechanism: str) -> Adjacency:
     """The adjacency of that name. Raises PrivacyError if the bound of ``mechanism`` does not hold for it."""
-    adjacency = Adjacency.named(name)
-    if adjacency not in _ADJACENCIES[mechanism]:
-        raise PrivacyError(
-            f"adjacency={adjacency.value!r} cannot be charged for mechanism={mechanism!r}, which holds for "
-            f"{', '.join(_ADJACENCIES[mechanism])}"
-        )
-    return adjacency
+    return require_adjacency(name, _ADJACENCIES[mechanism], mechanism)
 
 
 def _sha256(value: object) -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from odp import _validate
 from odp.errors import PrivacyError, StateError
 from odp.privacy import accounting
-from odp.privacy.events import Event, SampledRound
+from odp.privacy.events import Event, SampledRound, ShuffledReports
 from odp.privacy.ledger_entry import FORMAT, Budget, Entry, ReleaseState, canonical, entry_of, refuse_constant
 from odp.privacy.ledger_events import LedgerEvent
 from odp.privacy.ledger_state import LedgerState
@@ -151,7 +151,8 @@ class EpsilonCheck:
         """Takes the next entries.
 
         Raises:
-            StateError: a recorded epsilon differs by more than a part in 1e9 (1e-6 with sampled rounds), or falls.
+            StateError: a recorded epsilon differs by more than a part in 1e9 (1e-6 with sampled rounds or shuffled
+                reports), or falls.
         """
         batch = list(entries)
         last = {key: place for place, entry in enumerate(batch) if entry.events for key, _ in entry.claims}
@@ -166,7 +167,7 @@ class EpsilonCheck:
         whose, delta = key
         events = self._spent.setdefault(whose, Counter())
         events.update(entry.charged)
-        if any(isinstance(event, SampledRound) for event in entry.events):
+        if any(isinstance(event, (SampledRound, ShuffledReports)) for event in entry.events):
             self._sampled.add(whose)
         sampled = whose in self._sampled
         wrong = sampled and recorded < self._before.get(key, 0.0)

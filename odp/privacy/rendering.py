@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from odp.privacy.events import DISTRIBUTED
+from odp.privacy.events import DISTRIBUTED, LOCAL, SHUFFLED
 
 _HEAD = ("release", "sensitivity (L2)", "noise std", "multiplier", "numbers", "planned", "done", "% of mu^2")
 _WIDTHS = (20, 18, 13, 12, 11, 9, 6, 11)
@@ -57,6 +57,7 @@ def render_html(report: dict[str, Any]) -> str:
         warnings,
         "<h2>What was released</h2>",
         _table(_HEAD, _event_rows(report)),
+        f"<p>{html.escape(_mechanism(report))}</p>",
         "<h2>Rounds</h2>",
         _table(("round", "state", "uploads", "drawn, expected", "epsilon so far"), _cohort_rows(report)),
         "<h2>How to read it</h2>",
@@ -114,7 +115,10 @@ def _figures(report: dict[str, Any]) -> list[tuple[str, str]]:
 def _without_companions(epsilon: float | None) -> list[tuple[str, str]]:
     if epsilon is None:
         return []
-    text = f"{epsilon:.4f} if all other devices of a session worked for the server: the assumptions below exclude that"
+    text = (
+        f"{epsilon:.4f} if all other devices of a session or round worked for the server: the assumptions below exclude"
+        " that"
+    )
     return [("", text)]
 
 
@@ -142,6 +146,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("library", f"{accountant['library']}{_cross_check(report['cross_check'])}"),
         ("cohort", f"{report['users']} users; {cohort}"),
+        *([] if report["reconstruction"] is None else [("rebuild", report["reconstruction"]["in_words"])]),
         ("tuning", f"{'charged' if report['tuning_charged'] else 'not charged'}; enclaves {report['enclaves']}"),
         ("audit", report["audit"]),
     ]
@@ -151,16 +156,24 @@ def _event_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
             row["name"][:19],
-            f"{row['sensitivity']:.6g}",
-            f"{row['noise_std']:.6g}",
-            f"{row['noise_multiplier']:.6g}",
-            str(row["coordinates"]),
+            *_noise(row),
             _known(row["planned"]),
             str(row["done"]),
             f"{100 * row['share_of_mu_squared']:.1f}",
         )
         for row in report["events"]
     ]
+
+
+def _noise(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    if row["noise_multiplier"] is None:
+        return "-", "-", "-", "-"
+    return (
+        f"{row['sensitivity']:.6g}",
+        f"{row['noise_std']:.6g}",
+        f"{row['noise_multiplier']:.6g}",
+        str(row["coordinates"]),
+    )
 
 
 def _cohort_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -177,11 +190,32 @@ def _cohort_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _mechanism(report: dict[str, Any]) -> str:
+    reports = [_of_reports(row) for row in report["events"] if row["mechanism"] in (LOCAL, SHUFFLED)]
+    if len(reports) == len(report["events"]):
+        return "; ".join(reports)
+    return "; ".join((_of_sums(report), *reports))
+
+
+def _of_reports(row: dict[str, Any]) -> str:
+    if row["mechanism"] == LOCAL:
+        return f"{row['name']}: randomised on the device, epsilon {row['epsilon']:.6g} each, for any two inputs"
+    kind = f"{row['choices']}-ary randomised response" if row["choices"] else "any randomiser"
+    return (
+        f"{row['name']}: randomised on the device ({kind}, epsilon {row['epsilon0']:.6g} each), then shuffled among at"
+        f" least {row['reports']} honest reports"
+    )
+
+
+def _of_sums(report: dict[str, Any]) -> str:
     sharers = {row["sharers"] for row in report["events"] if row["mechanism"] == DISTRIBUTED}
     if not sharers:
         return "Gaussian mechanism; sensitivities are enforced by the enclave; noise as integers of the exact law"
     fewest = min(sharers)
-    others = "" if all(row["mechanism"] == DISTRIBUTED for row in report["events"]) else "; other noise by the enclave"
+    others = (
+        ""
+        if all(row["mechanism"] in (DISTRIBUTED, LOCAL, SHUFFLED) for row in report["events"])
+        else "; other noise by the enclave"
+    )
     return (
         f"discrete Gaussian noise in shares of the devices, {fewest} honest ones at least (noise std is theirs"
         f" together){others}; each device keeps its own bound"

@@ -17,14 +17,17 @@ from odp.privacy.events import (
     DistributedRelease,
     Event,
     GaussianRelease,
+    LocalReport,
     SampledRound,
     Sampling,
+    ShuffledReports,
     adjacency_of,
     releases_of,
 )
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
 from odp.privacy.local_charge import LocalCharge
+from odp.privacy.reconstruction import ReconstructionCertificate
 
 _UNIT = (
     "one enrolled device over its whole life in the population;"
@@ -58,6 +61,14 @@ _SHARES_ASSUMED = (
     "the devices that work for the server are fixed before the order of a session is drawn",
 )
 _SHARES_ACCOUNTANT = f"{concentrated.ACCOUNTANT}; closeness of the sum of shares: Kairouz, Liu, Steinke 2021"
+_REPORTS_ASSUMED = (
+    "of the reports of a round, at least the stated number come from honest devices that randomise them; the shuffler"
+    " keeps their order and their senders secret"
+)
+_REPORTS_ACCOUNTANT = (
+    "basic composition of local reports and of shuffled ones: exact sum of the clones bound (Feldman, McMillan, Talwar"
+    " 2021), and privacy blanket (Balle et al. 2019)"
+)
 _RENYI_ACCOUNTANT = "Renyi differential privacy of all events, shares as discrete Gaussians and caps as a part of delta"
 _AUDIT = (
     "record and replay (tier 1): the project's tests remove a user and compare every release with its declared"
@@ -83,6 +94,7 @@ def privacy_report(
     emulated: bool | None = True,
     cross_check: bool = False,
     hashes: Mapping[str, str] | None = None,
+    certificate: ReconstructionCertificate | None = None,
     local: LocalCharge | None = None,
 ) -> dict[str, Any]:
     """What a task reveals about one user, spent so far or, before its first charge, as planned.
@@ -99,6 +111,7 @@ def privacy_report(
         cross_check: also compute epsilon by PLD, RDP, and for replacing one user; takes seconds.
         local: what a report costs its device by itself, where the task has such reports.
         hashes: further values to compare: digests of code, policy, model.
+        certificate: against reconstruction from the reports of local randomisers, which no other event has.
 
     Returns:
         Values that ``json.dumps`` accepts. ``epsilon.at_tenth`` or ``at_tenfold`` is None where no such delta exists,
@@ -129,6 +142,8 @@ def privacy_report(
     left = ledger.state.remaining(task_id, task_budget=task_budget, population_budget=population_budget)
     draws = sorted({event.sampling for event in basis if isinstance(event, SampledRound)}, key=str)
     shares = any(isinstance(event, DistributedRelease) for event in basis)
+    reports = any(isinstance(event, (LocalReport, ShuffledReports)) for event in basis)
+    shuffled = any(isinstance(event, ShuffledReports) for event in basis)
     states = {entry.round: entry.state for entry in ledger.entries if entry.task_id == task_id}
     return {
         "format": "odp-privacy-report-2",
@@ -139,13 +154,13 @@ def privacy_report(
         "sampling": _sampling(draws),
         "status": "spent" if done else "planned",
         "epsilon": {
-            "mu": None if draws or shares else accounting.mu(basis),
+            "mu": None if draws or shares or reports else accounting.mu(basis),
             "delta": delta,
             "at_delta": accounting.epsilon(basis, delta=delta),
             "at_tenth": _epsilon_or_none(basis, delta / 10),
             "at_tenfold": _epsilon_or_none(basis, delta * 10),
             "of_plan": None if planned is None else accounting.epsilon(planned, delta=delta),
-            "if_alone": accounting.epsilon_if_alone(basis, delta=delta) if shares else None,
+            "if_alone": accounting.epsilon_if_alone(basis, delta=delta) if shares or shuffled else None,
         },
         "local": None if local is None else {**local.to_json(), "in_words": local.in_words},
         "delta_times_users": delta * users,
@@ -172,16 +187,22 @@ def privacy_report(
             },
         },
         "accountant": {
-            "name": _accountant(sampled=bool(draws), shares=shares),
+            "name": _accountant(basis, sampled=bool(draws), shares=shares),
             "discretisation": composition.interval_for(collections.Counter(basis)) if draws and not shares else None,
             "library": f"dp-accounting {importlib.metadata.version('dp-accounting')}",
         },
+        "reconstruction": None if certificate is None else _reconstruction(certificate),
         "cross_check": _cross_check(basis, delta) if cross_check else None,
         "users": users,
         "minimum_cohort": minimum_cohort,
         "tuning_charged": tuning_charged,
         "enclaves": "not checked" if emulated is None else "emulated" if emulated else "hardware",
-        "assumptions": [*_ASSUMED, *([_DRAW_ASSUMED] if draws else []), *(_SHARES_ASSUMED if shares else ())],
+        "assumptions": [
+            *_ASSUMED,
+            *([_DRAW_ASSUMED] if draws else []),
+            *(_SHARES_ASSUMED if shares else ()),
+            *([_REPORTS_ASSUMED] if shuffled else []),
+        ],
         "not_covered": list(_NOT_COVERED),
         "not_charged": [{"what": what, "why": why} for what, why in _NOT_CHARGED],
         "audit": _AUDIT,
@@ -252,13 +273,27 @@ def _epsilon_or_none(events: Sequence[Event], delta: float) -> float | None:
         return None
 
 
-def _accountant(*, sampled: bool, shares: bool) -> str:
+def _reconstruction(certificate: ReconstructionCertificate) -> dict[str, object]:
+    return {**certificate.to_json(), "in_words": certificate.in_words}
+
+
+def _accountant(events: Sequence[Event], *, sampled: bool, shares: bool) -> str:
+    rest = [event for event in events if not isinstance(event, (LocalReport, ShuffledReports))]
+    if not rest:
+        return _REPORTS_ACCOUNTANT
+    name = _accountant_of_sums(sampled=sampled, shares=shares)
+    return name if len(rest) == len(events) else f"{name}; {_REPORTS_ACCOUNTANT}"
+
+
+def _accountant_of_sums(*, sampled: bool, shares: bool) -> str:
     if shares:
         return _RENYI_ACCOUNTANT if sampled else _SHARES_ACCOUNTANT
     return accounting.SAMPLED_ACCOUNTANT if sampled else accounting.ACCOUNTANT
 
 
-def _cross_check(events: Sequence[Event], delta: float) -> dict[str, float | None]:
+def _cross_check(events: Sequence[Event], delta: float) -> dict[str, float | None] | None:
+    if any(isinstance(event, (LocalReport, ShuffledReports)) for event in events):
+        return None  # the library's accountants take none of them
     if any(isinstance(event, DistributedRelease) for event in events):
         rdp = accounting.epsilon_rdp(events, delta=delta)
         return {"pld": None, "pld_discretisation": None, "rdp": rdp, "replace_one_pld": None}
@@ -289,11 +324,11 @@ def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[s
     """One row per distinct released tensor in the order of the plan; shares refer to the releases so far, or to the
     plan.
 
-    Shares are of mu^2, of sampled rounds before amplification.
+    Shares are of mu^2, of sampled rounds before amplification; reports of local randomisers have none.
     """
     flat_plan = [release for event in planned or () for release in releases_of(event)]
     flat_done = [release for event in done for release in releases_of(event)]
-    total = sum(release.mu**2 for release in flat_done or flat_plan)
+    total = sum(_square(release) for release in flat_done or flat_plan)
     draws = {
         release: event.sampling
         for event in (*(planned or ()), *done)
@@ -307,26 +342,34 @@ def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[s
             draws.get(release),
             planned=None if planned is None else in_plan[release],
             done=in_ledger[release],
-            share=(in_ledger[release] if done else in_plan[release]) * release.mu**2 / total,
+            share=(in_ledger[release] if done else in_plan[release]) * _square(release) / total if total else 0.0,
         )
         for release in dict.fromkeys((*flat_plan, *flat_done))
     ]
 
 
+_Release = GaussianRelease | DistributedRelease | LocalReport | ShuffledReports
+
+
+def _square(release: _Release) -> float:
+    return release.mu**2 if isinstance(release, (GaussianRelease, DistributedRelease)) else 0.0
+
+
 def _row(
-    release: GaussianRelease | DistributedRelease,
+    release: _Release,
     draw: Sampling | None,
     *,
     planned: int | None,
     done: int,
     share: float,
 ) -> dict[str, Any]:
+    noised = isinstance(release, (GaussianRelease, DistributedRelease))
     return {
         **release.to_json(),
-        "noise_multiplier": release.noise_multiplier,
+        "noise_multiplier": release.noise_multiplier if noised else None,
         "sampling_probability": None if draw is None else draw.probability,
         "planned": planned,
         "done": done,
-        "mu_each": release.mu,
+        "mu_each": release.mu if noised else None,
         "share_of_mu_squared": share,
     }

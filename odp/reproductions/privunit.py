@@ -77,7 +77,7 @@ _POINTS = 25  # of a curve
 
 _FEATURES, _LARGEST, _CLASSES = 100, 20.0, 10
 #: Of the direction; at the first one, reports are nearly the updates.
-MNIST_EPSILONS = (1000.0, 64.0, 32.0, 16.0, 8.0, 4.0)
+MNIST_EPSILONS = (500.0, 64.0, 32.0, 16.0, 8.0, 4.0)
 _GRADIENT = 10.0  # about the norm of the loss's gradient at one picture
 _CENTRAL = UserLevelDP(epsilon=8.0, delta=1e-6)
 _ROUNDS, _COHORT = 20, 3000

@@ -6,21 +6,23 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from odp.algorithms.capabilities import Answers
+from odp.algorithms.capabilities import Answers, Diagnosed, RandomizedInquiry
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import sum_of_shares
 from odp.algorithms.registry import inquiry_for, training_of
 from odp.algorithms.release import charges_of, draw_noise, to_values
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
+from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.evaluation.users import user_seeds
 from odp.numerics.arrays import Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.privacy.events import DistributedRelease, GaussianRelease
-from odp.privacy.ledger_events import CoveredRelease
+from odp.privacy.events import Event
+from odp.privacy.ledger_events import charged
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.inputs import SIMULATION
 from odp.task import Question, check_delta_for
@@ -44,7 +46,7 @@ class AnswersRun:
     exact: Answers = field(repr=False)
     epsilon: float
     delta: float
-    charges: tuple[GaussianRelease | DistributedRelease, ...]
+    charges: tuple[Event, ...]
     seconds: float
 
     def draw(self, path: str | Path) -> None:
@@ -67,7 +69,7 @@ class AnswersRun:
 
 def simulate_answers(
     task: Question,
-    population: Ratings | Split | ExamplesSplit | UsersExamples,
+    population: Ratings | Split | ExamplesSplit | UsersExamples | UsersTexts,
     *,
     seed: int = 1,
     noise: bool | IntegerNoise = True,
@@ -81,6 +83,8 @@ def simulate_answers(
     """
     started = time.perf_counter()
     algorithm = inquiry_for(task.definition())
+    if isinstance(algorithm, RandomizedInquiry):
+        return _simulate_reports(task, algorithm, population, seed=seed, noise=noise, started=started)
     wanted = UsersExamples if any(table.features for table in algorithm.local_data) else Ratings
     if not isinstance(population, wanted):
         raise ConfigurationError(
@@ -106,7 +110,7 @@ def simulate_answers(
     exact = algorithm.population().contribute(broadcast, population, round=_ROUND, seeds=seeds)[release.name]
     silent = noise is False or isinstance(noise, NoNoise)
     source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed)) if noise else NoNoise()
-    charges = () if silent else tuple(one for one in charges_of(query) if not isinstance(one, CoveredRelease))
+    charges = () if silent else charged(charges_of(query))
     epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
     if release.sharers and noise is True and isinstance(query, DenseQuery):
         drawn = sum_of_shares(query.grid, SeededNoise(seed), sharers=population.n_users)
@@ -130,6 +134,58 @@ def simulate_answers(
         charges=charges,
         seconds=time.perf_counter() - started,
     )
+
+
+def _simulate_reports(
+    task: Question,
+    algorithm: RandomizedInquiry,
+    population: Ratings | UsersExamples | Split | ExamplesSplit | UsersTexts,
+    *,
+    seed: int,
+    noise: bool | IntegerNoise,
+    started: float,
+) -> AnswersRun:
+    """The same where the randomness is in what devices send: without it, the answers are the exact ones."""
+    if not isinstance(population, algorithm.simulates):
+        raise ConfigurationError(
+            f"Expected odp.{algorithm.simulates.__name__} with odp.{type(task).__name__}, not a "
+            f"{type(population).__name__}: all users are asked"
+        )
+    users: Any = population
+    if not isinstance(noise, (bool, NoNoise)):
+        raise ConfigurationError("Expected noise=True or False: the devices draw it, in their reports")
+    if users.n_users < algorithm.fewest_users:
+        raise DataError(
+            f"Expected at least {algorithm.fewest_users} users, among whose reports each is hidden "
+            f"(got {users.n_users}); lower the cohort's minimum, or take more users"
+        )
+    if users.n_users > algorithm.most_users:
+        raise DataError(
+            f"Expected at most {algorithm.most_users} users, as the cohort's goal allows (got {users.n_users}); "
+            "set the goal to the users of the data set"
+        )
+    exact = results = algorithm.exact(users)
+    charges: tuple[Event, ...] = ()
+    if noise is True:
+        results, charges = algorithm.simulated(users, seeds=user_seeds(users, seed))
+    return AnswersRun(
+        task=task,
+        results=results,
+        exact=exact,
+        epsilon=results.epsilon,
+        delta=results.delta,
+        charges=charges,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def simulate_search(
+    task: Question, algorithm: Diagnosed, population: object, *, seed: int, noise: bool | IntegerNoise
+) -> AnswersRun:
+    """Asks every user of ``population`` in every round of a question that has several; as ``simulate_answers``."""
+    from odp.simulation.searches import simulate_search
+
+    return simulate_search(task, algorithm, population, seed=seed, noise=noise)
 
 
 def require_answer_options(kind: str, **given: object) -> None:

@@ -35,6 +35,7 @@ from odp.algorithms.seam import (
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
+from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
@@ -181,13 +182,17 @@ def simulate(
 
 @overload
 def simulate(
-    task: Question, population: Ratings | UsersExamples, *, seed: int = 1, noise: bool | IntegerNoise = True
+    task: Question,
+    population: Ratings | UsersExamples | UsersTexts,
+    *,
+    seed: int = 1,
+    noise: bool | IntegerNoise = True,
 ) -> AnswersRun: ...
 
 
 def simulate(
     task: Task | Question,
-    population: Ratings | Split | ExamplesSplit | UsersExamples,
+    population: Ratings | Split | ExamplesSplit | UsersExamples | UsersTexts,
     *,
     seed: int = 1,
     noise: bool | IntegerNoise = True,
@@ -225,7 +230,12 @@ def simulate(
         answers.require_answer_options(
             kind, on_round=on_round, on_release=on_release, on_users=on_users, checkpoint=checkpoint
         )
+        algorithm = algorithm_for(task.definition())
+        if isinstance(algorithm, Diagnosed):
+            return answers.simulate_search(task, algorithm, population, seed=seed, noise=noise)
         return answers.simulate_answers(task, population, seed=seed, noise=noise)
+    if isinstance(population, UsersTexts):
+        raise ConfigurationError("Expected odp.UsersTexts with a question about words, such as an odp.HeavyHitters")
     if isinstance(population, UsersExamples):
         raise ConfigurationError("Expected an odp.ExamplesSplit, whose test examples are public, with an odp.Task")
     started = time.perf_counter()

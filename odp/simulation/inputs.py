@@ -18,6 +18,7 @@ import os
 
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
+from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError
 from odp.task import Task, questions
 
@@ -44,7 +45,7 @@ def require_kinds(task: object, population: object) -> None:
         way = f"; odp.load_task({str(task)!r}) reads a task file" if isinstance(task, (str, os.PathLike)) else ""
         names = " or ".join(f"odp.{kind.__name__}" for kind in kinds)
         raise ConfigurationError(f"Expected task to be an {names}, got a {type(task).__name__}{way}")
-    if not isinstance(population, (Ratings, Split, ExamplesSplit, UsersExamples)):
+    if not isinstance(population, (Ratings, Split, ExamplesSplit, UsersExamples, UsersTexts)):
         named = isinstance(population, (str, os.PathLike))
         way = f"; odp.load({str(population)!r}) loads a data set" if named else ""
         raise ConfigurationError(

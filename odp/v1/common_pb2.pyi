@@ -1,7 +1,10 @@
 from odp.v1 import broadcast_pb2 as _broadcast_pb2
+from odp.v1 import draw_and_discard_pb2 as _draw_and_discard_pb2
 from odp.v1 import encoding_pb2 as _encoding_pb2
 from odp.v1 import events_query_pb2 as _events_query_pb2
 from odp.v1 import federated_pb2 as _federated_pb2
+from odp.v1 import heavy_hitters_pb2 as _heavy_hitters_pb2
+from odp.v1 import local_statistics_pb2 as _local_statistics_pb2
 from odp.v1 import model_evaluation_pb2 as _model_evaluation_pb2
 from odp.v1 import public_table_pb2 as _public_table_pb2
 from odp.v1 import secagg_terms_pb2 as _secagg_terms_pb2
@@ -25,7 +28,7 @@ ADJACENCY_ZERO_OUT_USER: Adjacency
 ADJACENCY_ADD_REMOVE_USER: Adjacency
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "implicit", "examples", "privacy", "dpam", "statistics", "table", "quantiles", "fedavg", "dpsgd", "dpftrl", "model_evaluation", "private_fl", "glm", "network", "two_tower", "cohort", "developer_key", "broadcast")
+    __slots__ = ("name", "population", "model", "data", "implicit", "examples", "privacy", "dpam", "statistics", "table", "quantiles", "fedavg", "dpsgd", "dpftrl", "model_evaluation", "local_statistics", "shuffled_statistics", "heavy_hitters", "draw_and_discard", "local_heavy_hitters", "private_fl", "glm", "network", "two_tower", "cohort", "developer_key", "broadcast")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +44,11 @@ class TaskDefinition(_message.Message):
     DPSGD_FIELD_NUMBER: _ClassVar[int]
     DPFTRL_FIELD_NUMBER: _ClassVar[int]
     MODEL_EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLED_STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    HEAVY_HITTERS_FIELD_NUMBER: _ClassVar[int]
+    DRAW_AND_DISCARD_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_HEAVY_HITTERS_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_FL_FIELD_NUMBER: _ClassVar[int]
     GLM_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +71,11 @@ class TaskDefinition(_message.Message):
     dpsgd: _federated_pb2.FederatedTraining
     dpftrl: _federated_pb2.FederatedTraining
     model_evaluation: _model_evaluation_pb2.ModelEvaluation
+    local_statistics: _local_statistics_pb2.LocalStatistics
+    shuffled_statistics: _local_statistics_pb2.ShuffledStatistics
+    heavy_hitters: _heavy_hitters_pb2.HeavyHitters
+    draw_and_discard: _draw_and_discard_pb2.DrawAndDiscard
+    local_heavy_hitters: _heavy_hitters_pb2.LocalHeavyHitters
     private_fl: _federated_pb2.FederatedTraining
     glm: _federated_pb2.GlmModel
     network: _federated_pb2.NetworkModel
@@ -70,7 +83,7 @@ class TaskDefinition(_message.Message):
     cohort: CohortTerms
     developer_key: bytes
     broadcast: _broadcast_pb2.BroadcastTerms
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., examples: _Optional[_Union[_federated_pb2.ExamplesData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., fedavg: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpsgd: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpftrl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., model_evaluation: _Optional[_Union[_model_evaluation_pb2.ModelEvaluation, _Mapping]] = ..., private_fl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., glm: _Optional[_Union[_federated_pb2.GlmModel, _Mapping]] = ..., network: _Optional[_Union[_federated_pb2.NetworkModel, _Mapping]] = ..., two_tower: _Optional[_Union[_federated_pb2.TwoTowerModel, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., examples: _Optional[_Union[_federated_pb2.ExamplesData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., fedavg: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpsgd: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpftrl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., model_evaluation: _Optional[_Union[_model_evaluation_pb2.ModelEvaluation, _Mapping]] = ..., local_statistics: _Optional[_Union[_local_statistics_pb2.LocalStatistics, _Mapping]] = ..., shuffled_statistics: _Optional[_Union[_local_statistics_pb2.ShuffledStatistics, _Mapping]] = ..., heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.HeavyHitters, _Mapping]] = ..., draw_and_discard: _Optional[_Union[_draw_and_discard_pb2.DrawAndDiscard, _Mapping]] = ..., local_heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.LocalHeavyHitters, _Mapping]] = ..., private_fl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., glm: _Optional[_Union[_federated_pb2.GlmModel, _Mapping]] = ..., network: _Optional[_Union[_federated_pb2.NetworkModel, _Mapping]] = ..., two_tower: _Optional[_Union[_federated_pb2.TwoTowerModel, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")
@@ -331,7 +344,7 @@ class ReleasedTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., integers: _Optional[bytes] = ..., shape: _Optional[_Iterable[int]] = ..., step: _Optional[float] = ...) -> None: ...
 
 class Charge(_message.Message):
-    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step", "adjacency", "graph_delta", "stream")
+    __slots__ = ("name", "sensitivity", "noise_std", "coordinates", "sharers", "step", "adjacency", "graph_delta", "stream", "shuffled")
     class Stream(_message.Message):
         __slots__ = ("rounds", "most", "separation", "matrix_sha256", "place")
         ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +358,15 @@ class Charge(_message.Message):
         matrix_sha256: bytes
         place: int
         def __init__(self, rounds: _Optional[int] = ..., most: _Optional[int] = ..., separation: _Optional[int] = ..., matrix_sha256: _Optional[bytes] = ..., place: _Optional[int] = ...) -> None: ...
+    class Shuffled(_message.Message):
+        __slots__ = ("report_epsilon", "reports", "choices")
+        REPORT_EPSILON_FIELD_NUMBER: _ClassVar[int]
+        REPORTS_FIELD_NUMBER: _ClassVar[int]
+        CHOICES_FIELD_NUMBER: _ClassVar[int]
+        report_epsilon: float
+        reports: int
+        choices: int
+        def __init__(self, report_epsilon: _Optional[float] = ..., reports: _Optional[int] = ..., choices: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     NOISE_STD_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +376,7 @@ class Charge(_message.Message):
     ADJACENCY_FIELD_NUMBER: _ClassVar[int]
     GRAPH_DELTA_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLED_FIELD_NUMBER: _ClassVar[int]
     name: str
     sensitivity: float
     noise_std: float
@@ -363,4 +386,5 @@ class Charge(_message.Message):
     adjacency: Adjacency
     graph_delta: float
     stream: Charge.Stream
-    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ..., adjacency: _Optional[_Union[Adjacency, str]] = ..., graph_delta: _Optional[float] = ..., stream: _Optional[_Union[Charge.Stream, _Mapping]] = ...) -> None: ...
+    shuffled: Charge.Shuffled
+    def __init__(self, name: _Optional[str] = ..., sensitivity: _Optional[float] = ..., noise_std: _Optional[float] = ..., coordinates: _Optional[int] = ..., sharers: _Optional[int] = ..., step: _Optional[float] = ..., adjacency: _Optional[_Union[Adjacency, str]] = ..., graph_delta: _Optional[float] = ..., stream: _Optional[_Union[Charge.Stream, _Mapping]] = ..., shuffled: _Optional[_Union[Charge.Shuffled, _Mapping]] = ...) -> None: ...

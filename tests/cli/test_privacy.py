@@ -11,9 +11,9 @@ from cli.conftest import Printed
 from e2e.world import World, small_task
 
 import odp as package
-from odp.errors import AttestationError, ConfigurationError, StateError
+from odp.errors import AttestationError, ConfigurationError, PrivacyError, StateError
 from odp.privacy import composition
-from odp.privacy.events import GaussianRelease
+from odp.privacy.events import GaussianRelease, LocalReport
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget
 
@@ -118,3 +118,45 @@ def test_a_plan_of_a_task_file(odp: Odp, task_file: Path) -> None:
     assert not odp("privacy", "plan", "--task", task_file, "--population", "5", "--json").json["possible"]
     with pytest.raises(ConfigurationError, match="--rounds is the task file's own"):
         odp("privacy", "plan", "--task", task_file, "--rounds", "3")
+
+
+def test_a_certificate_against_reconstruction_as_text_and_json(odp: Odp, tmp_path: Path) -> None:
+    asked = ("privacy", "reconstruction", "--dimension", 100, "--correlation", 0.5)
+    assert odp(*asked, "--epsilon", 4, "--json").json["probability"] == pytest.approx(2.778e-6, rel=5e-4)
+    twice = odp(*asked, "--epsilon", 2, "--participations", 2)
+    assert "2.778e-06 after every possible report" in twice.out
+    assert "uniform on the sphere" in twice.out
+    assert "no protection" in odp(*asked, "--epsilon", 50).out
+    words = tmp_path / "words.txt"
+    words.write_text("0.5\n0.25\n0.01\n")
+    exact = odp(
+        "privacy", "reconstruction", "--epsilon", 1, "--dictionary", words, "--recall", 1, "--precision", 1, "--json"
+    )
+    assert exact.json["prior_probability"] == pytest.approx(0.5 * 0.75 * 0.99)
+
+
+def test_a_certificate_counts_every_round_of_a_ledger_and_is_refused_for_gaussian_noise(
+    odp: Odp, ledger: Path, tmp_path: Path
+) -> None:
+    found = Ledger("phones")
+    for number in range(2):
+        found = found.charge(
+            task_id=TASK, round=number, events=(LocalReport("direction", 1.5),), contributions=120, population_size=130,
+            id_set_sha256=bytes(32), task_budget=Budget(8.0, 1e-6), population_budget=Budget(20.0, 1e-5),
+        )  # fmt: skip
+    path = tmp_path / "local.json"
+    path.write_bytes(found.encode())
+    asked = ("privacy", "reconstruction", "--dimension", 100, "--correlation", 0.5)
+    assert odp(*asked, "--ledger", path, "--task", "abab", "--json").json["epsilon"] == 3.0
+    with pytest.raises(PrivacyError, match="counts is not a report with pure epsilon"):
+        odp(*asked, "--ledger", ledger)
+    with pytest.raises(PrivacyError, match="delta=1e-06 is not pure epsilon"):
+        odp(*asked, "--epsilon", 4, "--delta", 1e-6)
+    with pytest.raises(ConfigurationError, match="exactly one of --dimension and --dictionary"):
+        odp("privacy", "reconstruction", "--epsilon", 4)
+    with pytest.raises(ConfigurationError, match="exactly one of --epsilon and --ledger"):
+        odp(*asked)
+    with pytest.raises(ConfigurationError, match="No task of the ledger"):
+        odp(*asked, "--ledger", path, "--task", "cd")
+    with pytest.raises(ConfigurationError, match="one number per line"):
+        odp("privacy", "reconstruction", "--epsilon", 4, "--dictionary", tmp_path / "none.txt")

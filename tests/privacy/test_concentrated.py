@@ -241,7 +241,7 @@ def test_a_ledger_charges_shares_beside_gaussians_and_refuses_what_is_over_the_b
     assert f"{GRAPHS:.2e} of it for graphs of sessions that may fail" in text
     alone = report["epsilon"]["if_alone"]
     assert alone == accounting.epsilon_if_alone(ledger.population_events, delta=1e-6) > 10
-    assert f"{alone:.4f} if all other devices of a session worked for the server" in text
+    assert f"{alone:.4f} if all other devices of a session or round worked for the server" in text
     assert "of a task without a roster it is an assumption about whoever the host lets into a session" in text
     assert "in shares of the devices, 90 honest ones at least" in text
     assert "other noise by the enclave" in text

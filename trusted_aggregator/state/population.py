@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import BudgetExceeded, PrivacyError, StateError
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import SampledRound
+from odp.privacy.events import SampledRound, ShuffledReports
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
 from odp.privacy.ledger_events import LedgerEvent, charged
 from odp.privacy.ledger_state import LedgerState, Standing
@@ -312,12 +312,12 @@ class Population:
                 f"{full} has charged {MOST_CHARGES} rounds, the limit of one ledger; take another population"
             )
         different = {*ledger.events, *charged(events)}
-        sampled = sum(isinstance(event, SampledRound) for event in different)
+        sampled = sum(isinstance(event, (SampledRound, ShuffledReports)) for event in different)
         if len(different) > MOST_EVENTS or sampled > MOST_SAMPLED:
             raise PrivacyError(
-                f"{full} would be charged for {len(different)} different events, {sampled} of them sampled rounds, of "
-                f"at most {MOST_EVENTS} and {MOST_SAMPLED}; repeat the settings of earlier tasks, or take another "
-                "population"
+                f"{full} would be charged for {len(different)} different events, {sampled} of them sampled or "
+                f"shuffled, of at most {MOST_EVENTS} and {MOST_SAMPLED}; repeat the settings of earlier tasks, or "
+                "take another population"
             )
 
     def _ended_most(self) -> str:

@@ -23,15 +23,16 @@ class Estimate:
 
 
 def quantile(
-    counts: Float64Array, *, std: float, edges: Float64Array, q: float, confidence: float = CONFIDENCE
+    counts: Float64Array, *, std: float | Float64Array, edges: Float64Array, q: float, confidence: float = CONFIDENCE
 ) -> Estimate:
     """The value below which a share ``q`` of what was counted lies, interpolated within its bin.
 
     The interval ends at edges: those of which the noise leaves open on which side they lie, all at once.
 
     Args:
-      counts: float64 [bins], with independent noise of ``std`` each.
-      std: standard deviation of that noise.
+      counts: float64 [bins], with noise.
+      std: standard deviation of that noise, of all counts or float64 [bins]; a sum of the counts with weights w has
+        noise of a variance of at most the sum of (w std)^2, as of independent noise.
       edges: float64 [bins + 1], ascending.
       q: strictly between 0 and 1.
       confidence: of the interval.
@@ -47,7 +48,11 @@ def quantile(
     below = np.concatenate([[0.0], np.cumsum(counts)])
     balance = below - q * below[-1]
     at = np.arange(bins + 1)
-    noise = std * np.sqrt(at * (1.0 - q) ** 2 + (bins - at) * q**2)
+    if isinstance(std, np.ndarray):
+        squares = np.concatenate([[0.0], np.cumsum(std**2)])
+        noise = np.sqrt(squares * (1.0 - q) ** 2 + (squares[-1] - squares) * q**2)
+    else:
+        noise = std * np.sqrt(at * (1.0 - q) ** 2 + (bins - at) * q**2)
     reach = deviations(1.0 - (1.0 - confidence) / (bins + 1)) * noise
     surely_above, surely_below = np.flatnonzero(balance < -reach), np.flatnonzero(balance > reach)
     low = edges[surely_above[-1]] if len(surely_above) else edges[0]

@@ -21,15 +21,18 @@ class HistogramResult:
 
     Attributes:
       counts: float64 [bins], unbiased: noise can make a small count negative.
-      std: standard deviation of the noise on each count.
+      std: standard deviation of the noise on each count, of all or float64 [bins].
       edges: float64 [bins + 1] of values, None of items.
       counting: "users", "records" or "shares".
+      sum_std: float64 [bins] for sums of counts, as of independent noise, where the noise of counts is correlated: the
+        variance of any sum with weights w is at most that of (w sum_std)^2. None where it is not.
     """
 
     counts: Float64Array
-    std: float
+    std: float | Float64Array
     edges: Float64Array | None
     counting: str
+    sum_std: Float64Array | None = None
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[Float64Array, Float64Array]:
         """(low, high), float64 [bins] each."""
@@ -46,7 +49,8 @@ class HistogramResult:
         """
         if self.edges is None:
             raise ConfigurationError("Expected a histogram of values for a quantile: items have no order")
-        return quantile(self.counts, std=self.std, edges=self.edges, q=q, confidence=confidence)
+        std = self.std if self.sum_std is None else self.sum_std
+        return quantile(self.counts, std=std, edges=self.edges, q=q, confidence=confidence)
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,10 @@ class MeanResult:
     Attributes:
       total: sum of weight * mean over users, moved and scaled so that [low, high] became [-1, 1].
       weight: sum of the users' weights.
-      std: standard deviation of the noise on both.
+      std: standard deviation of the noise on ``total``, and on ``weight`` unless ``weight_std`` says otherwise.
       low, high: the declared range; every estimate lies within it.
+      weight_std: standard deviation of the noise on ``weight``; None where it is ``std``.
+      covariance: of the noise on both.
     """
 
     total: float
@@ -65,6 +71,8 @@ class MeanResult:
     std: float
     low: float
     high: float
+    weight_std: float | None = None
+    covariance: float = 0.0
 
     @property
     def value(self) -> float:
@@ -74,8 +82,10 @@ class MeanResult:
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """(low, high): exact for any weight; the whole range where the noise hides whether there was any."""
         variance = self.std**2
+        of_weight = variance if self.weight_std is None else self.weight_std**2
         found = quotient_interval(
-            (self.total, variance), (self.weight, variance), deviations=deviations(confidence)
+            (self.total, variance), (self.weight, of_weight), deviations=deviations(confidence),
+            covariance=self.covariance,
         )  # fmt: skip
         return (self.low, self.high) if found is None else (self._real(found[0]), self._real(found[1]))
 

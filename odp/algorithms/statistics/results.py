@@ -123,6 +123,6 @@ def _plain(found: HistogramResult | MeanResult, confidence: float) -> dict[str, 
         "counts": found.counts.tolist(),
         "low": np.asarray(low).tolist(),
         "high": np.asarray(high).tolist(),
-        "std": found.std,
+        "std": found.std if isinstance(found.std, float) else found.std.tolist(),
         "edges": None if found.edges is None else found.edges.tolist(),
     }

@@ -8,7 +8,7 @@ numbers is one joint Gaussian event (rule P8) in which query k has ``mu_k^2 = sh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,21 +62,11 @@ class Terms:
         """
         check_question(definition, "statistics")
         asked = definition.statistics
-        if not 1 <= len(asked.queries) <= MAX_QUERIES:
-            raise ConfigurationError(f"Expected 1 to {MAX_QUERIES} queries (got {len(asked.queries)})")
-        names = [query.name for query in asked.queries]
-        if len(set(names)) != len(names):
-            raise ConfigurationError(f"Expected distinct names of queries (got {', '.join(names)})")
-        for query in asked.queries:
-            _validate.identifier(name=query.name, table=query.table)
-            _validate.positive(share=query.share)
-        total = math.fsum(query.share for query in asked.queries)
-        if not math.isclose(total, 1.0, abs_tol=1e-9):
-            raise ConfigurationError(f"Expected the shares of all queries to sum to 1 (got {total!r})")
+        check_queries(asked.queries)
         _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=asked.dense.clip)
         parts, offset = [], 0
         for query in asked.queries:
-            column, kind = _kind(query)
+            column, kind = kind_of(query)
             scale = math.sqrt(query.share) * asked.dense.clip / kind.bound
             events = EventsTerms.of(query, aggregates=tuple(AGGREGATES))
             parts.append(Part(query.name, query.table, column, kind, offset, scale, events))
@@ -94,8 +84,23 @@ class Terms:
         return vectors(self.parts, records)
 
 
-def _kind(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart | MeanPart]:
-    """(column, part). Raises ConfigurationError."""
+def check_queries(queries: Sequence[statistics_pb2.StatisticsQuery]) -> None:
+    """Returns if there are few enough queries, of distinct names, whose shares sum to 1. Raises ConfigurationError."""
+    if not 1 <= len(queries) <= MAX_QUERIES:
+        raise ConfigurationError(f"Expected 1 to {MAX_QUERIES} queries (got {len(queries)})")
+    names = [query.name for query in queries]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"Expected distinct names of queries (got {', '.join(names)})")
+    for query in queries:
+        _validate.identifier(name=query.name, table=query.table)
+        _validate.positive(share=query.share)
+    total = math.fsum(query.share for query in queries)
+    if not math.isclose(total, 1.0, abs_tol=1e-9):
+        raise ConfigurationError(f"Expected the shares of all queries to sum to 1 (got {total!r})")
+
+
+def kind_of(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart | MeanPart]:
+    """(column, part) of a query. Raises ConfigurationError where a number of it is missing or out of range."""
     column = _COLUMN_NAMES.get(query.column, "")
     kind = query.WhichOneof("kind")
     if kind == "mean":

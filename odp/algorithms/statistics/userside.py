@@ -30,8 +30,16 @@ def vectors(parts: Sequence[Part], records: Mapping[str, Records]) -> Entries:
 
 
 def _part(part: Part, records: Records) -> Entries:
-    entries = _mean(part.kind, records) if isinstance(part.kind, MeanPart) else _histogram(part.kind, records)
+    entries = entries_of(part.kind, records)
     return Entries(entries.user, entries.place + part.offset, np.multiply(entries.value, part.scale))
+
+
+def entries_of(kind: HistogramPart | MeanPart, records: Records) -> Entries:
+    """The entries of one query in its own units, before they are moved and scaled to their part of the vector.
+
+    Of a histogram, they are ordered by user, then by bin. Of a mean, the sums of all users, then their weights.
+    """
+    return _mean(kind, records) if isinstance(kind, MeanPart) else _histogram(kind, records)
 
 
 def _histogram(kind: HistogramPart, records: Records) -> Entries:

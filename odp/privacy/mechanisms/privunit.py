@@ -1,9 +1,43 @@
-"""PrivUnit2: a unit vector, private by itself, as a random vector with that expectation.
+"""PrivUnit2: a unit vector, private by itself, as a random vector whose expectation it is.
 
-With probability ``p`` the answer's direction is uniform on the cap of directions whose inner product with the input is
-at least ``gamma``, otherwise uniform on the rest of the sphere. Divided by m, it has the input as its expectation.
+With probability ``p`` the answer's direction V is uniform on the cap of all directions v with <v, u> >= ``gamma``, else
+uniform on the rest of the sphere. What is sent is Z = V / m, with the m for which E Z = u. So |Z| = 1 / m always, and
 
-Source: Bhowmick, Duchi, Freudiger, Kapoor, Rogers 2018, section 4.1, with the exact probability of the cap.
+    E |Z - u|^2  =  1 / m^2 - 1
+
+Guarantee: with q, the probability of the cap under a uniform direction, the density of V under two inputs differs by a
+factor of at most p / q : (1 - p) / (1 - q), so that
+
+    epsilon  =  log p / (1 - p)  +  log (1 - q) / q
+
+is exact, (epsilon, 0)-local differential privacy for any two inputs, no data included. ``calibrated`` finds the gamma
+with the largest m at a given epsilon.
+
+- The coin of probability p is an exact comparison of 64-bit integers, and ``epsilon`` is that of the integer.
+- log q is within 1e-9 of its value, and epsilon is stated with twice that much more.
+- The direction within its part of the sphere is made of floating-point numbers, and rounded to a grid of 2^-16. The
+  grid is post-processing, so that the claim for real numbers holds for what is sent. On a computer, the rounding
+  *before* the grid changes what is sent where a number of V is within about 2^-45 of the middle of two grid points.
+  Any of them is with a probability of about d 2^-28 (``residual_delta``): 4e-6 for 1,000 dimensions. It is an
+  estimate, not a bound.
+
+============================  =========================================================================================
+input                         what happens
+============================  =========================================================================================
+a vector of norm 1            exactly as above; norms within 0.1 % of 1 are scaled to 1
+zeros, not finite, any other  as a direction that is drawn uniformly: a device answers whatever its data are
+============================  =========================================================================================
+
+>>> import numpy as np
+>>> from odp.privacy.mechanisms.random_source import RandomSource
+>>> mechanism = PrivUnit.calibrated(3, 4.0)
+>>> answers = mechanism.randomize(np.tile([1.0, 0.0, 0.0], (100_000, 1)), source=RandomSource())
+>>> bool(np.abs(answers.mean(axis=0) - [1.0, 0.0, 0.0]).max() < 0.05)
+True
+
+Source: Bhowmick, Duchi, Freudiger, Kapoor, Rogers 2018, "Protection Against Reconstruction and Its Applications in
+Private Federated Learning", section 4.1 (algorithm 1, equations 14 and 15), with the exact probability of the cap in
+place of the bounds of its theorem 1.
 """
 
 from __future__ import annotations
@@ -16,115 +50,227 @@ import numpy as np
 from scipy import optimize, special
 
 from odp import _validate
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float64Array
 from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
+from odp.privacy.spherical_cap import log_probability
 
-_GRID_BITS = 16
+#: Dimensions, and the range of epsilon, that the arithmetic of this module was checked for.
+LEAST_DIMENSION, LARGEST_DIMENSION = 2, 10**7
+SMALLEST_EPSILON, LARGEST_EPSILON = 0.1, 700.0
+
+GRID_BITS = 16
+_GRID = 2.0**GRID_BITS
+_NUMBER = np.dtype("<i4")
+_NORM_SLACK = 1e-3
+_CANDIDATES = 200
+_TALLEST = 1e5  # gamma / (1 - gamma): the sine of a taller cap would have few bits
+# Nearer to 1 there are few numbers: a cap that leaves more of epsilon than this p takes uses less than was asked for.
+_MOST_P = 1.0 - 2.0**-40
+# Of log q (``spherical_cap``).
+_CLOSENESS = 1e-9
 
 
 @dataclass(frozen=True)
 class PrivUnit:
-    """The mechanism in ``dimension`` dimensions."""
+    """The mechanism of one cap.
+
+    Attributes:
+      dimension: of the vectors, from 2 to 10^7.
+      gamma: height of the cap, at least 0 and below 1.
+      p: how probable the cap is, from 0.5 and below 1; used down to a multiple of 2^-64.
+
+    Raises:
+      ConfigurationError: a number is out of range, or the cap is too small to say anything.
+    """
 
     dimension: int
     gamma: float
     p: float
 
     def __post_init__(self) -> None:
-        _validate.integer(low=2, high=10**7, dimension=self.dimension)
+        _validate.integer(low=LEAST_DIMENSION, high=LARGEST_DIMENSION, dimension=self.dimension)
         _validate.within(low=0.5, high=1.0, p=self.p)
+        if self.p == 1.0:
+            raise ConfigurationError("Expected p=1.0 to be below 1: epsilon would be infinite")
         if not 0.0 <= self.gamma < 1.0:
             raise ConfigurationError(f"Expected gamma={self.gamma!r} to be at least 0 and below 1")
+        if self.chance >= WHOLE or not 0.0 < self._exact_epsilon <= LARGEST_EPSILON * (1 + 1e-9):
+            raise ConfigurationError(
+                f"Expected gamma={self.gamma!r} and p={self.p!r} to give an epsilon from 0 to {LARGEST_EPSILON:g}"
+            )
 
     @classmethod
     def calibrated(cls, dimension: int, epsilon: float) -> PrivUnit:
-        """The mechanism with the least error at ``epsilon``."""
-        _validate.integer(low=2, high=10**7, dimension=dimension)
-        _validate.within(low=0.1, high=5000.0, epsilon=epsilon)
+        """The mechanism with the least variance at ``epsilon``, which its own never exceeds.
 
-        def at(gamma: float) -> PrivUnit:
-            log_q = _log_cap(dimension, gamma)
-            odds = epsilon + log_q - math.log1p(-math.exp(log_q))
-            return (
-                cls(dimension, gamma, max(0.5, float(special.expit(odds)))) if odds >= 0 else cls(dimension, 0.0, 0.5)
+        Args:
+          dimension: from 2 to 10^7.
+          epsilon: from 0.1 to 700.
+
+        Raises:
+          ConfigurationError: a number is out of range.
+        """
+        _validate.integer(low=LEAST_DIMENSION, high=LARGEST_DIMENSION, dimension=dimension)
+        _validate.positive(epsilon=epsilon)
+        if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+            raise ConfigurationError(
+                f"Expected epsilon={epsilon!r} of PrivUnit to be from {SMALLEST_EPSILON} to {LARGEST_EPSILON:g}"
             )
+        # Even in log gamma - log (1 - gamma): small caps and large ones. There is one maximum.
+        places = np.linspace(math.log(1e-4 / math.sqrt(dimension)), math.log(_TALLEST), _CANDIDATES)
 
-        def loss(log_gamma: float) -> float:
-            return min(1e6, -at(math.exp(log_gamma)).log_m)
+        def loss(place: float) -> float:
+            return -_log_m_at(dimension, float(special.expit(place)), epsilon)
 
-        grid = np.linspace(math.log(1e-4 / math.sqrt(dimension)), math.log(0.9999), 160)
-        values = [loss(one) for one in grid]
-        best = int(np.argmin(values))
-        low, high = grid[max(best - 1, 0)], grid[min(best + 1, 159)]
-        found = optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-10})
-        return max((at(math.exp(found.x)), at(math.exp(grid[best])), at(0.0)), key=lambda one: one.log_m)
+        best = int(np.argmin([loss(place) for place in places]))
+        near = places[max(best - 1, 0)], places[min(best + 1, _CANDIDATES - 1)]
+        refined = optimize.minimize_scalar(loss, bounds=near, method="bounded", options={"xatol": 1e-8})
+        heights = (0.0, *(float(special.expit(place)) for place in (places[best], refined.x)))
+        gamma = max(heights, key=lambda one: _log_m_at(dimension, one, epsilon))
+        p = _p_at(log_probability(dimension, gamma), epsilon)
+        while True:
+            mechanism = cls(dimension, gamma, p)
+            if mechanism.epsilon <= epsilon:
+                return mechanism
+            # The derivative of epsilon by p is 1 / (p (1 - p)).
+            p = math.nextafter(p - (1.0 - p) * _CLOSENESS, 0.0)
+
+    @functools.cached_property
+    def chance(self) -> int:
+        """``p`` in units of 2^-64: that of the coin."""
+        return math.floor(self.p * WHOLE)
 
     @functools.cached_property
     def log_q(self) -> float:
-        """Logarithm of the cap's probability under a uniform direction."""
-        return _log_cap(self.dimension, self.gamma)
+        """Logarithm of the probability of the cap under a uniform direction."""
+        return log_probability(self.dimension, self.gamma)
 
     @property
     def epsilon(self) -> float:
-        """Exact."""
-        if self.p == 1.0:
-            return math.inf
-        return math.log(self.p) - math.log1p(-self.p) + math.log1p(-math.exp(self.log_q)) - self.log_q
+        """Of one answer, rounded up by more than the error of q."""
+        # log (1 - q) / q moves by at most twice as much as log q, since q <= 1/2.
+        return self._exact_epsilon * (1 + 2**-50) + (2 * _CLOSENESS if self.gamma else 0.0)
+
+    @functools.cached_property
+    def _exact_epsilon(self) -> float:
+        coin = math.log(self.chance) - math.log(WHOLE - self.chance)
+        return coin + math.log1p(-math.exp(self.log_q)) - self.log_q
 
     @functools.cached_property
     def log_m(self) -> float:
-        a = (self.dimension - 1) / 2
-        log_c = special.gammaln(self.dimension / 2) - 0.5 * math.log(math.pi) - special.gammaln(a)
-        leading = log_c + a * math.log1p(-(self.gamma**2)) - math.log(self.dimension - 1) - self.log_q
-        q = math.exp(self.log_q)
-        inner = self.p - (1 - self.p) * q / (1 - q)
-        return float(leading) + math.log(inner) if inner > 0 else -math.inf
+        """Logarithm of m; the norm of an answer is 1 / m."""
+        return _log_m(self.dimension, self.gamma, self.log_q, self.chance / WHOLE)
 
     @property
     def scale(self) -> float:
-        """1 / m: the norm of each answer."""
+        """1 / m: the norm of every answer, but for the grid."""
         return math.exp(-self.log_m)
 
     @property
     def second_moment(self) -> float:
-        """E |Z|²."""
-        return self.scale**2
+        """E |Z|^2."""
+        return math.exp(-2.0 * self.log_m)
+
+    @property
+    def variance(self) -> float:
+        """E |Z - u|^2, for every unit vector u."""
+        return self.second_moment - 1.0
+
+    @property
+    def residual_delta(self) -> float:
+        """About how probable it is that floating-point numbers change an answer; see the module."""
+        return min(1.0, self.dimension * 2.0**-28)
 
     def randomize(self, units: Float64Array, *, source: RandomSource) -> Float64Array:
-        """Answers [n, d] for unit vectors [n, d]; one that is no unit vector counts as a uniform direction."""
-        count, size = units.shape
-        a = (size - 1) / 2
-        units = np.array(units, dtype=np.float64)
-        norms = np.sqrt(np.einsum("nd,nd->n", units, units))
-        wrong = np.flatnonzero(~(np.abs(norms - 1) < 1e-3))
+        """Answers Z, float64 [n, d], one for each row of ``units`` float64 [n, d], whatever it holds.
+
+        Raises:
+          ConfigurationError: the rows have another dimension.
+        """
+        given = np.asarray(units, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != self.dimension:
+            raise ConfigurationError(
+                f"Expected vectors of dimension {self.dimension}, float64 [n, {self.dimension}] (got {given.shape})"
+            )
+        count = len(given)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.sqrt(np.einsum("nd,nd->n", given, given))
+        wrong = np.flatnonzero(~(np.abs(norms - 1.0) <= _NORM_SLACK))
         if len(wrong):
-            drawn = source.normals(len(wrong) * size).reshape(len(wrong), size)
-            units[wrong] = drawn / np.sqrt(np.einsum("nd,nd->n", drawn, drawn))[:, None]
-            norms[wrong] = 1.0
-        units /= norms[:, None]
-        inside = source.coins(min(WHOLE, int(self.p * 2**64)), count)
-        uniform = source.uniforms(count)
-        q = math.exp(self.log_q)
-        cosine = np.empty(count)
-        top = special.betainc(a, 0.5, 1 - self.gamma**2)
-        cosine[inside] = np.sqrt(1 - special.betaincinv(a, 0.5, uniform[inside] * top))
-        cosine[~inside] = 2 * special.betaincinv(a, a, uniform[~inside] * (1 - q)) - 1
-        around = source.normals(count * size).reshape(count, size)
-        around -= np.einsum("nd,nd->n", around, units)[:, None] * units
-        around *= (np.sqrt(1 - cosine**2) / np.sqrt(np.einsum("nd,nd->n", around, around)))[:, None]
-        around += cosine[:, None] * units
-        return np.rint(around * 2.0**_GRID_BITS) * (self.scale * 2.0**-_GRID_BITS)
+            given = given.copy()
+            given[wrong] = source.normals(len(wrong) * self.dimension).reshape(len(wrong), self.dimension)
+            norms[wrong] = np.sqrt(np.einsum("nd,nd->n", given[wrong], given[wrong]))
+        cosine = self._cosines(source.coins(self.chance, count), source.uniforms(count))
+        found = source.normals(count * self.dimension).reshape(count, self.dimension)
+        # Orthogonal to the input, at the length that is left, plus the input at the length of the cosine: in one pass
+        # over each row, with numbers for the parts.
+        along = np.einsum("nd,nd->n", found, given) / norms**2
+        square = np.einsum("nd,nd->n", found, found) - (along * norms) ** 2
+        side = np.sqrt(np.maximum(1.0 - cosine**2, 0.0) / np.maximum(square, np.finfo(np.float64).tiny))
+        found *= (side * _GRID)[:, None]
+        weights = (cosine / norms - along * side) * _GRID
+        for row in range(count):  # in place, row by row: a product of all of them would be as large as all of them
+            found[row] += weights[row] * given[row]
+        np.rint(found, out=found)
+        np.clip(found, -_GRID, _GRID, out=found)
+        found *= self.scale / _GRID
+        return found
+
+    def encode(self, answer: Float64Array) -> bytes:
+        """One answer [d] as int32 little-endian: its numbers on the grid, 4 d bytes. Raises ConfigurationError."""
+        if answer.shape != (self.dimension,):
+            raise ConfigurationError(f"Expected one answer of dimension {self.dimension} (got {answer.shape})")
+        return np.rint(answer * (_GRID / self.scale)).astype(_NUMBER).tobytes()
+
+    def decode(self, data: bytes) -> Float64Array:
+        """What ``encode`` wrote, float64 [d].
+
+        Raises:
+          DataError: it is not 4 d bytes, or its norm is none of an answer.
+        """
+        if len(data) != _NUMBER.itemsize * self.dimension:
+            raise DataError(f"Expected an answer of {_NUMBER.itemsize * self.dimension} bytes (got {len(data)})")
+        numbers = np.frombuffer(data, dtype=_NUMBER).astype(np.float64)
+        # Each number is at most half a step from its own.
+        if abs(math.sqrt(float(numbers @ numbers)) - _GRID) > 0.5 * math.sqrt(self.dimension) + 1.0:
+            raise DataError("Expected an answer of the norm that all answers have")
+        return numbers * (self.scale / _GRID)
+
+    def _cosines(self, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], uniform: Float64Array) -> Float64Array:
+        """<V, u> of each answer, by the inverse of its distribution in the cap and in the rest."""
+        half, rest = (self.dimension - 1) / 2.0, -math.expm1(self.log_q)
+        found = np.empty(len(uniform))
+        found[inside] = np.sqrt(special.betainccinv(0.5, half, uniform[inside] * 2.0 * math.exp(self.log_q)))
+        found[~inside] = 2.0 * special.betaincinv(half, half, uniform[~inside] * rest) - 1.0
+        # Rounding of the inverse must not leave the part.
+        return np.where(inside, np.clip(found, self.gamma, 1.0), np.clip(found, -1.0, self.gamma))
 
 
-def _log_cap(dimension: int, gamma: float) -> float:
-    a, x = (dimension - 1) / 2, 1 - gamma**2
-    value = float(special.betainc(a, 0.5, x))
-    if value > 1e-290:
-        return math.log(0.5 * value)
-    terms, term, n = 1.0, 1.0, 0
-    while term > 1e-17 * terms:
-        term *= (a + 0.5 + n) / (a + 1 + n) * x
-        terms, n = terms + term, n + 1
-    log_beta = float(special.betaln(a, 0.5))
-    return math.log(0.5) + a * math.log(x) + 0.5 * math.log1p(-x) - math.log(a) - log_beta + math.log(terms)
+def _p_at(log_q: float, epsilon: float) -> float:
+    """The probability of a cap with which the whole has this epsilon; below 0.5 where the cap alone has more."""
+    return min(_MOST_P, float(special.expit(epsilon + log_q - math.log1p(-math.exp(log_q)))))
+
+
+def _log_m_at(dimension: int, gamma: float, epsilon: float) -> float:
+    log_q = log_probability(dimension, gamma)
+    p = _p_at(log_q, epsilon)
+    # Far below any other, and finite: the search subtracts.
+    return -1e9 if p < 0.5 else _log_m(dimension, gamma, log_q, p)
+
+
+def _log_m(dimension: int, gamma: float, log_q: float, p: float) -> float:
+    """log of c_d (1 - gamma^2)^a / (d - 1) (p / q - (1 - p) / (1 - q)), where the bracket is (p - q) / (q (1 - q))."""
+    half = (dimension - 1) / 2.0
+    log_c = math.lgamma(dimension / 2.0) - 0.5 * math.log(math.pi) - math.lgamma(half)
+    if dimension > 10_000:
+        # The difference of two large logarithms: its expansion, Gamma(x + 1/2) / Gamma(x) ~ sqrt(x) (1 - 1/(8x) + ..).
+        log_c = 0.5 * math.log(half / math.pi) + math.log1p(-1 / (8 * half) + 1 / (128 * half**2))
+    q = math.exp(log_q)
+    bracket = math.log((p - q) / (1.0 - q)) - log_q
+    return log_c + half * _log_rest(gamma) - math.log(dimension - 1) + bracket
+
+
+def _log_rest(gamma: float) -> float:
+    """log(1 - gamma^2), also where gamma is almost 1."""
+    return math.log1p(-gamma) + math.log1p(gamma)

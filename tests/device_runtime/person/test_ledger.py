@@ -138,10 +138,10 @@ def test_the_terms_of_a_task_are_the_charges_of_its_enclave_and_come_back_from_t
             common_pb2.EnclavePoisson(probability=0.5, most_contributions=100, cap=90)
         )
     made = TaskTerms.of(definition, b"i" * 32)
-    assert made.sampled is (sampling == "enclave_poisson")
+    assert made.stated is (sampling == "enclave_poisson")
     assert len(made.rounds) == len(algorithm_for(definition).planned_releases())
     assert terms_from_store(b"i" * 32, definition.SerializeToString(), made.charges_json()) == made
-    if not made.sampled:  # all rounds together are within what the task promises
+    if not made.stated:  # all rounds together are within what the task promises
         everything = [Charged(made, round, 0.0) for round in range(len(made.rounds))]
         assert 0.99 * made.epsilon < spent(everything, delta=made.delta).epsilon <= made.epsilon
 
@@ -154,7 +154,7 @@ def test_noise_in_shares_is_computed_on_the_device_as_in_the_ledger() -> None:
     """Its own closed form and the aggregator's say the same, bit for bit, also beside Gaussian rounds."""
     task = terms(1, rounds=((shared(5.0),),))
     both = [Charged(task, 0, 0.0), Charged(terms(2, 10.0), 0, 0.0)]
-    assert not task.sampled
+    assert not task.stated
     assert spent(both[:1], delta=DELTA).epsilon == accounting.epsilon([shared(5.0)], delta=DELTA)
     assert spent(both, delta=DELTA).epsilon == accounting.epsilon([shared(5.0), release(10.0)], delta=DELTA)
     assert spent(both, delta=DELTA).delta == DELTA

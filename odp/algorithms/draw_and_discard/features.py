@@ -1,0 +1,310 @@
+"""How rows of a device's table become numbers within [0, 1]: declared by the developer, the same for every device.
+
+=======================================  ============================  =============================================
+feature                                  a row's column holds          numbers of the row
+=======================================  ============================  =============================================
+``Boolean()``                            0 or 1, false or true         1: the value
+``Number(low, high)``                    ``size`` numbers              ``size``: low becomes 0, high becomes 1
+``Category(n)``                          a number or a name            n - 1: a 1 for its category; the last one, the
+                                                                       reference, has zeros
+a cross of two features                  -                             the product of every two of their numbers
+=======================================  ============================  =============================================
+
+A row is left out where a column is missing, is not a number, is no declared category, or is outside of its range; with
+``Number(clip=True)``, numbers outside are clipped to the range instead. What is declared is public, so nothing here
+depends on the data of others. Device and simulation run this code.
+
+Source: Pihur et al. 2018, "Differentially-Private 'Draw and Discard' Machine Learning", section III.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.algorithms.seam import LocalTable
+from odp.errors import ConfigurationError
+from odp.models.examples import TABLE, service_of
+from odp.models.features import Category, Feature, Tensor, check_range
+from odp.numerics.arrays import BoolArray, Float64Array
+from odp.v1 import draw_and_discard_pb2
+
+MOST_FEATURES, MOST_INPUTS = 64, 2**16
+
+
+@dataclass(frozen=True)
+class Boolean:
+    """A column of 0 and 1, or of false and true."""
+
+    @property
+    def size(self) -> int:
+        """Numbers per row."""
+        return 1
+
+    @property
+    def read(self) -> Feature:
+        """How a device reads the column."""
+        return Tensor(shape=(), low=0.0, high=1.0)
+
+    def encode(self, column: npt.NDArray[Any]) -> tuple[Float64Array, BoolArray]:
+        """(numbers [n, 1], rows that can be used) of numbers [n]."""
+        values = np.asarray(column, dtype=np.float64)[:, None]
+        return values, ((values == 0) | (values == 1))[:, 0]
+
+    def write(self, message: draw_and_discard_pb2.LocalFeature) -> None:
+        """Writes itself into a definition's feature."""
+        message.boolean.SetInParent()
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers.
+
+    Attributes:
+      low, high: the range that becomes 0 to 1.
+      clip: clip numbers outside of the range to it; otherwise their rows are left out.
+      size: numbers per row, for a column of vectors.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    clip: bool = False
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        check_range(low=self.low, high=self.high)
+        _validate.integer(low=1, high=MOST_INPUTS, size=self.size)
+
+    @property
+    def read(self) -> Feature:
+        """How a device reads the column; it does not clamp then."""
+        return Tensor(shape=() if self.size == 1 else (self.size,), low=self.low, high=self.high)
+
+    def encode(self, column: npt.NDArray[Any]) -> tuple[Float64Array, BoolArray]:
+        """(numbers [n, size], rows that can be used) of numbers [n] or [n, size]."""
+        values = np.asarray(column, dtype=np.float64).reshape(len(column), self.size)
+        known = np.isfinite(values).all(axis=1)
+        if not self.clip:
+            known &= ((values >= self.low) & (values <= self.high)).all(axis=1)
+        clipped = np.clip(np.nan_to_num(values), self.low, self.high)
+        return (clipped - self.low) / (self.high - self.low), known
+
+    def write(self, message: draw_and_discard_pb2.LocalFeature) -> None:
+        """Writes itself into a definition's feature."""
+        message.number.low, message.number.high = self.low, self.high
+        message.number.clip, message.number.size = self.clip, self.size
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A category with its last one as the reference."""
+
+    category: Category
+
+    @property
+    def size(self) -> int:
+        """Numbers per row."""
+        return self.category.count - 1
+
+    @property
+    def read(self) -> Feature:
+        """How a device reads the column."""
+        return self.category
+
+    def encode(self, column: npt.NDArray[Any]) -> tuple[Float64Array, BoolArray]:
+        """(numbers [n, size], rows that can be used) of numbers or names [n]."""
+        numbers = self.category.numbers(np.asarray(column))
+        if numbers is None:
+            return np.zeros((len(column), self.size)), np.zeros(len(column), dtype=np.bool_)
+        values = np.asarray(numbers, dtype=np.float64)
+        known = (values >= 0) & (values < self.category.count) & (values == np.floor(values))
+        return (values[:, None] == np.arange(self.size)).astype(np.float64), known
+
+    def write(self, message: draw_and_discard_pb2.LocalFeature) -> None:
+        """Writes itself into a definition's feature."""
+        message.levels.count = self.category.count
+        if not isinstance(self.category.classes, int):
+            message.levels.names.extend(self.category.classes)
+
+
+Column = Boolean | Number | Levels
+
+
+@dataclass(frozen=True)
+class LocalFeatures:
+    """What a model reads of a row, and what it predicts.
+
+    Attributes:
+      columns: by name, in this order; an ``odp.Category`` too.
+      crosses: pairs of names.
+      label: column of the response.
+      label_low, label_high: range of a response that is a number, which becomes 0 to 1; unused for classes.
+      table: "examples", or "examples.SERVICE".
+      intercept: whether the first number of each row is 1.
+
+    Raises:
+      ConfigurationError: a name or a number is out of range, or a cross names no feature or one twice.
+    """
+
+    columns: Mapping[str, Column | Category]
+    label: str = "label"
+    crosses: Sequence[tuple[str, str]] = ()
+    label_low: float = 0.0
+    label_high: float = 1.0
+    table: str = TABLE
+    intercept: bool = True
+    _sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _validate.identifier(table=self.table, label=self.label)
+        service_of(self.table)
+        if not isinstance(self.columns, Mapping):
+            raise ConfigurationError("Expected features to be odp.Boolean, odp.Number or odp.Category by name")
+        _validate.integer(low=1, high=MOST_FEATURES, features=len(self.columns))
+        columns: dict[str, Column] = {}
+        for name, column in self.columns.items():
+            _validate.identifier(feature=name)
+            if isinstance(column, Category):
+                column = Levels(column)
+            if not isinstance(column, Boolean | Number | Levels):
+                raise ConfigurationError(
+                    f"Expected feature {name!r} to be an odp.Boolean, odp.Number or odp.Category "
+                    f"(got {type(column).__name__})"
+                )
+            columns[name] = column
+        if self.label in columns:
+            raise ConfigurationError(f"Expected label={self.label!r} to be no feature")
+        check_range(label_low=self.label_low, label_high=self.label_high)
+        object.__setattr__(self, "columns", MappingProxyType(columns))
+        object.__setattr__(self, "_sizes", {name: column.size for name, column in columns.items()})
+        self._check_crosses()
+        _validate.integer(low=1, high=MOST_INPUTS, inputs=self.inputs)
+
+    def _check_crosses(self) -> None:
+        crosses = tuple((str(first), str(second)) for first, second in self.crosses)
+        for first, second in crosses:
+            for name in (first, second):
+                if name not in self.columns:
+                    nearest = _validate.nearest(name, self.columns)
+                    raise ConfigurationError(f"Expected a cross of declared features (got {name!r}){nearest}")
+            if first == second:
+                raise ConfigurationError(f"Expected a cross of two different features (got {first!r} twice)")
+        if len({frozenset(cross) for cross in crosses}) != len(crosses):
+            raise ConfigurationError("Expected each cross of two features once")
+        object.__setattr__(self, "crosses", crosses)
+
+    @property
+    def inputs(self) -> int:
+        """Numbers of an encoded row."""
+        products = sum(self._sizes[first] * self._sizes[second] for first, second in self.crosses)
+        return int(self.intercept) + sum(self._sizes.values()) + products
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each input is, for people: ``intercept``, ``age``, ``kind=2``, ``age*kind=2``."""
+        own = {name: self._names(name) for name in self.columns}
+        found = ["intercept"] if self.intercept else []
+        for names in own.values():
+            found.extend(names)
+        for first, second in self.crosses:
+            found.extend(f"{one}*{other}" for one in own[first] for other in own[second])
+        return tuple(found)
+
+    def _names(self, name: str) -> list[str]:
+        column = self.columns[name]
+        if isinstance(column, Levels):
+            classes = column.category.classes
+            levels = range(classes) if isinstance(classes, int) else classes
+            return [f"{name}={level}" for level in levels][:-1]
+        return [name] if column.size == 1 else [f"{name}[{place}]" for place in range(column.size)]
+
+    @property
+    def local_table(self) -> LocalTable:
+        """What a device reads."""
+        reads = {name: column.read for name, column in self.columns.items() if not isinstance(column, Category)}
+        return LocalTable(self.table, self.table, frozenset(), None, reads, self.label)
+
+    def encode(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> tuple[Float64Array, BoolArray]:
+        """(numbers within [0, 1], float64 [rows, inputs]; rows that can be used, bool [rows]).
+
+        No row can be used where a column is missing or of another length or shape. Rows that cannot are zeros.
+        """
+        known = np.ones(rows, dtype=np.bool_)
+        parts: dict[str, Float64Array] = {}
+        for name, column in self.columns.items():
+            values = columns.get(name)
+            if isinstance(column, Category) or values is None or len(values) != rows or not _fits(column, values):
+                return np.zeros((rows, self.inputs)), np.zeros(rows, dtype=np.bool_)
+            parts[name], usable = column.encode(values)
+            known &= usable
+        blocks = [np.ones((rows, 1))] if self.intercept else []
+        blocks.extend(parts.values())
+        for first, second in self.crosses:
+            blocks.append((parts[first][:, :, None] * parts[second][:, None, :]).reshape(rows, -1))
+        found = np.concatenate(blocks, axis=1)
+        found[~known] = 0.0
+        return found, known
+
+    def to_proto(self) -> draw_and_discard_pb2.LocalFeatures:
+        """The wire form."""
+        message = draw_and_discard_pb2.LocalFeatures(
+            table=self.table, label=self.label, label_low=self.label_low, label_high=self.label_high,
+            intercept=self.intercept,
+            crosses=[draw_and_discard_pb2.FeatureCross(first=one, second=other) for one, other in self.crosses],
+        )  # fmt: skip
+        for name, column in self.columns.items():
+            if not isinstance(column, Category):
+                column.write(message.features.add(name=name))
+        return message
+
+    @classmethod
+    def of(cls, message: draw_and_discard_pb2.LocalFeatures) -> Self:
+        """Reads and checks the wire form. Raises ConfigurationError."""
+        columns: dict[str, Column | Category] = {}
+        for feature in message.features:
+            if feature.name in columns:
+                raise ConfigurationError(f"Expected distinct names of features (got {feature.name!r} twice)")
+            columns[feature.name] = _column(feature)
+        return cls(
+            columns, message.label, [(cross.first, cross.second) for cross in message.crosses],
+            message.label_low, message.label_high, message.table, message.intercept,
+        )  # fmt: skip
+
+
+def _fits(column: Column, values: npt.NDArray[Any]) -> bool:
+    """Whether a column holds numbers of the feature's shape, or names of a category."""
+    if isinstance(column, Levels):
+        return values.shape[1:] == ()
+    numbers = int(np.prod(values.shape[1:], dtype=np.int64))
+    return values.dtype.kind in "biuf" and numbers == column.size
+
+
+def _column(feature: draw_and_discard_pb2.LocalFeature) -> Column | Category:
+    match feature.WhichOneof("kind"):
+        case "boolean":
+            return Boolean()
+        case "number":
+            number = feature.number
+            return Number(number.low, number.high, number.clip, number.size)
+        case "levels":
+            levels = feature.levels
+            if levels.names and len(levels.names) != levels.count:
+                raise ConfigurationError(
+                    f"Expected {levels.count} names of the categories of {feature.name!r} (got {len(levels.names)})"
+                )
+            return Category(tuple(levels.names) or levels.count)
+        case _:
+            raise ConfigurationError(
+                f"Expected feature {feature.name!r} to be boolean, a number or levels; a newer kind needs a newer "
+                "version of this program"
+            )

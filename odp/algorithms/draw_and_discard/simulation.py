@@ -1,0 +1,252 @@
+"""Draw and Discard in one process: the update of ``client.py`` for many users, and servers to compare it with.
+
+Weights are float32 here and noise is continuous: differences of 2^-24 of a weight, far below the noise. The random
+numbers of a simulation are no secret.
+
+=============  ========================================================================================
+server         what it does with a report
+=============  ========================================================================================
+``discard``    overwrites an instance at random, independently of the one that was drawn: Draw and Discard
+``same``       overwrites the instance that was drawn
+``accept``     has one instance, and takes one report in ``group``
+``average``    overwrites an instance at random with the mean of it and the report
+``batch``      has one instance, and moves it by the mean of ``group`` reports at once
+=============  ========================================================================================
+
+Source: Pihur et al. 2018, "Differentially-Private 'Draw and Discard' Machine Learning", section V-A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.algorithms.draw_and_discard.adversaries import learned
+from odp.algorithms.draw_and_discard.server import first_instances
+from odp.algorithms.draw_and_discard.terms import MOST_UPDATES, Terms
+from odp.crypto.keyed_hash import splitmix64
+from odp.errors import DataError
+from odp.models.example_columns import ExampleColumns
+from odp.models.glm.shape import Family
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
+
+#: What a server does with reports, by name; the number is that of ``kernels``.
+SERVERS: Mapping[str, int] = MappingProxyType({"discard": 0, "same": 1, "accept": 2, "average": 3, "batch": 4})
+_SINGLE = ("accept", "batch")
+_FAMILIES = tuple(Family)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedUsers:
+    """The usable rows of many users: ``features`` float32 [n, inputs], ``targets`` float32 [n], user after user.
+
+    ``offsets`` int64 [users + 1]: user u has the rows from ``offsets[u]`` to ``offsets[u + 1]``.
+    """
+
+    features: Float32Array = field(repr=False)
+    targets: Float32Array = field(repr=False)
+    offsets: Int64Array = field(repr=False)
+
+    @classmethod
+    def of(cls, terms: Terms, people: ExampleColumns) -> Self:
+        """What devices of these people would read.
+
+        Raises:
+          DataError: a column is missing.
+        """
+        labels = _labels(terms, people.columns)
+        numbers, known = terms.features.encode(people.columns, len(labels))
+        targets, usable = terms.targets(labels)
+        keep = (known & usable)[people.rows]
+        # A device takes its first usable rows.
+        before = np.concatenate(([0], np.cumsum(keep)))
+        first = np.repeat(before[people.offsets[:-1]], np.diff(people.offsets))
+        keep &= before[:-1] - first < terms.most_examples
+        after = np.concatenate(([0], np.cumsum(keep)))
+        rows = people.rows[keep]
+        features = np.ascontiguousarray(numbers[rows], dtype=np.float32)
+        return cls(features, targets[rows].astype(np.float32), after[people.offsets])
+
+    @property
+    def users(self) -> int:
+        """How many there are."""
+        return len(self.offsets) - 1
+
+
+class Instances:
+    """The instances of a simulated server, and the updates that it takes.
+
+    Args:
+      server: one of ``SERVERS``.
+      group: of the servers that have one instance, how many reports make one step, or of how many one is taken.
+      seed: of all draws.
+
+    Raises:
+      ConfigurationError: a value is out of range.
+    """
+
+    def __init__(self, terms: Terms, *, server: str = "discard", group: int = 1, seed: int = 1) -> None:
+        from odp.algorithms.draw_and_discard import kernels
+
+        _validate.one_of(SERVERS, server=server)
+        _validate.integer(low=1, high=2**31, group=group)
+        _validate.integer(low=0, high=2**63 - 1, seed=seed)
+        self.terms, self.updates = terms, 0
+        self._number, self._family = SERVERS[server], _FAMILIES.index(terms.family)
+        rows = (first_instances(terms) * terms.step).astype(np.float32)
+        if server in _SINGLE:
+            rows = rows[:1]
+        waiting = np.zeros((1, terms.weights), dtype=np.float32)
+        self._rows = np.concatenate((rows, waiting)) if server == "batch" else rows
+        self._count = len(rows)
+        self._batch = np.array([group, 0], dtype=np.int64)
+        self._lanes: UInt64Array = np.empty(terms.weights, dtype=np.uint64)
+        kernels.start_lanes(np.uint64(seed), self._lanes)
+        self._state = splitmix64(np.array([seed], dtype=np.uint64))
+
+    @property
+    def rows(self) -> Float32Array:
+        """The instances, float32 [k, weights]."""
+        return self._rows[: self._count]
+
+    @property
+    def model(self) -> Float64Array:
+        """Their mean, float64 [weights]."""
+        return self.rows.mean(axis=0, dtype=np.float64)
+
+    def advance(self, people: EncodedUsers, users: Int64Array) -> None:
+        """One update for each of ``users`` int64 [n], in this order."""
+        from odp.algorithms.draw_and_discard import kernels
+
+        terms = self.terms
+        kernels.advance(
+            self._number, self._family, self._rows, self._batch, people.features, people.targets, people.offsets, users,
+            terms.rate, terms.clip, terms.noise_scale * terms.step, self._lanes, self._state,
+        )  # fmt: skip
+        self.updates += len(users)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalModel:
+    """What a simulation found.
+
+    Attributes:
+      weights: float64 [weights], the mean of all instances.
+      updates: that made it.
+      deviation: standard deviation over the instances, the root of its mean square over the weights; 0 of one instance.
+    """
+
+    terms: Terms = field(repr=False)
+    weights: Float64Array
+    updates: int
+    deviation: float
+
+    @property
+    def named(self) -> dict[str, float]:
+        """The weights by name; of a multinomial model, ``class:name``."""
+        names, classes = self.terms.features.names, self.terms.classes
+        full = names if classes == 1 else [f"{one}:{name}" for one in range(classes) for name in names]
+        return dict(zip(full, self.weights.tolist(), strict=True))
+
+    def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+        """What the model expects of rows, float64 [n, classes]; not a number for rows that cannot be used."""
+        rows = len(next(iter(columns.values())))
+        numbers, known = self.terms.features.encode(columns, rows)
+        found = self.terms.means(numbers @ self.weights.reshape(self.terms.classes, -1).T)
+        found[~known] = np.nan
+        return found
+
+    def measures(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float]:
+        """How well the model predicts labelled rows: accuracy of classes, precision and recall of two, or a mean error.
+
+        Rows that cannot be used do not count.
+
+        Raises:
+          DataError: a column is missing, or no row can be used.
+        """
+        expected = self.predict(columns)
+        targets, usable = self.terms.targets(_labels(self.terms, columns))
+        kept = usable & np.isfinite(expected).all(axis=1)
+        if not kept.any():
+            raise DataError("Expected labelled rows that the task can use")
+        return scores(self.terms.family, expected[kept], targets[kept])
+
+    def report(self, *, delta: float = 1e-8, updates: int = 1000) -> dict[str, float]:
+        """What one report tells, by adversary: ``adversaries.learned`` as plain values; infinite without noise."""
+        terms = self.terms
+        if not terms.noise_scale:
+            return {"feature_epsilon": math.inf, "model_epsilon": math.inf, "lifetime_epsilon": math.inf}
+        found = learned(
+            terms.feature_epsilon, weights=terms.weights, instances=terms.instances, updates=updates, delta=delta
+        )
+        return vars(found) | {"lifetime_epsilon": terms.lifetime_epsilon}
+
+
+def scores(family: Family, expected: Float64Array, targets: Float64Array) -> dict[str, float]:
+    """As ``LocalModel.measures``, of expectations [n, classes] and targets [n]."""
+    if family is Family.MULTINOMIAL:
+        return {"accuracy": float((expected.argmax(axis=1) == targets).mean())}
+    if family is not Family.LOGISTIC:
+        return {"mean_squared_error": float(np.square(expected[:, 0] - targets).mean())}
+    guessed, truth = expected[:, 0] >= 0.5, targets == 1
+    both = int((guessed & truth).sum())
+    return {
+        "accuracy": float((guessed == truth).mean()),
+        "precision": both / max(int(guessed.sum()), 1),
+        "recall": both / max(int(truth.sum()), 1),
+    }
+
+
+def simulate(
+    terms: Terms, people: ExampleColumns | EncodedUsers, *, updates: int, seed: int = 1, server: str = "discard",
+    group: int = 1, on_pass: Callable[[int, Instances], None] | None = None,
+) -> LocalModel:  # fmt: skip
+    """The model after ``updates`` reports: each pass has every user once, in a drawn order.
+
+    Args:
+      seed: of the order, the server's draws and the noise.
+      server, group: as ``Instances``.
+      on_pass: called after each pass with its number and the instances.
+
+    Raises:
+      ConfigurationError: a value is out of range.
+      DataError: a column is missing, or there is no user.
+    """
+    _validate.integer(low=1, high=MOST_UPDATES, updates=updates)
+    encoded = people if isinstance(people, EncodedUsers) else EncodedUsers.of(terms, people)
+    if not encoded.users:
+        raise DataError("Expected at least one user")
+    instances = Instances(terms, server=server, group=group, seed=seed)
+    number = 0
+    while instances.updates < updates:
+        instances.advance(encoded, _order(encoded.users, seed, number)[: updates - instances.updates])
+        if on_pass is not None:
+            on_pass(number, instances)
+        number += 1
+    rows = instances.rows
+    deviation = math.sqrt(float(rows.var(axis=0, ddof=1, dtype=np.float64).mean())) if len(rows) > 1 else 0.0
+    return LocalModel(terms, instances.model, instances.updates, deviation)
+
+
+def _order(users: int, seed: int, number: int) -> Int64Array:
+    """A permutation of 0 .. users - 1, of a seed and the number of the pass."""
+    stream = splitmix64(np.array([seed], dtype=np.uint64)) ^ splitmix64(np.array([number], dtype=np.uint64))
+    return np.argsort(splitmix64(stream + np.arange(users, dtype=np.uint64)), kind="stable")
+
+
+def _labels(terms: Terms, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+    wanted = (*terms.features.columns, terms.features.label)
+    for name in wanted:
+        if name not in columns:
+            raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(columns)})")
+    labels = columns[terms.features.label]
+    if labels.ndim != 1 or labels.dtype.kind == "U":
+        raise DataError(f"Expected one number per row in the column {terms.features.label!r} of labels")
+    return labels.astype(np.float64)

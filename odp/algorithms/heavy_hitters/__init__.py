@@ -1,0 +1,1 @@
+"""The most frequent words of many devices, out of an open domain."""

@@ -1,0 +1,108 @@
+"""The words that a search found, with their counts and intervals for the noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations
+from odp.errors import DataError
+
+_MOST_ROWS = 40
+
+
+@dataclass(frozen=True)
+class WordResults(Mapping[str, Estimate]):
+    """Words by their noisy counts, the largest first: how many users contributed each.
+
+    Attributes:
+      counts: by word.
+      std: standard deviation of the noise on each count. An interval covers the noise alone. A word was found because
+        its noisy count was large, so counts near the threshold are more often too large than too small.
+      contributions: devices that took part in the last round.
+      epsilon, delta: what all rounds cost each of them; epsilon is infinite without noise.
+    """
+
+    counts: Mapping[str, float] = field(repr=False)
+    std: Mapping[str, float] | float
+    contributions: int
+    epsilon: float
+    delta: float
+
+    def __getitem__(self, word: str) -> Estimate:
+        return self.estimate(word)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.counts)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def estimate(self, word: str, confidence: float = CONFIDENCE) -> Estimate:
+        """The count of a word that was found, with its interval. Raises KeyError, ConfigurationError."""
+        count = self.counts[word]
+        std = self.std if isinstance(self.std, float) else self.std[word]
+        reach = deviations(confidence) * std
+        return Estimate(count, count - reach, count + reach)
+
+    def top(self, count: int) -> list[str]:
+        """The words of the largest counts."""
+        return list(self.counts)[:count]
+
+    def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
+        """Plain values."""
+        found = {word: self.estimate(word, confidence) for word in self.counts}
+        return {
+            "contributions": self.contributions,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.delta,
+            "confidence": confidence,
+            "words": [
+                {"word": word, "count": one.value, "low": one.low, "high": one.high} for word, one in found.items()
+            ],
+        }
+
+    def lines(self, confidence: float, exact: WordResults | None = None) -> Iterator[object]:
+        """What a terminal shows."""
+        table = Table("word", "count", "from", "to", *([] if exact is None else ["without noise"]))
+        for word in self.top(_MOST_ROWS):
+            found = self.estimate(word, confidence)
+            row = [word, f"{found.value:.0f}", f"{found.low:.0f}", f"{found.high:.0f}"]
+            table.add_row(*row, *([] if exact is None else [f"{exact.counts.get(word, 0.0):.0f}"]))
+        yield table
+        if len(self) > _MOST_ROWS:
+            yield f"the {_MOST_ROWS} largest of {len(self)} words"
+
+    def draw(self, path: str | Path, *, exact: WordResults | None = None, confidence: float = CONFIDENCE) -> None:
+        """Saves a picture: the words of the largest counts with their intervals, and ``exact`` beside them.
+
+        Raises:
+          DataError: the file cannot be written, or its ending names no format of pictures.
+        """
+        from matplotlib.figure import Figure
+
+        words = self.top(_MOST_ROWS)
+        found = [self.estimate(word, confidence) for word in words]
+        reach: Any = [one.high - one.value for one in found]
+        figure = Figure(figsize=(9.0, 4.0), layout="constrained")
+        panel = figure.subplots()
+        places = np.arange(len(words))
+        panel.errorbar(
+            places, [one.value for one in found], yerr=reach, fmt="o", capsize=3, label="released, with noise"
+        )
+        if exact is not None:
+            known = [exact.counts.get(word, 0.0) for word in words]
+            panel.plot(places, known, "x", label="without noise (never released)")
+            panel.legend(frameon=False, fontsize="small")
+        panel.set_xticks(places, words, rotation=90, fontsize="x-small")
+        panel.set_ylabel("users")
+        try:
+            figure.savefig(path, dpi=130)
+        except (OSError, ValueError) as problem:
+            raise DataError(f"cannot draw {path}: {problem}; give a file that ends in .png, .svg or .pdf") from problem

@@ -1,0 +1,105 @@
+"""Words as numbers: what is a word, and which one a user contributes. The same for a device and a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.crypto.keyed_hash import round_hashes
+from odp.errors import ConfigurationError
+from odp.models.events_query import EventsTerms
+from odp.numerics.arrays import Int64Array, UInt64Array
+from odp.v1 import heavy_hitters_pb2
+
+#: The number that ends a word.
+END = 0
+MOST_CHARACTERS = 255
+LONGEST = 32
+#: Name of the declared local table, and of its column of texts.
+ROWS, TEXT = "words", "text"
+
+
+@dataclass(frozen=True)
+class WordTerms:
+    """A checked :class:`odp.v1.WordTerms`; fields as there."""
+
+    table: str
+    events: EventsTerms
+    alphabet: str
+    length: int
+
+    @classmethod
+    def of(cls, asked: heavy_hitters_pb2.WordTerms) -> WordTerms:
+        """Reads and checks the message. Raises ConfigurationError."""
+        _validate.identifier(table=asked.table)
+        events = EventsTerms.of(asked, aggregates=("each",))
+        if events is None:
+            raise ConfigurationError(f"Expected table={asked.table!r} to be events.SERVICE: words are texts of events")
+        if len(events.item_columns) != 1 or events.buckets or events.edges is not None or events.value_column:
+            raise ConfigurationError("Expected events of one column of texts, without buckets, edges or a value")
+        check_alphabet(asked.alphabet)
+        _validate.integer(low=1, high=LONGEST, length=asked.length)
+        return cls(asked.table, events, asked.alphabet, asked.length)
+
+    @property
+    def base(self) -> int:
+        """Numbers that a character can be, the end of a word included."""
+        return len(self.alphabet) + 1
+
+    def numbers(self, texts: npt.NDArray[np.str_]) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+        """(int64 [n, length], bool [n]): the characters of each text in lower case, and which texts are words."""
+        if not len(texts):
+            return np.zeros((0, self.length), dtype=np.int64), np.zeros(0, dtype=np.bool_)
+        # One character more than the longest word: whoever has it, is none.
+        cut = np.char.lower(np.asarray(texts, dtype=np.str_)).astype(f"U{self.length + 1}")
+        codes = np.ascontiguousarray(cut).view(np.uint32).reshape(len(cut), self.length + 1)
+        known = np.full(max(map(ord, self.alphabet)) + 2, -1, dtype=np.int64)
+        known[[ord(character) for character in self.alphabet]] = np.arange(1, self.base)
+        known[0] = END
+        found = known[np.minimum(codes, len(known) - 1)]
+        ended = np.logical_or.accumulate(found == END, axis=1)
+        usable = (found[:, 0] > END) & (found >= END).all(axis=1) & ended[:, -1]
+        usable &= ~(ended & (found != END)).any(axis=1)
+        return found[:, : self.length], usable
+
+    def text(self, characters: Sequence[int]) -> str:
+        """The text of a word or prefix, up to its end."""
+        found = []
+        for character in characters:
+            if character == END:
+                break
+            found.append(self.alphabet[character - 1])
+        return "".join(found)
+
+
+def check_alphabet(alphabet: str) -> None:
+    """Raises ConfigurationError unless characters are distinct, none of them upper case or a control character."""
+    _validate.integer(low=1, high=MOST_CHARACTERS, characters_of_alphabet=len(alphabet))
+    if len(set(alphabet)) != len(alphabet) or alphabet != alphabet.lower() or min(map(ord, alphabet)) < 32:
+        raise ConfigurationError("Expected alphabet to be distinct characters in lower case, no control characters")
+
+
+def chosen(user: Int64Array, usable: npt.NDArray[np.bool_], seeds: UInt64Array) -> Int64Array:
+    """The row of each user's word, int64 [users]; -1 of a user without words.
+
+    Drawn by a hash of the user's seed and the row's number within the user: the same in every round, and of no other
+    user's data.
+
+    Args:
+      user: int64 [n], ascending; whose rows these are.
+      usable: bool [n], which rows are words.
+      seeds: uint64 [users].
+    """
+    rows = np.flatnonzero(usable)
+    owner = user[rows]
+    first = np.searchsorted(owner, np.arange(len(seeds)))
+    number = np.arange(len(rows)) - first[owner]
+    order = np.lexsort((round_hashes(seeds[owner], 0, number), owner))
+    found: Int64Array = np.full(len(seeds), -1, dtype=np.int64)
+    has = np.searchsorted(owner, np.arange(len(seeds)), side="right") > first
+    found[has] = rows[order[first[has]]]
+    return found

@@ -1,0 +1,83 @@
+"""Local reports as the platform sees them: no enclave takes part, and no party is trusted."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import Message
+
+from odp.algorithms.capabilities import Answers
+from odp.algorithms.coins import Words
+from odp.algorithms.dense.records import check_question
+from odp.algorithms.local_reports import RELEASE, LocalReports
+from odp.algorithms.local_statistics.terms import MOST_LOCAL_CELLS, ReportTerms
+from odp.algorithms.seam import LocalData, LocalTable
+from odp.datasets.ratings import Ratings
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Int64Array
+from odp.privacy.events import Event, LocalReport
+
+
+class TaskAlgorithm(LocalReports):
+    """``odp.algorithms.local_reports.LocalReports`` of tasks that ask for statistics."""
+
+    simulates = Ratings
+
+    def terms(self) -> ReportTerms:
+        """The definition, read and checked."""
+        check_question(self.definition, "local_statistics")
+        if self.definition.privacy.delta:
+            raise ConfigurationError(
+                f"Expected delta={self.definition.privacy.delta!r} to be 0: a report is private without it"
+            )
+        found = ReportTerms.of(self.definition.local_statistics.reports)
+        if found.epsilon > self.definition.privacy.epsilon:
+            raise ConfigurationError(
+                f"Expected reports of epsilon {found.epsilon!r} to be within the task's "
+                f"epsilon={self.definition.privacy.epsilon!r}"
+            )
+        if found.cells > MOST_LOCAL_CELLS:
+            raise ConfigurationError(
+                f"Expected reports of at most {MOST_LOCAL_CELLS:,} cells without an enclave (got {found.cells:,}): "
+                "ask for fewer bins"
+            )
+        return found
+
+    @property
+    def resolved(self) -> Message:
+        return self.definition.local_statistics
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        return self.terms().local_data
+
+    def check(self) -> None:
+        self.terms()
+
+    @property
+    def cells(self) -> int:
+        return self.terms().cells
+
+    @property
+    def charge(self) -> float:
+        return self.terms().epsilon
+
+    def cell_of(self, data: LocalData, words: Words) -> int:
+        return self.terms().cell_of(data, words)
+
+    def answers_of_counts(self, counts: Int64Array) -> Answers:
+        from odp.algorithms.local_statistics.results import answers_of
+
+        terms = self.terms()
+        return answers_of(terms, counts, epsilon=terms.epsilon, delta=0.0)
+
+    def exact(self, users: Ratings) -> Answers:
+        from odp.algorithms.local_statistics.results import exact_answers
+
+        return exact_answers(self.terms(), users, delta=0.0)
+
+    def simulated(self, users: Ratings, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
+        from odp.algorithms.local_statistics.population import counts_of
+
+        terms = self.terms()
+        return self.answers_of_counts(counts_of(terms, users, seeds=seeds)), (LocalReport(RELEASE, terms.epsilon),)

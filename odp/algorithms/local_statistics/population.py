@@ -1,0 +1,53 @@
+"""The reports of many simulated users, counted: the same reports as of devices with the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.coins import HashedWords
+from odp.algorithms.dense.records import Records
+from odp.algorithms.local_statistics.terms import ReportTerms
+from odp.datasets.ratings import Ratings
+from odp.errors import DataError
+from odp.numerics.arrays import Int64Array
+
+_USERS = 2**16  # users per block: bounds memory
+
+
+def records_of(ratings: Ratings, start: int, users: int) -> Records:
+    """The rows of ``users`` users from number ``start`` on."""
+    rows = slice(int(ratings.offsets[start]), int(ratings.offsets[start + users]))
+    return Records(
+        np.repeat(np.arange(users, dtype=np.int64), np.diff(ratings.offsets[start : start + users + 1])),
+        ratings.items[rows].astype(np.int64),
+        ratings.values[rows].astype(np.float64),
+        users,
+    )
+
+
+def counts_of(
+    terms: ReportTerms,
+    ratings: Ratings,
+    *,
+    seeds: npt.NDArray[np.uint64],
+    progress: Callable[[int], None] | None = None,
+) -> Int64Array:
+    """How many users report each cell, int64 [cells]; all local tables hold a user's ratings.
+
+    Raises:
+      DataError: there is not one seed per user.
+    """
+    if len(seeds) != ratings.n_users:
+        raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+    total = np.zeros(terms.cells, dtype=np.int64)
+    for start in range(0, ratings.n_users, _USERS):
+        users = min(_USERS, ratings.n_users - start)
+        own = dict.fromkeys((part.name for part in terms.parts), records_of(ratings, start, users))
+        cells = terms.reports(own, HashedWords(seeds[start : start + users]), users=users)
+        total += np.bincount(cells, minlength=terms.cells)
+        if progress is not None:
+            progress(start + users)
+    return total

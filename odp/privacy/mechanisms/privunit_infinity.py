@@ -1,0 +1,210 @@
+"""PrivUnit-infinity: a vector of the cube, private by itself, as a random vector with it as expectation.
+
+A vector u of [-1, 1]^d becomes signs: +1 with probability (1 + u_j) / 2. With probability ``p`` the answer V is uniform
+among the sign vectors with at least ``least`` matches, else among those with fewer. What is sent is Z = V / m, with the
+m for which E Z = u.
+
+Guarantee: with Q, the share of all 2^d sign vectors that have at least ``least`` matches,
+
+    epsilon  =  log p / (1 - p)  +  log (1 - Q) / Q
+
+is exact, (epsilon, 0)-local differential privacy for any two inputs, no data included. The coin is an exact comparison
+of 64-bit integers, and epsilon is that of the integer. The number of matches within a part is drawn from a table of
+float64: numbers of matches that together have a probability below 2^-52 may never come.
+
+A number of u that is not finite counts as 0, of which the sign is a fair coin; others are cut to [-1, 1].
+
+Source: Bhowmick, Duchi, Freudiger, Kapoor, Rogers 2018, "Protection Against Reconstruction and Its Applications in
+Private Federated Learning", section 4.2 (algorithm 2, equations 18 and 19). The exact share of the matches replaces the
+bound of its corollary 4.1, which is not enough for this ``least``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from odp import _validate
+from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Float64Array, Int64Array
+from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
+
+LARGEST_DIMENSION = 2**20
+SMALLEST_EPSILON, LARGEST_EPSILON = 0.1, 700.0
+_MOST_P = 1.0 - 2.0**-40
+_CLOSENESS = 1e-10
+
+
+@dataclass(frozen=True)
+class PrivUnitInfinity:
+    """The mechanism of one number of matches.
+
+    Attributes:
+      dimension: of the vectors, from 1 to 2^20.
+      least: matches of the likelier part, more than half of the dimension.
+      p: how probable that part is, above Q and below 1; used down to a multiple of 2^-64.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+
+    dimension: int
+    least: int
+    p: float
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=LARGEST_DIMENSION, dimension=self.dimension)
+        _validate.integer(low=(self.dimension + 2) // 2, high=self.dimension, least=self.least)
+        _validate.within(low=0.0, high=_MOST_P, p=self.p)
+        if self.epsilon <= 0.0:
+            raise ConfigurationError(f"Expected p={self.p!r} to be above the share of the signs with so many matches")
+
+    @classmethod
+    def calibrated(cls, dimension: int, epsilon: float) -> PrivUnitInfinity:
+        """The mechanism with the least variance at ``epsilon``, which its own never exceeds.
+
+        Raises:
+          ConfigurationError: the dimension is not from 1 to 2^20, or epsilon not from 0.1 to 700.
+        """
+        _validate.integer(low=1, high=LARGEST_DIMENSION, dimension=dimension)
+        _validate.positive(epsilon=epsilon)
+        if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+            raise ConfigurationError(
+                f"Expected epsilon={epsilon!r} of PrivUnitInfinity to be from {SMALLEST_EPSILON} to {LARGEST_EPSILON:g}"
+            )
+        tails = _log_tails(dimension)
+        least = np.arange((dimension + 2) // 2, dimension + 1)
+        log_q, log_rest = tails.above[least], tails.below[least]
+        p = np.minimum(special.expit(epsilon + log_q - log_rest), _MOST_P)
+        # (p / Q - (1 - p) / (1 - Q)) as (p - Q) / (Q (1 - Q)), times C(d - 1, s - 1) / 2^d.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_m = np.log(p - np.exp(log_q)) - log_q - log_rest + tails.edge[least]
+        log_m[np.isnan(log_m)] = -np.inf
+        best = int(np.argmax(log_m))
+        chosen = float(p[best])
+        while True:
+            mechanism = cls(dimension, int(least[best]), chosen)
+            if mechanism.epsilon <= epsilon:
+                return mechanism
+            chosen = math.nextafter(chosen - (1.0 - chosen) * _CLOSENESS, 0.0)
+
+    @functools.cached_property
+    def chance(self) -> int:
+        """``p`` in units of 2^-64: that of the coin."""
+        return math.floor(self.p * WHOLE)
+
+    @property
+    def epsilon(self) -> float:
+        """Of one answer, rounded up by more than the error of its logarithms."""
+        tails = _log_tails(self.dimension)
+        coin = math.log(max(self.chance, 1)) - math.log(WHOLE - self.chance)
+        return float(coin + tails.below[self.least] - tails.above[self.least]) + _CLOSENESS
+
+    @functools.cached_property
+    def scale(self) -> float:
+        """1 / m: the magnitude of every number of an answer."""
+        tails = _log_tails(self.dimension)
+        p, log_q, log_rest = self.chance / WHOLE, tails.above[self.least], tails.below[self.least]
+        return math.exp(log_q + log_rest - tails.edge[self.least] - math.log(p - math.exp(log_q)))
+
+    def variance(self, values: Float64Array) -> Float64Array:
+        """Exact variance of each number of an answer for numbers ``values`` of the cube, float64 of the same shape."""
+        found: Float64Array = self.scale**2 - np.square(values)
+        return found
+
+    def randomize(self, values: Float64Array, *, source: RandomSource) -> Float64Array:
+        """Answers, float64 [n, d] of numbers +-``scale``, for vectors ``values`` float64 [n, d], whatever they hold.
+
+        Raises:
+          ConfigurationError: the rows have another dimension.
+        """
+        given = np.asarray(values, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != self.dimension:
+            raise ConfigurationError(
+                f"Expected vectors of dimension {self.dimension}, float64 [n, {self.dimension}] (got {given.shape})"
+            )
+        count, size = given.shape
+        given = np.clip(np.where(np.isfinite(given), given, 0.0), -1.0, 1.0)
+        signs = source.uniforms(count * size).reshape(count, size) < (1.0 + given) / 2.0
+        matches = self._matches(source.coins(self.chance, count), source.uniforms(count))
+        # A uniform set of places: those of the smallest words. Two equal ones are as probable as a broken key.
+        order = np.argsort(source.words(count * size).reshape(count, size), axis=1)
+        kept = np.zeros((count, size), dtype=np.bool_)
+        np.put_along_axis(kept, order, np.arange(size) < matches[:, None], axis=1)
+        found: Float64Array = np.where(signs == kept, self.scale, -self.scale)
+        return found
+
+    def encode(self, answer: Float64Array) -> bytes:
+        """The signs of one answer [d], one bit each in ceil(d / 8) bytes. Raises ConfigurationError."""
+        if answer.shape != (self.dimension,):
+            raise ConfigurationError(f"Expected one answer of dimension {self.dimension} (got {answer.shape})")
+        return np.packbits(answer > 0.0).tobytes()
+
+    def decode(self, data: bytes) -> Float64Array:
+        """What ``encode`` wrote, float64 [d]. Raises DataError for another length, or bits beyond the last sign."""
+        bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8))
+        if len(data) != -(-self.dimension // 8) or bits[self.dimension :].any():
+            raise DataError(f"Expected the {self.dimension} signs of an answer in {-(-self.dimension // 8)} bytes")
+        found: Float64Array = np.where(bits[: self.dimension] == 1, self.scale, -self.scale)
+        return found
+
+    def _matches(self, likely: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], uniform: Float64Array) -> Int64Array:
+        above, below = _tables(self.dimension, self.least)
+        found = np.empty(len(uniform), dtype=np.int64)
+        found[likely] = self.least + np.searchsorted(above, uniform[likely], side="right")
+        found[~likely] = np.searchsorted(below, uniform[~likely], side="right")
+        return found
+
+
+@dataclass(frozen=True)
+class _Tails:
+    """Logarithms for a binomial of ``dimension`` fair coins, each float64 [dimension + 2].
+
+    Attributes:
+      above: P(L >= s) at s.
+      below: P(L < s) at s.
+      edge: C(dimension - 1, s - 1) / 2^dimension at s; minus infinity at 0.
+    """
+
+    above: Float64Array
+    below: Float64Array
+    edge: Float64Array
+
+
+@functools.lru_cache(maxsize=16)
+def _log_tails(dimension: int) -> _Tails:
+    mass = _log_mass(dimension)
+    above = np.append(np.logaddexp.accumulate(mass[::-1])[::-1], -np.inf)
+    below = np.insert(np.logaddexp.accumulate(mass), 0, -np.inf)
+    counts = np.arange(dimension + 2)
+    with np.errstate(divide="ignore"):
+        edge = np.append(mass, -np.inf) + np.log(counts) - math.log(dimension)
+    return _Tails(above, below, edge)
+
+
+def _log_mass(dimension: int) -> Float64Array:
+    """log of C(d, l) / 2^d for each l, float64 [d + 1]."""
+    counts = np.arange(dimension + 1)
+    chosen = special.gammaln(dimension + 1) - special.gammaln(counts + 1) - special.gammaln(dimension - counts + 1)
+    found: Float64Array = chosen - dimension * math.log(2.0)
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _tables(dimension: int, least: int) -> tuple[Float64Array, Float64Array]:
+    """The distribution of the number of matches in the likelier part, from ``least`` on, and in the other, from 0 on.
+
+    The last number of each is 1, so that every uniform number below 1 finds a place.
+    """
+    mass = _log_mass(dimension)
+    tables = []
+    for part in (mass[least:], mass[:least]):
+        weights = np.exp(part - part.max())
+        table = np.cumsum(weights / weights.sum())
+        table[-1] = 1.0
+        tables.append(table)
+    return tables[0], tables[1]

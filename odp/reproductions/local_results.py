@@ -1,0 +1,259 @@
+"""Table and figure of ``odp.reproductions.local``: published claims beside measurements, and whether they hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from odp.privacy.mechanisms.categorical import UnaryEncoding
+from odp.privacy.mechanisms.randomized_response import RandomizedResponse
+from odp.reproductions.local import AGREES, EPSILONS, PEOPLE, Frequency, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.table import Table
+
+_SHOWN = (10, 2.0)  # choices and epsilon of the first picture
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim, what was published for it, what is found here, and whether the published claim holds."""
+
+    claim: str
+    published: str
+    here: str
+    holds: bool
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return "holds" if self.holds else "does not hold"
+
+
+def table_of(result: Result) -> Table:
+    """The rows, for a terminal."""
+    from rich.table import Table
+
+    table = Table("claim", "published", "ours", "", title=f"Local privacy, seed {result.seed}")
+    for row in rows(result):
+        table.add_row(row.claim, row.published, row.here, row.verdict)
+    return table
+
+
+def rows(result: Result) -> list[Row]:
+    """All claims."""
+    return [*_histogram_rows(result), *_unary_rows(result), *_scalar_rows(result), *_mean_rows(result)]
+
+
+def _histogram_rows(result: Result) -> list[Row]:
+    found = []
+    for choices, epsilon, frequency in ((2, 1.0, 0.3), (10, 2.0, 0.0), (10, 2.0, 0.3), (100, 4.0, 0.3)):
+        one = next(
+            row
+            for row in result.frequencies
+            if (row.mechanism, row.choices, row.epsilon, row.frequency) == ("k-RR", choices, epsilon, frequency)
+        )
+        found.append(
+            Row(
+                f"k-RR, K={choices}, ε={epsilon:g}, h={frequency:g}: n·MSE is (K-2+e^ε)/(e^ε-1)²",
+                f"{one.printed:.4g}",
+                f"{one.measured:.4g} ± {one.error_std:.2g}; exact {one.exact:.4g}",
+                one.printed_agrees,
+            )
+        )
+    exact = [row for row in result.frequencies if row.mechanism == "k-RR"]
+    found.append(_all_agree("k-RR, all frequencies: plus h(K-2)/(e^ε-1) (our exact formula)", exact))
+    return found
+
+
+def _unary_rows(result: Result) -> list[Row]:
+    unary = [row for row in result.frequencies if row.mechanism == "unary"]
+    empty = [row for row in unary if row.frequency == 0.0]
+    found = [
+        Row(
+            f"optimized unary encoding, K={row.choices}, ε={row.epsilon:g}, h=0: n·MSE is 4e^ε/(e^ε-1)²",
+            f"{row.printed:.4g}",
+            f"{row.measured:.4g} ± {row.error_std:.2g}",
+            row.printed_agrees,
+        )
+        for row in empty
+    ]
+    found.append(_all_agree("optimized unary encoding, all frequencies: plus h (our exact formula)", unary))
+    turns = {epsilon: turning_point(epsilon) for epsilon in (1.0, 2.0, 4.0)}
+    stated = {epsilon: 3 * np.exp(epsilon) + 2 for epsilon in turns}
+    found.append(
+        Row(
+            "unary encoding beats k-RR on an empty category for K above 3e^ε+2, ε=1, 2, 4",
+            ", ".join(f"{value:.1f}" for value in stated.values()),
+            "from K = " + ", ".join(str(value) for value in turns.values()),
+            all(stated[epsilon] < turns[epsilon] <= stated[epsilon] + 1 for epsilon in turns),
+        )
+    )
+    return found
+
+
+def turning_point(epsilon: float) -> int:
+    """The fewest categories from which unary encoding has the smaller error on an empty one, by the exact formulas."""
+    few, many = 2, 2**12
+    while few < many:
+        middle = (few + many) // 2
+        none = np.zeros(middle)
+        unary = UnaryEncoding(choices=middle, asked=epsilon).variance(none, 1)[0]
+        better = unary < RandomizedResponse(choices=middle, asked=epsilon).variance(none, 1)[0]
+        few, many = (few, middle) if better else (middle + 1, many)
+    return few
+
+
+def _scalar_rows(result: Result) -> list[Row]:
+    found = [
+        Row(
+            f"ScalarDP, ε={row.epsilon:g}, k={row.levels}: variance at most that of lemma 4.3",
+            "a bound",
+            f"at most {row.bound:.4f} of it; largest {row.measured:.5g} ± {row.error_std:.1g}, exact {row.exact:.5g}",
+            row.agrees and row.bound <= 1.0,
+        )
+        for row in result.scalars
+    ]
+    found.append(
+        Row(
+            "Laplace, ε=1, 2, 4, 8, 10: variance 2/ε²",
+            ", ".join(f"{2 / row.epsilon**2:.4g}" for row in result.scalars),
+            ", ".join(f"{row.laplace_measured:.4g}" for row in result.scalars),
+            all(row.agrees for row in result.scalars),
+        )
+    )
+    found.append(
+        Row(
+            "k = e^(ε/3) rounded up is of the best order",
+            "a constant factor",
+            "times the best: " + ", ".join(f"{row.exact / row.best:.3f}" for row in result.scalars),
+            all(row.exact <= 1.1 * row.best for row in result.scalars),
+        )
+    )
+    gains = [row.laplace / row.best for row in result.scalars]
+    found.append(
+        Row(
+            "ScalarDP has a smaller variance than Laplace noise at ε=1, 2, 4, 8, 10",
+            "smaller",
+            "by " + ", ".join(f"{gain:.1f}" for gain in gains),
+            all(gain > 1 for gain in gains),
+        )
+    )
+    return found
+
+
+def _mean_rows(result: Result) -> list[Row]:
+    last = result.means[-1]
+    # Standard errors of the logarithm of an error over independent repeats, and of a slope through them.
+    deviation = math.sqrt(2 / result.repeats)
+    slope_deviation = deviation / math.sqrt(len(PEOPLE) * np.var(np.log(PEOPLE)))
+    found = [
+        Row(
+            f"mean of n numbers, {words}: MSE falls as n^{power}",
+            f"{power}",
+            f"{result.slope(name):.3f}; {getattr(last, name):.3g} at n = {last.people:,}",
+            abs(result.slope(name) - power) < AGREES * slope_deviation,
+        )
+        for words, name, power in (
+            ("local Laplace", "local_laplace", -1),
+            ("ScalarDP", "local_scalar", -1),
+            ("central Laplace", "central_laplace", -2),
+        )
+    ]
+    cost = [row.local_laplace / row.central_laplace for row in result.means]
+    found.append(
+        Row(
+            "cost of local against central: n times the error",
+            ", ".join(f"{row.people:,}" for row in result.means),
+            ", ".join(f"{one:,.0f}" for one in cost),
+            all(
+                abs(math.log(one / row.people)) < AGREES * math.sqrt(2) * deviation
+                for one, row in zip(cost, result.means, strict=True)
+            ),
+        )
+    )
+    return found
+
+
+def _all_agree(claim: str, measured: list[Frequency]) -> Row:
+    worst = max(measured, key=lambda row: abs(row.measured - row.exact) / row.error_std)
+    distance = abs(worst.measured - worst.exact) / worst.error_std
+    return Row(
+        claim,
+        "not published",
+        f"{len(measured)} errors within {distance:.1f} standard errors",
+        all(row.agrees for row in measured),
+    )
+
+
+def draw(path: Path, result: Result) -> None:
+    """Writes the picture: k-RR by frequency, by number of categories, ScalarDP beside Laplace, local beside central."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    (left, right), (below, last) = figure.subplots(2, 2)
+    _draw_frequencies(left, result)
+    _draw_choices(right)
+    _draw_scalars(below, result)
+    _draw_means(last, result)
+    for axes in (left, right, below, last):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def _draw_frequencies(axes: Axes, result: Result) -> None:
+    choices, epsilon = _SHOWN
+    shown = [
+        row for row in result.frequencies if (row.mechanism, row.choices, row.epsilon) == ("k-RR", choices, epsilon)
+    ]
+    frequencies = [row.frequency for row in shown]
+    axes.errorbar(
+        frequencies,
+        [row.measured for row in shown],
+        yerr=[2 * row.error_std for row in shown],
+        fmt="o",
+        capsize=3,
+        label="measured, ± 2 standard errors",
+    )
+    axes.plot(frequencies, [row.exact for row in shown], label="exact")
+    axes.plot(frequencies, [row.printed for row in shown], "--", label="as published")
+    axes.set(xlabel="frequency h of the category", ylabel="n · MSE", ylim=(0.0, None))
+    axes.set_title(f"k-RR, K = {choices}, ε = {epsilon:g}")
+
+
+def _draw_choices(axes: Axes) -> None:
+    sizes = np.unique(np.rint(np.geomspace(2, 1000, 40)).astype(int)).tolist()
+    for color, epsilon in enumerate((1.0, 2.0, 4.0)):
+        response = [RandomizedResponse(choices=k, asked=epsilon).variance(np.zeros(k), 1)[0] for k in sizes]
+        unary = [UnaryEncoding(choices=k, asked=epsilon).variance(np.zeros(k), 1)[0] for k in sizes]
+        axes.plot(sizes, response, f"C{color}", label=f"k-RR, ε = {epsilon:g}")
+        axes.plot(sizes, unary, f"C{color}--", label=f"unary encoding, ε = {epsilon:g}")
+    axes.set(xscale="log", yscale="log", xlabel="categories K", ylabel="n · MSE of an empty category")
+    axes.set_title("which mechanism for how many categories")
+
+
+def _draw_scalars(axes: Axes, result: Result) -> None:
+    axes.plot(EPSILONS, [row.laplace for row in result.scalars], "C1-", label="Laplace, exact")
+    axes.plot(EPSILONS, [row.exact for row in result.scalars], "C0-", label="ScalarDP, exact")
+    axes.plot(EPSILONS, [row.laplace_measured for row in result.scalars], "C1o", label="Laplace, measured")
+    axes.plot(EPSILONS, [row.measured for row in result.scalars], "C0o", label="ScalarDP, measured")
+    axes.set(yscale="log", xlabel="ε", ylabel="largest variance on [0, 1]")
+    axes.set_title("a number of one person")
+
+
+def _draw_means(axes: Axes, result: Result) -> None:
+    people = [row.people for row in result.means]
+    for name, label in (
+        ("local_laplace", "local, Laplace"),
+        ("local_scalar", "local, ScalarDP"),
+        ("central_laplace", "central, Laplace"),
+    ):
+        axes.plot(people, [getattr(row, name) for row in result.means], "o-", label=label)
+    axes.set(xscale="log", yscale="log", xlabel="people n", ylabel="MSE of the mean")
+    axes.set_title("mean of numbers within [0, 1] at ε = 1")
