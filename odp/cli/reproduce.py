@@ -151,7 +151,7 @@ def privunit(
         Path | None, typer.Option(help="Folder with the four files of MNIST; without one, MNIST is left out.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The first seed of people, reports and noise.")] = 1,
-    runs: Annotated[int, typer.Option(help="How many seeds of logistic regression.")] = 5,
+    runs: Annotated[int, typer.Option(help="How many seeds of logistic regression.")] = 3,
     output: Annotated[
         Path | None, typer.Option(callback=output_folder, help="Folder for privunit-SEED.json and .png.")
     ] = None,

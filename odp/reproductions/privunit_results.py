@@ -62,7 +62,10 @@ def draw(path: Path, result: Result) -> None:
         left.plot(result.steps, one.curve, dashed, color=colour, linewidth=1.4, label=_name(one))
     left.axhline(NORM, color="0.6", linewidth=0.8)
     left.set(
-        xlabel="people", ylabel="error of the mean parameters", ylim=(None, 1.15 * NORM), title="mean of all seeds"
+        xlabel="people",
+        ylabel="error of the mean parameters",
+        ylim=(min(min(one.curve) for one in result.logistic) - 0.5, 1.15 * NORM),
+        title="mean of all seeds",
     )
     left.legend(fontsize=6, ncol=2)
     epsilons = _places(result)
