@@ -273,7 +273,7 @@ def simulate(
             totals = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
     stream = SimulatedStream(algorithm.query(0), past)
-    allowed = participation_of(algorithm, algorithm.query(0))
+    allowed = participation_of(algorithm)
     charges: list[tuple[Event, ...]] = []
     for number, done in enumerate(rounds):
         query = algorithm.query(number)
@@ -476,8 +476,7 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
     cohort = task.definition().cohort
     if most is None and not isinstance(users, Ratings) and not cohort.schedule:
         algorithm = algorithm_for(task.definition())
-        query = algorithm.query(0)
-        allowed = participation_of(algorithm, query)
+        query, allowed = algorithm.query(0), participation_of(algorithm)
         most, way = query.maximum, "raise the goal of the task's cohort"
         taken = f"the {most} contributions of a round"
         if allowed is not None:

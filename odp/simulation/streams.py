@@ -34,11 +34,12 @@ class SimulatedStream:
         return b"" if self._encoder is None else self._encoder.to_bytes()
 
 
-def participation_of(algorithm: Algorithm, query: Query) -> Participation | None:
+def participation_of(algorithm: Algorithm) -> Participation | None:
     """How users come to the rounds of a task; None where each is in every round.
 
     Where a device sends few reports in its life, it comes at equal distances.
     """
+    query = algorithm.query(0)
     if isinstance(query, StreamQuery):
         return query.allowed
     if algorithm.local_charge is None:
