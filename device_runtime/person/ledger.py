@@ -31,7 +31,7 @@ from odp.errors import PrivacyError
 from odp.models.trained import has_program
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, ShuffledReports
+from odp.privacy.events import DistributedRelease, GaussianRelease, LocalReport, SampledRound, ShuffledReports
 from odp.privacy.ledger_events import LedgerEvent, from_json, joined
 from odp.v1 import common_pb2
 
@@ -77,7 +77,7 @@ class TaskTerms:
     @property
     def stated(self) -> bool:
         """Whether it is charged what it states: its rounds have no closed form together with those of other tasks."""
-        kinds = (SampledRound, ShuffledReports)
+        kinds = (SampledRound, ShuffledReports, LocalReport)
         return any(isinstance(event, kinds) for charges in self.rounds for event in charges)
 
     def charges_json(self) -> str:
@@ -163,7 +163,7 @@ def spent(charged: Iterable[Charged], *, delta: float) -> Spent:
             stated.append(terms)
             continue
         cost = joined(enumerate(terms.rounds[first[key] : last[key] + 1], first[key]))
-        events += [event for event in cost if not isinstance(event, (SampledRound, ShuffledReports))]
+        events += [event for event in cost if isinstance(event, (GaussianRelease, DistributedRelease))]
     try:
         epsilon = _closed_form(events, delta=delta) if events else 0.0
     except PrivacyError:

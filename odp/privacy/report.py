@@ -322,10 +322,10 @@ def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[s
 
     Shares are of mu^2, of sampled rounds before amplification; reports of local randomisers have none.
     """
-    flat_plan = [release for event in planned or () for release in releases_of(event)]
-    flat_done = [release for event in done for release in releases_of(event)]
+    flat_plan = [release for event in planned or () for release in _released(event)]
+    flat_done = [release for event in done for release in _released(event)]
     total = sum(_square(release) for release in flat_done or flat_plan)
-    draws = {
+    draws: dict[_Release, Sampling] = {
         release: event.sampling
         for event in (*(planned or ()), *done)
         if isinstance(event, SampledRound)
@@ -347,6 +347,10 @@ def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[s
 _Release = GaussianRelease | DistributedRelease | LocalReport | ShuffledReports
 
 
+def _released(event: Event) -> tuple[_Release, ...]:
+    return (event,) if isinstance(event, LocalReport) else releases_of(event)
+
+
 def _square(release: _Release) -> float:
     return release.mu**2 if isinstance(release, (GaussianRelease, DistributedRelease)) else 0.0
 
@@ -359,13 +363,13 @@ def _row(
     done: int,
     share: float,
 ) -> dict[str, Any]:
-    noised = isinstance(release, (GaussianRelease, DistributedRelease))
+    noised = release if isinstance(release, (GaussianRelease, DistributedRelease)) else None
     return {
         **release.to_json(),
-        "noise_multiplier": release.noise_multiplier if noised else None,
+        "noise_multiplier": None if noised is None else noised.noise_multiplier,
         "sampling_probability": None if draw is None else draw.probability,
         "planned": planned,
         "done": done,
-        "mu_each": release.mu if noised else None,
+        "mu_each": None if noised is None else noised.mu,
         "share_of_mu_squared": share,
     }
