@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from odp.algorithms.implicit.config import ImplicitDPAM
     from odp.algorithms.implicit.data import ImplicitData
     from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
+    from odp.algorithms.private_fl.config import PrivateFL
     from odp.algorithms.quantiles.task import Quantiles
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.algorithms.statistics.task import Statistics
@@ -104,6 +105,7 @@ _HOME = {
     "Number": "odp.algorithms.draw_and_discard.features",
     "Ratings": "odp.datasets",
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
+    "PrivateFL": "odp.algorithms.private_fl.config",
     "Quantiles": "odp.algorithms.quantiles.task",
     "RatingsData": "odp.algorithms.dpam.data",
     "Reconstruction": "odp.models.local_training",
@@ -185,6 +187,7 @@ __all__ = [
     "PrivUnit",
     "PrivUnitInfinity",
     "PrivacyError",
+    "PrivateFL",
     "Quantiles",
     "RandomSource",
     "RandomizedResponse",

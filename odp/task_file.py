@@ -27,6 +27,7 @@ from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.model_evaluation.parameters import sha256_of
 from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
+from odp.algorithms.private_fl.config import PrivateFL
 from odp.algorithms.quantiles.task import Quantiles
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
@@ -46,6 +47,7 @@ _TRAININGS = {
     "fedavg": DPFedAvg,
     "dpsgd": DPSGD,
     "dpftrl": DPFTRL,
+    "private_fl": PrivateFL,
 }
 _SECTIONS: dict[str, dict[str, type]] = {
     "model": dict(_MODELS),

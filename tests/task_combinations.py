@@ -23,6 +23,7 @@ FEDERATED = {
     "scheduled": odp.DPFedAvg(
         rounds=2, cohort_schedule=[(1, DEVICES), (1, DEVICES)], noise_multiplier=9, diagnostics=True
     ),
+    "private_fl": odp.PrivateFL(rounds=2, participations=2),
     "eight-bits": odp.DPFedAvg(rounds=2, clip_quantile=0.5, upload_bits=8),
 }
 EXAMPLES = odp.Examples({"x": odp.Tensor((2, 2), -1, 1)}, label="kind")
@@ -71,6 +72,8 @@ class Combination:
         match self.algorithm:
             case "dpftrl":  # no sampling, and no noise of devices
                 return self.sampling == FULL and self.aggregation != SECAGG
+            case "private_fl":  # a device pays for every report
+                return self.sampling == FULL
             case "eight-bits":  # a masked number has 32 bits
                 return unmasked
             case _:  # nobody draws in secret where a host sums

@@ -33,6 +33,7 @@ from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, gra
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import DistributedRelease, GaussianRelease, LocalReport, SampledRound, ShuffledReports
 from odp.privacy.ledger_events import LedgerEvent, from_json, joined
+from odp.privacy.local_charge import LocalCharge
 from odp.v1 import common_pb2
 
 MONTH_SECONDS = 30 * 24 * 3600.0
@@ -52,6 +53,7 @@ class TaskTerms:
       rounds: the privacy events of each round.
       columns: of labelled examples, those that it reads, the label last.
       runs_program: whether a program of the developer computes on them.
+      local: what a contribution costs by itself (``local_reports.py``); None where only releases are private.
     """
 
     task_sha256: bytes
@@ -65,6 +67,7 @@ class TaskTerms:
     rounds: tuple[tuple[LedgerEvent, ...], ...] = field(repr=False)
     columns: tuple[str, ...] = ()
     runs_program: bool = False
+    local: LocalCharge | None = None
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
@@ -123,6 +126,7 @@ def _terms(
         rounds=charges,
         columns=tuple(name for table in declared if table.features for name in (*table.features, table.label)),
         runs_program=has_program(definition),
+        local=algorithm.local_charge,
     )
 
 

@@ -20,7 +20,7 @@ from odp.errors import ConfigurationError, PrivacyError
 
 _NUMBERS = (
     "max_epsilon", "max_delta", "max_total_epsilon", "max_total_epsilon_30_days", "max_developer_epsilon",
-    "max_developer_epsilon_30_days", "max_total_delta", "max_answers_epsilon_30_days",
+    "max_developer_epsilon_30_days", "max_total_delta", "max_answers_epsilon_30_days", "max_local_epsilon",
 )  # fmt: skip
 
 
@@ -35,6 +35,8 @@ class Limits:
       max_developer_epsilon, max_developer_epsilon_30_days: the same, of the tasks of any one developer.
       max_answers_epsilon_30_days: the largest epsilon of what one service tells apps in 30 days (``answers.py``). What
         apps are told counts in the two totals, too.
+      max_local_epsilon: the largest epsilon of all reports together that are private by themselves, whoever reads them
+        (``local_reports.py``). A contribution without such a guarantee is bounded by the other limits alone.
       max_total_delta: the largest delta of everything together; only tasks with random cohorts add to ``max_delta``.
       min_cohort: the smallest number of contributions from which a task may release anything.
       populations: populations whose tasks are allowed; empty allows those that the device checks in for.
@@ -51,6 +53,7 @@ class Limits:
     max_developer_epsilon: float = 20.0
     max_developer_epsilon_30_days: float = 20.0
     max_answers_epsilon_30_days: float = 1.0
+    max_local_epsilon: float = 50.0
     max_total_delta: float = 1e-4
     min_cohort: int = 100
     populations: tuple[str, ...] = ()

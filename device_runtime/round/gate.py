@@ -16,6 +16,7 @@ from pathlib import Path
 from device_runtime.person.conditions import UNMOVED, Conditions, Reading, readings, require
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.person.limits import Limits, limits_from_json
+from device_runtime.person.local_reports import require_report_allowed
 from device_runtime.person.sensors import MachineSensors, Sensors
 from device_runtime.person.turns import require_due
 from device_runtime.store.store import Store
@@ -72,7 +73,9 @@ class Gate:
         person.check(terms)
         past = store.charged(but=(terms.task_sha256, round))
         require_due(terms, round=round, past=past)
-        (person.limits or self.limits).check(terms, round=round, past=past, answered=store.answers(), now=self.clock())
+        limits = person.limits or self.limits
+        limits.check(terms, round=round, past=past, answered=store.answers(), now=self.clock())
+        require_report_allowed(terms, store.charged(but=(terms.task_sha256, round), refused=True), limits)
 
     def before_data(self, store: Store, terms: TaskTerms) -> None:
         """Returns if nothing changed since ``task`` that keeps the device from going on.

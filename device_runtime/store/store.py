@@ -306,15 +306,16 @@ class Store(Database):
         row = self.one("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
         return None if row is None else common_pb2.SignedTask(definition=row[0], signature=row[1])
 
-    def charged(self, *, but: tuple[bytes, int] | None = None) -> list[Charged]:
+    def charged(self, *, but: tuple[bytes, int] | None = None, refused: bool = False) -> list[Charged]:
         """The contributions that the person is charged for, except the one to (task, round) ``but``.
 
-        One that the enclave refused under its signature was not used and is left out. One without an answer, or with a
-        refusal that nobody signed, may have been used and is in it.
+        One that the enclave refused under its signature was not used and is left out, unless ``refused`` asks for all
+        that left the device. One without an answer, or with a refusal that nobody signed, may have been used.
         """
+        which = "" if refused else "WHERE state <> 'REFUSED'"
         with errors(self.path):
             rows = self._connection.execute(
-                "SELECT task_sha256, round, time FROM participations WHERE state <> 'REFUSED' ORDER BY time, round"
+                f"SELECT task_sha256, round, time FROM participations {which} ORDER BY time, round"
             ).fetchall()
         terms = {one.task_sha256: one for one in self.tasks()} if rows else {}
         try:

@@ -17,6 +17,7 @@ from device_runtime.person.conditions import Reading
 from device_runtime.person.decisions import Person
 from device_runtime.person.ledger import Charged, Spent, TaskTerms, since, spent
 from device_runtime.person.limits import Limits
+from device_runtime.person.local_reports import local_epsilon, require_report_allowed
 from device_runtime.round.gate import Gate
 from device_runtime.store.app_data import MOST_READ, AppData, services
 from device_runtime.store.keys import at_rest, folder_of
@@ -26,6 +27,7 @@ from device_runtime.store.store import Store
 from odp.errors import NotNow, PrivacyError
 from odp.models.examples import TABLE
 from odp.privacy.adjacency import Adjacency
+from odp.privacy.local_charge import LocalCharge
 
 FORMAT = 1
 
@@ -47,6 +49,7 @@ def overview(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         "empty_contributions": store.empty_contributions(),
         "read": _read(store.ledger(), terms),
         "contributions": _contributions(store.ledger(), terms, limits),
+        "local": _local(store.charged(refused=True)),
         "spent": _both(charged, limits, now, store.answers()),
         "answers": [
             {**dataclasses.asdict(one), "mechanism": MECHANISM, "adjacency": OF_ANSWERS.value}
@@ -193,6 +196,18 @@ def _of_task(store: Store, gate: Gate, terms: TaskTerms, round: int) -> list[Rea
                 now=gate.clock(),
             ),
         ),
+        *(
+            [
+                _tried(
+                    "reports",
+                    "one more report is allowed",
+                    terms.local.in_words,
+                    lambda: require_report_allowed(terms, store.charged(but=key, refused=True), limits),
+                )
+            ]
+            if terms.local is not None
+            else []
+        ),
     ]
 
 
@@ -299,6 +314,7 @@ def _contributions(
                 "record": line.record.hex(),
                 "charged": line.state is not State.REFUSED,
                 "charges": charges,
+                "local": None if own.local is None else own.local.to_json(),
                 "task_epsilon": line.epsilon,
                 "task_delta": line.delta,
                 "so_far": _numbers(spent(so_far, delta=limits.delta)),
@@ -319,6 +335,16 @@ def _both(charged: list[Charged], limits: Limits, now: float, answered: Sequence
         "30_days": _numbers(
             with_answers(spent(since(charged, now=now), delta=limits.delta), recent(answered, now=now))
         ),
+    }
+
+
+def _local(uploads: list[Charged]) -> dict[str, Any]:
+    """What reports that are private by themselves cost together."""
+    reports = [one for one in uploads if one.terms.local is not None]
+    return {
+        "adjacency": LocalCharge.adjacency.value,
+        "reports": len(reports),
+        "epsilon": local_epsilon(reports),
     }
 
 

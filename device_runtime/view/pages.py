@@ -139,6 +139,13 @@ def _cards(found: Mapping[str, Any]) -> str:
         f'<span class="soft">of at most ε {limit:g}, at δ {value["delta"]:g}</span></div>'
         for title, value, limit in cards
     )
+    local = found["local"]
+    if local["reports"]:
+        shown += (
+            f'<div class="card">reports that are private by themselves<b>ε {local["epsilon"]:.4g}</b>'
+            f'{_meter(local["epsilon"], limits["max_local_epsilon"])}<span class="soft">of at most '
+            f"ε {limits['max_local_epsilon']:g}, for {local['reports']} reports, whoever reads them</span></div>"
+        )
     sent = sum(one["charged"] for one in found["contributions"])
     return (
         f'<div class="cards">{shown}<div class="card">contributions<b>{sent}</b>'

@@ -126,6 +126,7 @@ LIMITS: Mapping[str, str] = {
     "max_developer_epsilon": "ε of one developer's tasks, for ever",
     "max_developer_epsilon_30_days": "ε of one developer's tasks, in 30 days",
     "max_answers_epsilon_30_days": "ε of one service's answers to apps, in 30 days",
+    "max_local_epsilon": "ε of all reports that are private by themselves, for ever",
     "max_epsilon": "ε of one task, over its whole life",
     "max_delta": "δ of one task",
     "max_total_delta": "δ of everything",

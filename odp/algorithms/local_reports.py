@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
-from odp.algorithms.local_statistics.words import SourceWords, Words
+from odp.algorithms.coins import SourceWords, Words
 from odp.algorithms.seam import Client, DeclaredRelease, LocalData, LocalRows, ModelTable, Population, Query, Server
 from odp.errors import ConfigurationError, ContributionRefused, Refusal, StateError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array

@@ -34,12 +34,14 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "fedavg": Entry("odp.algorithms.fedavg", training="DPFedAvg"),
         "dpsgd": Entry("odp.algorithms.dpsgd", training="DPSGD"),
         "dpftrl": Entry("odp.algorithms.dpftrl", training="DPFTRL"),
+        "private_fl": Entry("odp.algorithms.private_fl", training="PrivateFL"),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
         "heavy_hitters": Entry("odp.algorithms.heavy_hitters", question="HeavyHitters"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
-        # An odp.Statistics under another trust.
+        # Questions above under another trust.
         "local_statistics": Entry("odp.algorithms.local_statistics"),
+        "local_heavy_hitters": Entry("odp.algorithms.local_heavy_hitters"),
         "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from odp.models.features import Feature
     from odp.models.litert.trainer import Engine, ProgramTrainer
     from odp.privacy.events import ShuffledReports, StreamRelease
+    from odp.privacy.local_charge import LocalCharge
     from odp.privacy.matrix.encoding import Encoder
     from odp.privacy.matrix.participation import Participation
 
@@ -284,7 +285,10 @@ class Client(Protocol):
         ...
 
     def empty(self, round: int) -> bytes:
-        """The payload of a device without data: of the declared length, accepted, and zero in every sum."""
+        """The payload of a device without data: of the declared length, accepted, and zero in every sum.
+
+        Of a task with a ``local_charge``, a report like any other, whose expectation is zero.
+        """
         ...
 
     def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
@@ -395,6 +399,11 @@ class Algorithm(abc.ABC):
 
     def blank_matrix(self) -> Float32Array | None:
         """A public matrix of zeros, for rehearsals whose numbers do not matter; None where a server starts without."""
+        return None
+
+    @property
+    def local_charge(self) -> LocalCharge | None:
+        """What a contribution costs its device that is private by itself; None where only releases are private."""
         return None
 
     @property

@@ -475,6 +475,7 @@ def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) 
             for number in range(len(algorithm.planned_releases()))
         ],
         n_users=users,
+        local=algorithm.local_charge,
         task_budget=Budget(task.privacy.epsilon, task.privacy.delta),
         population_budget=Budget(policy.population_epsilon, policy.population_delta),
         minimum_cohort=task.cohort.minimum,

@@ -319,6 +319,12 @@ def _show(device: int, found: dict[str, Any]) -> None:
             f"ε {_epsilon(spent['total'])} {who} at δ {spent['total']['delta']:g}; "
             f"in the last 30 days {_epsilon(spent['30_days'])}"
         )
+    local = found["local"]
+    if local["reports"]:
+        out.print(
+            f"{local['reports']} reports were private by themselves: ε {local['epsilon']:.4f} together, whoever reads "
+            f"them, of at most {found['limits']['max_local_epsilon']:g}"
+        )
     for one in found["answers"]:
         out.print(
             f"told app {one['app']} one of {one['choices']} choices, with noise, by service {one['service']}: "

@@ -250,6 +250,7 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
             for number in range(len(algorithm.planned_releases()))
         ],
         n_users=None,
+        local=algorithm.local_charge,
         task_budget=Budget(definition.privacy.epsilon, definition.privacy.delta),
         population_budget=Budget(enclave.policy.population_epsilon, enclave.policy.population_delta),
         minimum_cohort=max(definition.cohort.minimum, enclave.policy.minimum_cohort),

@@ -95,6 +95,7 @@ def _figures(report: dict[str, Any]) -> list[tuple[str, str]]:
             f" delta times users {report['delta_times_users']:.3g}",
         ),
         *_without_companions(epsilon["if_alone"]),
+        *_by_itself(report["local"]),
         (
             "budget",
             f"task {budget['task']['epsilon']:g}, left {budget['task']['left']:.4f}; population"
@@ -120,6 +121,10 @@ def _without_companions(epsilon: float | None) -> list[tuple[str, str]]:
         " that"
     )
     return [("", text)]
+
+
+def _by_itself(local: dict[str, Any] | None) -> list[tuple[str, str]]:
+    return [] if local is None else [("local", local["in_words"])]
 
 
 def _graphs(report: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from odp.privacy.events import (
 )
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
+from odp.privacy.local_charge import LocalCharge
 from odp.privacy.reconstruction import ReconstructionCertificate
 
 _UNIT = (
@@ -94,6 +95,7 @@ def privacy_report(
     cross_check: bool = False,
     hashes: Mapping[str, str] | None = None,
     certificate: ReconstructionCertificate | None = None,
+    local: LocalCharge | None = None,
 ) -> dict[str, Any]:
     """What a task reveals about one user, spent so far or, before its first charge, as planned.
 
@@ -107,6 +109,7 @@ def privacy_report(
         tuning_charged: whether all runs that chose the settings are in the ledger.
         emulated: whether the enclaves are emulated; None where no evidence was read.
         cross_check: also compute epsilon by PLD, RDP, and for replacing one user; takes seconds.
+        local: what a report costs its device by itself, where the task has such reports.
         hashes: further values to compare: digests of code, policy, model.
         certificate: against reconstruction from the reports of local randomisers, which no other event has.
 
@@ -159,6 +162,7 @@ def privacy_report(
             "of_plan": None if planned is None else accounting.epsilon(planned, delta=delta),
             "if_alone": accounting.epsilon_if_alone(basis, delta=delta) if shares or shuffled else None,
         },
+        "local": None if local is None else {**local.to_json(), "in_words": local.in_words},
         "delta_times_users": delta * users,
         "added_delta": accounting.added_delta(basis),
         "graph_delta": accounting.graph_delta(basis),

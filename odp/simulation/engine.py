@@ -31,7 +31,6 @@ from odp.algorithms.seam import (
     Population,
     ProgramPopulation,
     Query,
-    StreamQuery,
 )
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
@@ -49,7 +48,7 @@ from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.inputs import SIMULATION, check_rank, require_kinds
-from odp.simulation.streams import SimulatedStream
+from odp.simulation.streams import SimulatedStream, participation_of
 from odp.simulation.totals import NoisyTotals, noisy_totals
 from odp.task import Task, check_delta_for
 from odp.v1 import common_pb2
@@ -233,9 +232,7 @@ def simulate(
         )
         algorithm = algorithm_for(task.definition())
         if isinstance(algorithm, Diagnosed):
-            from odp.simulation.searches import simulate_search
-
-            return simulate_search(task, algorithm, population, seed=seed, noise=noise)
+            return answers.simulate_search(task, algorithm, population, seed=seed, noise=noise)
         return answers.simulate_answers(task, population, seed=seed, noise=noise)
     if isinstance(population, UsersTexts):
         raise ConfigurationError("Expected odp.UsersTexts with a question about words, such as an odp.HeavyHitters")
@@ -276,6 +273,7 @@ def simulate(
             totals = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
     stream = SimulatedStream(algorithm.query(0), past)
+    allowed = participation_of(algorithm, algorithm.query(0))
     charges: list[tuple[Event, ...]] = []
     for number, done in enumerate(rounds):
         query = algorithm.query(number)
@@ -297,8 +295,8 @@ def simulate(
         elif definition.cohort.schedule:
             first = first_users(split.train, goal_of(definition.cohort, number), round=number, seed=seed)
             users, of_users, contributions = users.select_users(first), seeds[first], len(first)
-        if isinstance(query, StreamQuery):
-            due = due_users(split.train, query.allowed, round=number, seed=seed)
+        if allowed is not None:
+            due = due_users(split.train, allowed, round=number, seed=seed)
             users, of_users, contributions = users.select_users(due), seeds[due], len(due)
         sums = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
         charges.append(
@@ -477,12 +475,14 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
     taken = f"most_contributions={most} of the task's cohort"
     cohort = task.definition().cohort
     if most is None and not isinstance(users, Ratings) and not cohort.schedule:
-        query = algorithm_for(task.definition()).query(0)
+        algorithm = algorithm_for(task.definition())
+        query = algorithm.query(0)
+        allowed = participation_of(algorithm, query)
         most, way = query.maximum, "raise the goal of the task's cohort"
         taken = f"the {most} contributions of a round"
-        if isinstance(query, StreamQuery):
-            most *= query.allowed.separation
-            taken = f"the {query.maximum} contributions of each of {query.allowed.separation} rounds"
+        if allowed is not None:
+            most *= allowed.separation
+            taken = f"the {query.maximum} contributions of each of {allowed.separation} rounds"
     if not isinstance(users, Ratings) and users.n_users < cohort.goal:
         raise DataError(
             f"the data set {name!r} has {users.n_users} users, fewer than goal={cohort.goal} of the cohort: no round "

@@ -1,12 +1,13 @@
-"""The enclave's part of a simulated stream: exact sums are encoded with the same integers."""
+"""The enclave's part of a simulated stream: exact sums are encoded with the same integers; and who comes to a round."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from odp.algorithms.seam import Query, StreamQuery
+from odp.algorithms.seam import Algorithm, Query, StreamQuery
 from odp.numerics.arrays import Int64Array
 from odp.privacy.matrix.encoding import Encoder
+from odp.privacy.matrix.participation import Participation
 
 
 class SimulatedStream:
@@ -31,3 +32,17 @@ class SimulatedStream:
     def to_bytes(self) -> bytes:
         """The state."""
         return b"" if self._encoder is None else self._encoder.to_bytes()
+
+
+def participation_of(algorithm: Algorithm, query: Query) -> Participation | None:
+    """How users come to the rounds of a task; None where each is in every round.
+
+    Where a device sends few reports in its life, it comes at equal distances.
+    """
+    if isinstance(query, StreamQuery):
+        return query.allowed
+    if algorithm.local_charge is None:
+        return None
+    rounds = len(algorithm.planned_releases())
+    most = min(algorithm.local_charge.most, rounds)
+    return Participation(rounds=rounds, most=most, separation=rounds // most)

@@ -22,58 +22,59 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from odp.v1 import private_fl_pb2 as odp_dot_v1_dot_private__fl__pb2
 from odp.v1 import statistics_pb2 as odp_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16odp/v1/federated.proto\x12\x06odp.v1\x1a\x17odp/v1/statistics.proto\"\xa7\x02\n\x11\x46\x65\x64\x65ratedTraining\x12)\n\x05local\x18\x01 \x01(\x0b\x32\x1a.odp.v1.LocalTrainingTerms\x12,\n\x06server\x18\x02 \x01(\x0b\x32\x1c.odp.v1.ServerOptimizerTerms\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\x12\x0e\n\x06\x63ohort\x18\x04 \x01(\x01\x12#\n\x06\x62locks\x18\x05 \x03(\x0b\x32\x13.odp.v1.DenseRounds\x12+\n\radaptive_clip\x18\x06 \x01(\x0b\x32\x14.odp.v1.AdaptiveClip\x12#\n\x06stream\x18\x07 \x01(\x0b\x32\x13.odp.v1.StreamTerms\x12$\n\x06spread\x18\x08 \x01(\x0b\x32\x14.odp.v1.UpdateSpread\"\x1e\n\x0cUpdateSpread\x12\x0e\n\x06weight\x18\x01 \x01(\x01\"\xb7\x01\n\x0bStreamTerms\x12\x0c\n\x04most\x18\x01 \x01(\r\x12\x12\n\nseparation\x18\x02 \x01(\r\x12$\n\x04tree\x18\x03 \x01(\x0b\x32\x14.odp.v1.TreeEncodingH\x00\x12(\n\x06\x62\x61nded\x18\x04 \x01(\x0b\x32\x16.odp.v1.BandedEncodingH\x00\x12,\n\x08\x62uffered\x18\x05 \x01(\x0b\x32\x18.odp.v1.BufferedEncodingH\x00\x42\x08\n\x06matrix\"\x0e\n\x0cTreeEncoding\"4\n\x0e\x42\x61ndedEncoding\x12\x0c\n\x04\x62its\x18\x01 \x01(\r\x12\x14\n\x0c\x63oefficients\x18\x02 \x03(\x04\"2\n\x10\x42ufferedEncoding\x12\x0e\n\x06scales\x18\x01 \x03(\r\x12\x0e\n\x06\x64\x65\x63\x61ys\x18\x02 \x03(\r\">\n\x0c\x41\x64\x61ptiveClip\x12\x10\n\x08quantile\x18\x01 \x01(\x01\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"w\n\x0b\x44\x65nseRounds\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12!\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x12.odp.v1.DenseTerms\x12%\n\x07rotated\x18\x03 \x01(\x0b\x32\x14.odp.v1.RotatedTerms\x12\x0e\n\x06\x63ohort\x18\x04 \x01(\x01\"\\\n\x0cRotatedTerms\x12\x0c\n\x04\x63lip\x18\x01 \x01(\x01\x12\x13\n\x0bupload_bits\x18\x02 \x01(\r\x12\x18\n\x10noise_multiplier\x18\x03 \x01(\x01\x12\x0f\n\x07maximum\x18\x04 \x01(\r\"\xcc\x01\n\x08GlmModel\x12\'\n\x06\x66\x61mily\x18\x01 \x01(\x0e\x32\x17.odp.v1.GlmModel.Family\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x03 \x01(\r\"t\n\x06\x46\x61mily\x12\x16\n\x12\x46\x41MILY_UNSPECIFIED\x10\x00\x12\x11\n\rFAMILY_LINEAR\x10\x01\x12\x13\n\x0f\x46\x41MILY_LOGISTIC\x10\x02\x12\x16\n\x12\x46\x41MILY_MULTINOMIAL\x10\x03\x12\x12\n\x0e\x46\x41MILY_POISSON\x10\x04\"w\n\x0cNetworkModel\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x0f\n\x07program\x18\x02 \x01(\x0c\x12\x16\n\x0eprogram_sha256\x18\x03 \x01(\x0c\x12\x14\n\x0cstart_sha256\x18\x04 \x01(\x0c\x12\x13\n\x0blocal_start\x18\x05 \x01(\x0c\"X\n\rTwoTowerModel\x12%\n\x07network\x18\x01 \x01(\x0b\x32\x14.odp.v1.NetworkModel\x12\r\n\x05items\x18\x02 \x01(\r\x12\x11\n\tnegatives\x18\x03 \x01(\r\"|\n\x0c\x45xamplesData\x12\r\n\x05table\x18\x01 \x01(\t\x12\'\n\x08\x66\x65\x61tures\x18\x02 \x03(\x0b\x32\x15.odp.v1.TensorFeature\x12\r\n\x05label\x18\x03 \x01(\t\x12\x11\n\tlabel_low\x18\x04 \x01(\x01\x12\x12\n\nlabel_high\x18\x05 \x01(\x01\"\xb0\x01\n\rTensorFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\r\n\x05scale\x18\x05 \x01(\x01\x12+\n\x08\x63\x61tegory\x18\x06 \x01(\x0b\x32\x17.odp.v1.CategoryFeatureH\x00\x12#\n\x04text\x18\x07 \x01(\x0b\x32\x13.odp.v1.TextFeatureH\x00\x42\x06\n\x04kind\"1\n\x0f\x43\x61tegoryFeature\x12\x0f\n\x07\x63lasses\x18\x01 \x01(\r\x12\r\n\x05names\x18\x02 \x03(\t\"\x9a\x01\n\x0bTextFeature\x12\x12\n\nvocabulary\x18\x01 \x03(\t\x12\x0e\n\x06length\x18\x02 \x01(\r\x12&\n\x04unit\x18\x03 \x01(\x0e\x32\x18.odp.v1.TextFeature.Unit\"?\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\r\n\tUNIT_WORD\x10\x01\x12\x12\n\x0eUNIT_CHARACTER\x10\x02\"\x9f\x01\n\x12LocalTrainingTerms\x12\x0c\n\x04rate\x18\x01 \x01(\x01\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\r\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\r\x12\x15\n\rmost_examples\x18\x04 \x01(\r\x12\x10\n\x08proximal\x18\x05 \x01(\x01\x12\x33\n\x0ereconstruction\x18\x06 \x01(\x0b\x32\x1b.odp.v1.ReconstructionTerms\"B\n\x13ReconstructionTerms\x12\x0c\n\x04rate\x18\x01 \x01(\x01\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\r\x12\r\n\x05split\x18\x03 \x01(\x08\"\xdc\x01\n\x14ServerOptimizerTerms\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.odp.v1.ServerOptimizerTerms.Kind\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x10\n\x08momentum\x18\x03 \x01(\x01\x12\x15\n\rsecond_moment\x18\x04 \x01(\x01\x12\x12\n\nadaptivity\x18\x05 \x01(\x01\"H\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0c\n\x08KIND_SGD\x10\x01\x12\r\n\tKIND_ADAM\x10\x02\x12\r\n\tKIND_YOGI\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16odp/v1/federated.proto\x12\x06odp.v1\x1a\x17odp/v1/private_fl.proto\x1a\x17odp/v1/statistics.proto\"\xd3\x02\n\x11\x46\x65\x64\x65ratedTraining\x12)\n\x05local\x18\x01 \x01(\x0b\x32\x1a.odp.v1.LocalTrainingTerms\x12,\n\x06server\x18\x02 \x01(\x0b\x32\x1c.odp.v1.ServerOptimizerTerms\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\x12\x0e\n\x06\x63ohort\x18\x04 \x01(\x01\x12#\n\x06\x62locks\x18\x05 \x03(\x0b\x32\x13.odp.v1.DenseRounds\x12+\n\radaptive_clip\x18\x06 \x01(\x0b\x32\x14.odp.v1.AdaptiveClip\x12#\n\x06stream\x18\x07 \x01(\x0b\x32\x13.odp.v1.StreamTerms\x12$\n\x06spread\x18\x08 \x01(\x0b\x32\x14.odp.v1.UpdateSpread\x12*\n\x06report\x18\t \x01(\x0b\x32\x1a.odp.v1.PrivateReportTerms\"\x1e\n\x0cUpdateSpread\x12\x0e\n\x06weight\x18\x01 \x01(\x01\"\xb7\x01\n\x0bStreamTerms\x12\x0c\n\x04most\x18\x01 \x01(\r\x12\x12\n\nseparation\x18\x02 \x01(\r\x12$\n\x04tree\x18\x03 \x01(\x0b\x32\x14.odp.v1.TreeEncodingH\x00\x12(\n\x06\x62\x61nded\x18\x04 \x01(\x0b\x32\x16.odp.v1.BandedEncodingH\x00\x12,\n\x08\x62uffered\x18\x05 \x01(\x0b\x32\x18.odp.v1.BufferedEncodingH\x00\x42\x08\n\x06matrix\"\x0e\n\x0cTreeEncoding\"4\n\x0e\x42\x61ndedEncoding\x12\x0c\n\x04\x62its\x18\x01 \x01(\r\x12\x14\n\x0c\x63oefficients\x18\x02 \x03(\x04\"2\n\x10\x42ufferedEncoding\x12\x0e\n\x06scales\x18\x01 \x03(\r\x12\x0e\n\x06\x64\x65\x63\x61ys\x18\x02 \x03(\r\">\n\x0c\x41\x64\x61ptiveClip\x12\x10\n\x08quantile\x18\x01 \x01(\x01\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"w\n\x0b\x44\x65nseRounds\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12!\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x12.odp.v1.DenseTerms\x12%\n\x07rotated\x18\x03 \x01(\x0b\x32\x14.odp.v1.RotatedTerms\x12\x0e\n\x06\x63ohort\x18\x04 \x01(\x01\"\\\n\x0cRotatedTerms\x12\x0c\n\x04\x63lip\x18\x01 \x01(\x01\x12\x13\n\x0bupload_bits\x18\x02 \x01(\r\x12\x18\n\x10noise_multiplier\x18\x03 \x01(\x01\x12\x0f\n\x07maximum\x18\x04 \x01(\r\"\xcc\x01\n\x08GlmModel\x12\'\n\x06\x66\x61mily\x18\x01 \x01(\x0e\x32\x17.odp.v1.GlmModel.Family\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x03 \x01(\r\"t\n\x06\x46\x61mily\x12\x16\n\x12\x46\x41MILY_UNSPECIFIED\x10\x00\x12\x11\n\rFAMILY_LINEAR\x10\x01\x12\x13\n\x0f\x46\x41MILY_LOGISTIC\x10\x02\x12\x16\n\x12\x46\x41MILY_MULTINOMIAL\x10\x03\x12\x12\n\x0e\x46\x41MILY_POISSON\x10\x04\"w\n\x0cNetworkModel\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x0f\n\x07program\x18\x02 \x01(\x0c\x12\x16\n\x0eprogram_sha256\x18\x03 \x01(\x0c\x12\x14\n\x0cstart_sha256\x18\x04 \x01(\x0c\x12\x13\n\x0blocal_start\x18\x05 \x01(\x0c\"X\n\rTwoTowerModel\x12%\n\x07network\x18\x01 \x01(\x0b\x32\x14.odp.v1.NetworkModel\x12\r\n\x05items\x18\x02 \x01(\r\x12\x11\n\tnegatives\x18\x03 \x01(\r\"|\n\x0c\x45xamplesData\x12\r\n\x05table\x18\x01 \x01(\t\x12\'\n\x08\x66\x65\x61tures\x18\x02 \x03(\x0b\x32\x15.odp.v1.TensorFeature\x12\r\n\x05label\x18\x03 \x01(\t\x12\x11\n\tlabel_low\x18\x04 \x01(\x01\x12\x12\n\nlabel_high\x18\x05 \x01(\x01\"\xb0\x01\n\rTensorFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\r\n\x05scale\x18\x05 \x01(\x01\x12+\n\x08\x63\x61tegory\x18\x06 \x01(\x0b\x32\x17.odp.v1.CategoryFeatureH\x00\x12#\n\x04text\x18\x07 \x01(\x0b\x32\x13.odp.v1.TextFeatureH\x00\x42\x06\n\x04kind\"1\n\x0f\x43\x61tegoryFeature\x12\x0f\n\x07\x63lasses\x18\x01 \x01(\r\x12\r\n\x05names\x18\x02 \x03(\t\"\x9a\x01\n\x0bTextFeature\x12\x12\n\nvocabulary\x18\x01 \x03(\t\x12\x0e\n\x06length\x18\x02 \x01(\r\x12&\n\x04unit\x18\x03 \x01(\x0e\x32\x18.odp.v1.TextFeature.Unit\"?\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\r\n\tUNIT_WORD\x10\x01\x12\x12\n\x0eUNIT_CHARACTER\x10\x02\"\x9f\x01\n\x12LocalTrainingTerms\x12\x0c\n\x04rate\x18\x01 \x01(\x01\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\r\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\r\x12\x15\n\rmost_examples\x18\x04 \x01(\r\x12\x10\n\x08proximal\x18\x05 \x01(\x01\x12\x33\n\x0ereconstruction\x18\x06 \x01(\x0b\x32\x1b.odp.v1.ReconstructionTerms\"B\n\x13ReconstructionTerms\x12\x0c\n\x04rate\x18\x01 \x01(\x01\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\r\x12\r\n\x05split\x18\x03 \x01(\x08\"\xdc\x01\n\x14ServerOptimizerTerms\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.odp.v1.ServerOptimizerTerms.Kind\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x10\n\x08momentum\x18\x03 \x01(\x01\x12\x15\n\rsecond_moment\x18\x04 \x01(\x01\x12\x12\n\nadaptivity\x18\x05 \x01(\x01\"H\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0c\n\x08KIND_SGD\x10\x01\x12\r\n\tKIND_ADAM\x10\x02\x12\r\n\tKIND_YOGI\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.federated_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FEDERATEDTRAINING']._serialized_start=60
-  _globals['_FEDERATEDTRAINING']._serialized_end=355
-  _globals['_UPDATESPREAD']._serialized_start=357
-  _globals['_UPDATESPREAD']._serialized_end=387
-  _globals['_STREAMTERMS']._serialized_start=390
-  _globals['_STREAMTERMS']._serialized_end=573
-  _globals['_TREEENCODING']._serialized_start=575
-  _globals['_TREEENCODING']._serialized_end=589
-  _globals['_BANDEDENCODING']._serialized_start=591
-  _globals['_BANDEDENCODING']._serialized_end=643
-  _globals['_BUFFEREDENCODING']._serialized_start=645
-  _globals['_BUFFEREDENCODING']._serialized_end=695
-  _globals['_ADAPTIVECLIP']._serialized_start=697
-  _globals['_ADAPTIVECLIP']._serialized_end=759
-  _globals['_DENSEROUNDS']._serialized_start=761
-  _globals['_DENSEROUNDS']._serialized_end=880
-  _globals['_ROTATEDTERMS']._serialized_start=882
-  _globals['_ROTATEDTERMS']._serialized_end=974
-  _globals['_GLMMODEL']._serialized_start=977
-  _globals['_GLMMODEL']._serialized_end=1181
-  _globals['_GLMMODEL_FAMILY']._serialized_start=1065
-  _globals['_GLMMODEL_FAMILY']._serialized_end=1181
-  _globals['_NETWORKMODEL']._serialized_start=1183
-  _globals['_NETWORKMODEL']._serialized_end=1302
-  _globals['_TWOTOWERMODEL']._serialized_start=1304
-  _globals['_TWOTOWERMODEL']._serialized_end=1392
-  _globals['_EXAMPLESDATA']._serialized_start=1394
-  _globals['_EXAMPLESDATA']._serialized_end=1518
-  _globals['_TENSORFEATURE']._serialized_start=1521
-  _globals['_TENSORFEATURE']._serialized_end=1697
-  _globals['_CATEGORYFEATURE']._serialized_start=1699
-  _globals['_CATEGORYFEATURE']._serialized_end=1748
-  _globals['_TEXTFEATURE']._serialized_start=1751
-  _globals['_TEXTFEATURE']._serialized_end=1905
-  _globals['_TEXTFEATURE_UNIT']._serialized_start=1842
-  _globals['_TEXTFEATURE_UNIT']._serialized_end=1905
-  _globals['_LOCALTRAININGTERMS']._serialized_start=1908
-  _globals['_LOCALTRAININGTERMS']._serialized_end=2067
-  _globals['_RECONSTRUCTIONTERMS']._serialized_start=2069
-  _globals['_RECONSTRUCTIONTERMS']._serialized_end=2135
-  _globals['_SERVEROPTIMIZERTERMS']._serialized_start=2138
-  _globals['_SERVEROPTIMIZERTERMS']._serialized_end=2358
-  _globals['_SERVEROPTIMIZERTERMS_KIND']._serialized_start=2286
-  _globals['_SERVEROPTIMIZERTERMS_KIND']._serialized_end=2358
+  _globals['_FEDERATEDTRAINING']._serialized_start=85
+  _globals['_FEDERATEDTRAINING']._serialized_end=424
+  _globals['_UPDATESPREAD']._serialized_start=426
+  _globals['_UPDATESPREAD']._serialized_end=456
+  _globals['_STREAMTERMS']._serialized_start=459
+  _globals['_STREAMTERMS']._serialized_end=642
+  _globals['_TREEENCODING']._serialized_start=644
+  _globals['_TREEENCODING']._serialized_end=658
+  _globals['_BANDEDENCODING']._serialized_start=660
+  _globals['_BANDEDENCODING']._serialized_end=712
+  _globals['_BUFFEREDENCODING']._serialized_start=714
+  _globals['_BUFFEREDENCODING']._serialized_end=764
+  _globals['_ADAPTIVECLIP']._serialized_start=766
+  _globals['_ADAPTIVECLIP']._serialized_end=828
+  _globals['_DENSEROUNDS']._serialized_start=830
+  _globals['_DENSEROUNDS']._serialized_end=949
+  _globals['_ROTATEDTERMS']._serialized_start=951
+  _globals['_ROTATEDTERMS']._serialized_end=1043
+  _globals['_GLMMODEL']._serialized_start=1046
+  _globals['_GLMMODEL']._serialized_end=1250
+  _globals['_GLMMODEL_FAMILY']._serialized_start=1134
+  _globals['_GLMMODEL_FAMILY']._serialized_end=1250
+  _globals['_NETWORKMODEL']._serialized_start=1252
+  _globals['_NETWORKMODEL']._serialized_end=1371
+  _globals['_TWOTOWERMODEL']._serialized_start=1373
+  _globals['_TWOTOWERMODEL']._serialized_end=1461
+  _globals['_EXAMPLESDATA']._serialized_start=1463
+  _globals['_EXAMPLESDATA']._serialized_end=1587
+  _globals['_TENSORFEATURE']._serialized_start=1590
+  _globals['_TENSORFEATURE']._serialized_end=1766
+  _globals['_CATEGORYFEATURE']._serialized_start=1768
+  _globals['_CATEGORYFEATURE']._serialized_end=1817
+  _globals['_TEXTFEATURE']._serialized_start=1820
+  _globals['_TEXTFEATURE']._serialized_end=1974
+  _globals['_TEXTFEATURE_UNIT']._serialized_start=1911
+  _globals['_TEXTFEATURE_UNIT']._serialized_end=1974
+  _globals['_LOCALTRAININGTERMS']._serialized_start=1977
+  _globals['_LOCALTRAININGTERMS']._serialized_end=2136
+  _globals['_RECONSTRUCTIONTERMS']._serialized_start=2138
+  _globals['_RECONSTRUCTIONTERMS']._serialized_end=2204
+  _globals['_SERVEROPTIMIZERTERMS']._serialized_start=2207
+  _globals['_SERVEROPTIMIZERTERMS']._serialized_end=2427
+  _globals['_SERVEROPTIMIZERTERMS_KIND']._serialized_start=2355
+  _globals['_SERVEROPTIMIZERTERMS_KIND']._serialized_end=2427
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from odp.v1 import private_fl_pb2 as _private_fl_pb2
 from odp.v1 import statistics_pb2 as _statistics_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -9,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FederatedTraining(_message.Message):
-    __slots__ = ("local", "server", "clip", "cohort", "blocks", "adaptive_clip", "stream", "spread")
+    __slots__ = ("local", "server", "clip", "cohort", "blocks", "adaptive_clip", "stream", "spread", "report")
     LOCAL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +19,7 @@ class FederatedTraining(_message.Message):
     ADAPTIVE_CLIP_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     SPREAD_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     local: LocalTrainingTerms
     server: ServerOptimizerTerms
     clip: float
@@ -26,7 +28,8 @@ class FederatedTraining(_message.Message):
     adaptive_clip: AdaptiveClip
     stream: StreamTerms
     spread: UpdateSpread
-    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ..., adaptive_clip: _Optional[_Union[AdaptiveClip, _Mapping]] = ..., stream: _Optional[_Union[StreamTerms, _Mapping]] = ..., spread: _Optional[_Union[UpdateSpread, _Mapping]] = ...) -> None: ...
+    report: _private_fl_pb2.PrivateReportTerms
+    def __init__(self, local: _Optional[_Union[LocalTrainingTerms, _Mapping]] = ..., server: _Optional[_Union[ServerOptimizerTerms, _Mapping]] = ..., clip: _Optional[float] = ..., cohort: _Optional[float] = ..., blocks: _Optional[_Iterable[_Union[DenseRounds, _Mapping]]] = ..., adaptive_clip: _Optional[_Union[AdaptiveClip, _Mapping]] = ..., stream: _Optional[_Union[StreamTerms, _Mapping]] = ..., spread: _Optional[_Union[UpdateSpread, _Mapping]] = ..., report: _Optional[_Union[_private_fl_pb2.PrivateReportTerms, _Mapping]] = ...) -> None: ...
 
 class UpdateSpread(_message.Message):
     __slots__ = ("weight",)

@@ -1,8 +1,9 @@
 from odp.v1 import events_query_pb2 as _events_query_pb2
 from odp.v1 import statistics_pb2 as _statistics_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -34,3 +35,21 @@ class HeavyHitters(_message.Message):
     threshold: float
     dense: _statistics_pb2.DenseTerms
     def __init__(self, words: _Optional[_Union[WordTerms, _Mapping]] = ..., first: _Optional[int] = ..., prefixes: _Optional[int] = ..., most_words: _Optional[int] = ..., threshold: _Optional[float] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
+
+class LocalHeavyHitters(_message.Message):
+    __slots__ = ("words", "report_epsilon", "depths", "hashes", "buckets", "prefixes", "threshold")
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_EPSILON_FIELD_NUMBER: _ClassVar[int]
+    DEPTHS_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    words: WordTerms
+    report_epsilon: float
+    depths: _containers.RepeatedScalarFieldContainer[int]
+    hashes: int
+    buckets: int
+    prefixes: int
+    threshold: float
+    def __init__(self, words: _Optional[_Union[WordTerms, _Mapping]] = ..., report_epsilon: _Optional[float] = ..., depths: _Optional[_Iterable[int]] = ..., hashes: _Optional[int] = ..., buckets: _Optional[int] = ..., prefixes: _Optional[int] = ..., threshold: _Optional[float] = ...) -> None: ...

@@ -11,9 +11,9 @@ import pytest
 from e2e.world import World
 
 import odp
+from odp.algorithms.coins import SourceWords
 from odp.algorithms.local_statistics.population import records_of
 from odp.algorithms.local_statistics.results import ReportResults
-from odp.algorithms.local_statistics.words import SourceWords
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.shuffled_statistics.terms import Terms
 from odp.crypto.signing import SigningKey

@@ -32,7 +32,7 @@ class FederatedClient:
           ConfigurationError: the model has a program that cannot be run here.
         """
         terms = self._terms
-        return FederatedClient(dataclasses.replace(terms, model=terms.model.on_device(trainer, terms.local)))
+        return self._with(dataclasses.replace(terms, model=terms.model.on_device(trainer, terms.local)))
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
         """Raises ConfigurationError where parameters or clip norm are missing, of another shape, or out of range."""
@@ -55,12 +55,24 @@ class FederatedClient:
           ConfigurationError: as ``check_model``.
         """
         terms, rows = self._terms, data[ROWS]
-        upload, start = terms.upload(round), self._start(slices.dense)
+        start = self._start(slices.dense)
         features, targets = usable_rows(terms.model, terms.examples, rows)
         moved = terms.model.difference(start, features, targets, terms.local, seed=seed, round=round)
-        trained = np.array([len(targets) > 0])
-        values = terms.contributions(moved[None], terms.clip_of(slices.dense), trained=trained)
-        return upload.payload(upload.numbers(values, seeds=np.array([seed], dtype=np.uint64))[0]), b""
+        clip = terms.clip_of(slices.dense)
+        return self._payload(moved, clip=clip, trained=len(targets) > 0, round=round, seed=seed), b""
+
+    def _with(self, terms: Terms) -> FederatedClient:
+        """This client with other terms."""
+        return FederatedClient(terms)
+
+    def _sent(self, moved: Float32Array) -> Float32Array:
+        """What the device sends of its difference, float32 [size], before it is clipped and rounded."""
+        return moved
+
+    def _payload(self, moved: Float32Array, *, clip: float, trained: bool, round: int, seed: int) -> bytes:
+        terms, upload = self._terms, self._terms.upload(round)
+        values = terms.contributions(self._sent(moved)[None], clip, trained=np.array([trained]))
+        return upload.payload(upload.numbers(values, seeds=np.array([seed], dtype=np.uint64))[0])
 
     def _start(self, dense: Mapping[str, Float32Array]) -> Float32Array:
         if PARAMETERS not in dense:

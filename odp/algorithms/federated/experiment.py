@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from odp.algorithms.experiment import Diagnostics, FinishedRun, Metrics, NamedData, Quality
 from odp.algorithms.federated.diagnostics import interval
 from odp.algorithms.federated.terms import Terms
+from odp.algorithms.registry import algorithm_for
 from odp.datasets.example_files import load_examples
 from odp.errors import ConfigurationError
 from odp.task import Task
@@ -40,7 +41,9 @@ class TaskExperiment:
     def __init__(self, task: Task, data: NamedData, *, seed: int, held_out: int | None) -> None:
         if held_out is not None:
             raise ConfigurationError("--held-out is for implicit feedback: examples have their own tests")
-        terms = Terms.of(task.definition())
+        definition = task.definition()
+        terms = Terms.of(definition)
+        self.local_charge = algorithm_for(definition).local_charge
         self.columns: tuple[str, ...] = ("test accuracy", "test loss")
         if terms.spread:
             self.columns += ("update scale", "variance between users")
@@ -50,8 +53,8 @@ class TaskExperiment:
         self.population = self.split.train
 
     def notes(self, *, noise: bool) -> list[str]:
-        """None."""
-        return []
+        """What a report costs a device by itself, where the task has such reports."""
+        return [] if self.local_charge is None else [self.local_charge.in_words]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
         """Accuracy, where labels are classes, and loss; with diagnostics, those with their noise."""

@@ -14,7 +14,7 @@ from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
 from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
-from odp.numerics.arrays import Int64Array
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class FederatedPopulation:
     def run_by(self, engine: Engine) -> FederatedPopulation:
         """This population, whose model has its program trained by ``engine``."""
         terms = self._terms
-        return FederatedPopulation(dataclasses.replace(terms, model=terms.model.trained_by(engine)))
+        return self._with(dataclasses.replace(terms, model=terms.model.trained_by(engine)))
 
     def contribute(
         self,
@@ -69,11 +69,20 @@ class FederatedPopulation:
             terms.model.differences(
                 start, usable, terms.local, seeds=own, round=round, users=chosen, out=found
             )  # fmt: skip
+            found = self._sent(found, seeds=own, round=round)
             trained = np.diff(usable.offsets[chosen.start : chosen.stop + 1]) > 0
             add_contributions(terms, upload, found, clip=clip, trained=trained, seeds=own, total=total)
             if progress is not None:
                 progress(chosen.stop)
         return {RELEASE: total.astype(np.int64)}
+
+    def _with(self, terms: Terms) -> FederatedPopulation:
+        """This population with other terms."""
+        return FederatedPopulation(terms)
+
+    def _sent(self, moved: Float32Array, *, seeds: npt.NDArray[np.uint64], round: int) -> Float32Array:
+        """What these users send of their differences, float32 [users, size], before it is clipped and rounded."""
+        return moved
 
     def _prepared(self, users: UsersExamples) -> UsersExamples:
         if self._table is None or not self._table.is_of(users):

@@ -32,7 +32,7 @@ PARAMETERS = "parameters"
 ROWS = "examples"
 CLIP = "clip"
 
-_TRAININGS = ("fedavg", "dpsgd", "dpftrl")
+_TRAININGS = ("fedavg", "dpsgd", "dpftrl", "private_fl")
 
 MOST_ROUNDS, MOST_BLOCKS = 10_000, 256
 _LEAST_CLIP, _LARGEST_CLIP = 1e-9, 1e9
@@ -119,6 +119,12 @@ class Terms:
             raise ConfigurationError(f"Expected batch={local.batch} to hold most_examples={local.most_examples}")
         if given.HasField("stream") != (training == "dpftrl"):
             raise ConfigurationError(f"Expected a stream in DP-FTRL, and only there (got training={training!r})")
+        if given.HasField("report") != (training == "private_fl"):
+            raise ConfigurationError(f"Expected a report in PrivateFL, and only there (got training={training!r})")
+        if training == "private_fl" and (adaptive is not None or spread):
+            raise ConfigurationError(
+                "Expected no adaptive clip norm and no spread in PrivateFL: only its report is sent"
+            )
         bit = 0.0 if adaptive is None else adaptive.weight
         blocks = _blocks(
             given, definition.cohort, size=model.size + (adaptive is not None) + (spread > 0.0),

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
+from odp.aggregation.table import DEFAULT
 from odp.algorithms.heavy_hitters.words import LONGEST, check_alphabet
+from odp.algorithms.local_heavy_hitters.terms import MOST_CELLS, USUAL_HASHES, best_buckets
 from odp.errors import ConfigurationError
 from odp.models.events import Events
 from odp.task import Question
@@ -29,6 +31,7 @@ from odp.v1 import common_pb2, heavy_hitters_pb2
 if TYPE_CHECKING:
     from odp.algorithms.dense.grid import Grid
 
+AGGREGATOR, LOCAL = "aggregator", "local"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.-_'"
 # Contributions that a round takes, over its goal: those that arrive before it closes are not refused.
 _ROOM = 2
@@ -51,7 +54,11 @@ class HeavyHitters(Question):
       prefixes: Prefixes that are followed up at most; every contribution has 4 (characters + 1) bytes for each.
       most_words: Words that are kept, those of the largest counts.
       threshold: A prefix is followed up, and a word kept, where its noisy count is at least this number of standard
-        deviations of the noise. At 4, a round adds 0.00003 of its cells by chance.
+        deviations of the noise. With "local" trust, prefixes are followed up without it. Default: 4, at which a round
+        adds 0.00003 of its cells by chance; 5 with "local" trust, which compares many more prefixes.
+      trust: "aggregator": by rounds over prefixes, whose sums the attested enclave adds noise to. "local": by one
+        report per device, hashed and randomised on the device, so that no party is trusted and no enclave takes part;
+        it is private by itself, delta is unused, and only words of many more users are found.
 
     Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
     """
@@ -61,7 +68,8 @@ class HeavyHitters(Question):
     length: int = 12
     prefixes: int = 200
     most_words: int = 1000
-    threshold: float = 4.0
+    threshold: float | None = None
+    trust: str = AGGREGATOR
 
     def __post_init__(self) -> None:
         if not isinstance(self.events, Events):
@@ -73,32 +81,63 @@ class HeavyHitters(Question):
         check_alphabet(self.alphabet)
         _validate.integer(low=2, high=LONGEST, length=self.length)
         _validate.integer(low=1, high=2**14, prefixes=self.prefixes, most_words=self.most_words)
-        _validate.within(low=0.0, high=100.0, threshold=self.threshold)
+        _validate.within(low=0.0, high=100.0, threshold=self._threshold)
+        _validate.one_of((AGGREGATOR, LOCAL), trust=self.trust)
+        if self.trust == LOCAL and self.cohort.aggregation != DEFAULT:
+            raise ConfigurationError(
+                f"Expected aggregation={self.cohort.aggregation!r} to be {DEFAULT!r} with trust={self.trust!r}: "
+                "what devices send is no vector that masks could hide"
+            )
         super().__post_init__()
 
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
         definition = self.unresolved()
+        if self.trust == LOCAL:
+            definition.local_heavy_hitters.CopyFrom(self._sketches())
+            definition.privacy.delta = 0.0
+            return definition
         base, first = len(self.alphabet) + 1, 1
         while first < self.length and base ** (first + 1) <= base * self.prefixes:
             first += 1
-        words = heavy_hitters_pb2.WordTerms(
+        definition.heavy_hitters.CopyFrom(
+            heavy_hitters_pb2.HeavyHitters(
+                words=self._words(),
+                first=first,
+                prefixes=self.prefixes,
+                most_words=self.most_words,
+                threshold=self._threshold,
+                dense=self._grid(definition.cohort, base, first).to_proto(),
+            )
+        )
+        return definition
+
+    @property
+    def _threshold(self) -> float:
+        usual = 5.0 if self.trust == LOCAL else 4.0
+        return usual if self.threshold is None else self.threshold
+
+    def _words(self) -> heavy_hitters_pb2.WordTerms:
+        return heavy_hitters_pb2.WordTerms(
             table=self.events.table,
             events=self.events.to_proto(aggregate="each"),
             alphabet=self.alphabet,
             length=self.length,
         )
-        definition.heavy_hitters.CopyFrom(
-            heavy_hitters_pb2.HeavyHitters(
-                words=words,
-                first=first,
-                prefixes=self.prefixes,
-                most_words=self.most_words,
-                threshold=self.threshold,
-                dense=self._grid(definition.cohort, base, first).to_proto(),
-            )
+
+    def _sketches(self) -> heavy_hitters_pb2.LocalHeavyHitters:
+        """Depths two characters apart: each has devices of its own, so fewer depths mean less noise."""
+        depths = list(range(self.length, 0, -2))[::-1]
+        buckets = best_buckets(self.privacy.epsilon)
+        return heavy_hitters_pb2.LocalHeavyHitters(
+            words=self._words(),
+            report_epsilon=self.privacy.epsilon,
+            depths=depths,
+            hashes=min(USUAL_HASHES, MOST_CELLS // (buckets * len(depths))),
+            buckets=buckets,
+            prefixes=self.prefixes,
+            threshold=self._threshold,
         )
-        return definition
 
     def _grid(self, cohort: common_pb2.CohortTerms, base: int, first: int) -> Grid:
         """The grid whose noise makes all rounds together keep the budget."""

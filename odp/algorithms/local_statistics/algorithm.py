@@ -7,10 +7,10 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers
+from odp.algorithms.coins import Words
 from odp.algorithms.dense.records import check_question
 from odp.algorithms.local_reports import RELEASE, LocalReports
 from odp.algorithms.local_statistics.terms import MOST_LOCAL_CELLS, ReportTerms
-from odp.algorithms.local_statistics.words import Words
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError

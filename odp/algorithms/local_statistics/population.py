@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from odp.algorithms.coins import HashedWords
 from odp.algorithms.dense.records import Records
 from odp.algorithms.local_statistics.terms import ReportTerms
-from odp.algorithms.local_statistics.words import HashedWords
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.coins import Words
 from odp.algorithms.dense.records import Records
 from odp.algorithms.local_statistics.layout import MOST_LEVELS, ReportPart, best_levels, choices_of
 from odp.algorithms.local_statistics.userside import reports
-from odp.algorithms.local_statistics.words import Words
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.algorithms.statistics.terms import check_queries, kind_of
 from odp.errors import ConfigurationError, ContributionRefused, Refusal

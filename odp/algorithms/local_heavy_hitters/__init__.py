@@ -1,0 +1,1 @@
+"""The most frequent words of many devices by hashed sketches: no party is trusted."""

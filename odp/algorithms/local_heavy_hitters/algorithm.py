@@ -1,0 +1,87 @@
+"""Searches for words by sketches as the platform sees them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import Message
+
+from odp.algorithms.capabilities import Answers
+from odp.algorithms.coins import HashedWords, Words
+from odp.algorithms.heavy_hitters.results import WordResults
+from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
+from odp.algorithms.local_heavy_hitters.terms import Terms
+from odp.algorithms.local_reports import RELEASE, LocalReports
+from odp.algorithms.seam import LocalData, LocalTable
+from odp.datasets.texts import UsersTexts
+from odp.errors import DataError
+from odp.numerics.arrays import Int64Array
+from odp.privacy.events import Event, LocalReport
+
+
+class TaskAlgorithm(LocalReports):
+    """``odp.algorithms.local_reports.LocalReports`` of tasks that ask for words."""
+
+    simulates = UsersTexts
+
+    def terms(self) -> Terms:
+        """The definition, read and checked."""
+        return Terms.of(self.definition)
+
+    @property
+    def resolved(self) -> Message:
+        return self.definition.local_heavy_hitters
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        words = self.terms().words
+        return (LocalTable(ROWS, words.table, frozenset(), words.events, text=True),)
+
+    def check(self) -> None:
+        self.terms()
+
+    @property
+    def cells(self) -> int:
+        return self.terms().cells
+
+    @property
+    def charge(self) -> float:
+        return self.terms().response.epsilon
+
+    def cell_of(self, data: LocalData, words: Words) -> int:
+        texts = data[ROWS].features.get(TEXT, np.zeros(0, dtype=np.str_))
+        return int(self.terms().reports(np.zeros(len(texts), dtype=np.int64), texts, words, users=1)[0])
+
+    def answers_of_counts(self, counts: Int64Array) -> Answers:
+        from odp.algorithms.local_heavy_hitters.decoding import decode
+
+        terms = self.terms()
+        found = decode(terms, counts)
+        names = [terms.words.text(word) for word in found.words.tolist()]
+        return WordResults(
+            counts=dict(zip(names, found.counts.tolist(), strict=True)),
+            std=dict(zip(names, found.stds.tolist(), strict=True)),
+            contributions=int(counts.sum()),
+            epsilon=terms.response.epsilon,
+            delta=0.0,
+        )
+
+    def exact(self, users: UsersTexts) -> Answers:
+        terms = self.terms()
+        numbers, usable = terms.words.numbers(users.texts)
+        seeds = users.user_keys.astype(np.uint64)
+        own = chosen(users.users(), usable, seeds)
+        words, counts = np.unique(numbers[own[own >= 0]], axis=0, return_counts=True)
+        order = np.argsort(-counts, kind="stable")[: terms.prefixes]
+        found = {terms.words.text(words[place].tolist()): float(counts[place]) for place in order.tolist()}
+        return WordResults(counts=found, std=0.0, contributions=users.n_users, epsilon=math.inf, delta=0.0)
+
+    def simulated(self, users: UsersTexts, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
+        if len(seeds) != users.n_users:
+            raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
+        terms = self.terms()
+        cells = terms.reports(users.users(), users.texts, HashedWords(seeds), users=users.n_users)
+        counts = np.bincount(cells, minlength=terms.cells)
+        return self.answers_of_counts(counts), (LocalReport(RELEASE, terms.response.epsilon),)

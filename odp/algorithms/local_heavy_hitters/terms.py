@@ -1,0 +1,123 @@
+"""The numbers of one task, read from its definition and checked; and the report that they make of a word.
+
+Guarantee: depth and function are drawn without a look at any data, and the answer is k-ary randomised response of the
+bucket, so a report is ``report_epsilon``-locally private for any two inputs, "no words" among them.
+
+Source: Wang, Blocki, Li, Jha 2017, "Locally differentially private protocols for frequency estimation", optimal local
+hashing (exp(epsilon) + 1 buckets); Wang, Li, Jha 2019, "Locally differentially private heavy hitter identification"
+(prefixes, each device with one depth).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from odp import _validate
+from odp.algorithms.coins import Words, below
+from odp.algorithms.dense.records import check_question
+from odp.algorithms.heavy_hitters.words import WordTerms, chosen
+from odp.crypto.keyed_hash import key_of, keyed_hash, splitmix64
+from odp.errors import ConfigurationError
+from odp.numerics.arrays import Int64Array, UInt64Array
+from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON, SMALLEST_EPSILON, RandomizedResponse
+from odp.v1 import common_pb2
+
+#: Numbers that a report can be: each report writes a whole row.
+MOST_CELLS = 2**18
+MOST_HASHES = 2**12
+#: More functions make collisions rarer, and decoding slower.
+USUAL_HASHES = 160
+MOST_BUCKETS = 2**10
+MOST_PREFIXES = 2**12
+_DEPTH, _HASH, _WORD, _NOTHING, _UNIFORM, _COIN = range(6)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A :class:`odp.v1.TaskDefinition` that asks for words by sketches, checked; fields as of its message."""
+
+    words: WordTerms
+    report_epsilon: float
+    depths: tuple[int, ...]
+    hashes: int
+    buckets: int
+    prefixes: int
+    threshold: float
+
+    @classmethod
+    def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
+        """Reads and checks a task definition. Raises ConfigurationError naming the field."""
+        check_question(definition, "local_heavy_hitters")
+        asked, privacy = definition.local_heavy_hitters, definition.privacy
+        if privacy.delta:
+            raise ConfigurationError(f"Expected delta={privacy.delta!r} to be 0: a report is private without it")
+        words = WordTerms.of(asked.words)
+        _validate.within(low=SMALLEST_EPSILON, high=LARGEST_EPSILON, report_epsilon=asked.report_epsilon)
+        if asked.report_epsilon > privacy.epsilon:
+            raise ConfigurationError(
+                f"Expected report_epsilon={asked.report_epsilon!r} to be within the task's epsilon={privacy.epsilon!r}"
+            )
+        depths = tuple(asked.depths)
+        if not depths or depths[0] < 1 or depths[-1] != words.length or list(depths) != sorted(set(depths)):
+            raise ConfigurationError(f"Expected depths={depths!r} to ascend from 1 at least to length={words.length}")
+        _validate.integer(low=1, high=MOST_HASHES, hashes=asked.hashes)
+        _validate.integer(low=2, high=MOST_BUCKETS, buckets=asked.buckets)
+        _validate.integer(low=1, high=MOST_PREFIXES, prefixes=asked.prefixes)
+        _validate.within(low=0.0, high=100.0, threshold=asked.threshold)
+        found = cls(
+            words, asked.report_epsilon, depths, asked.hashes, asked.buckets, asked.prefixes, asked.threshold
+        )  # fmt: skip
+        if found.cells > MOST_CELLS:
+            raise ConfigurationError(f"Expected reports of at most {MOST_CELLS:,} cells (got {found.cells:,})")
+        return found
+
+    @property
+    def cells(self) -> int:
+        """Numbers that a report can be."""
+        return len(self.depths) * self.hashes * self.buckets
+
+    @functools.cached_property
+    def response(self) -> RandomizedResponse:
+        """What every bucket goes through."""
+        return RandomizedResponse(choices=self.buckets, asked=self.report_epsilon)
+
+    def reports(self, user: Int64Array, texts: np.ndarray, words: Words, *, users: int) -> Int64Array:
+        """One cell per user, int64 [users].
+
+        Args:
+          user: int64 [n], ascending; whose texts these are.
+          texts: text [n].
+          words: the coins of all users.
+          users: their number.
+        """
+        depth, function = below(words, _DEPTH, len(self.depths)), below(words, _HASH, self.hashes)
+        numbers, usable = self.words.numbers(texts)
+        own = chosen(user, usable, words.words(_WORD))
+        truth = below(words, _NOTHING, self.buckets)
+        for place, length in enumerate(self.depths):
+            here = np.flatnonzero((depth == place) & (own >= 0))
+            truth[here] = self.bucket(prefix_codes(numbers[own[here], :length]), place, function[here])
+        uniform = below(words, _UNIFORM, self.buckets)
+        noisy = words.words(_COIN) < np.uint64(self.response.noise)
+        return (depth * self.hashes + function) * self.buckets + np.where(noisy, uniform, truth)
+
+    def bucket(self, codes: UInt64Array, place: int, function: Int64Array) -> Int64Array:
+        """The buckets of prefixes of the depth at ``place`` under functions; arguments broadcast."""
+        keys = keyed_hash(key_of("buckets of words", place), function)
+        # The upper half of the hash in buckets of equal width: a division would take as long as the hash.
+        upper = splitmix64(codes ^ keys) >> np.uint64(32)
+        return ((upper * np.uint64(self.buckets)) >> np.uint64(32)).astype(np.int64)
+
+
+def prefix_codes(numbers: Int64Array) -> UInt64Array:
+    """A hash of each row of characters, uint64 [n]."""
+    return keyed_hash(np.zeros(len(numbers), dtype=np.uint64), *numbers.T)
+
+
+def best_buckets(epsilon: float) -> int:
+    """The number of buckets of least variance, exp(epsilon) + 1, within what a report may have."""
+    return min(256, max(2, round(math.exp(epsilon)) + 1))

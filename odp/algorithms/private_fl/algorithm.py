@@ -1,0 +1,54 @@
+"""Private federated learning as the platform sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from odp.algorithms.federated.algorithm import FederatedAlgorithm
+from odp.algorithms.federated.terms import Terms
+from odp.algorithms.seam import Client, Population
+from odp.errors import ConfigurationError
+from odp.privacy.local_charge import LocalCharge
+
+if TYPE_CHECKING:
+    from odp.algorithms.private_fl.report import Reports
+
+
+class TaskAlgorithm(FederatedAlgorithm):
+    """``odp.algorithms.seam.Algorithm`` of tasks whose devices randomize their updates."""
+
+    schedules_cohorts = False
+
+    def terms(self) -> Terms:
+        """As of every federated training; the numbers of the randomizers are checked."""
+        from odp.algorithms.private_fl.checks import check_numbers
+
+        terms = super().terms()
+        check_numbers(self.definition.private_fl.report)
+        if self.definition.cohort.HasField("enclave_poisson"):
+            raise ConfigurationError("Expected no sampling with reports that are private by themselves")
+        return terms
+
+    def reports(self) -> Reports:
+        """The randomizers of a device."""
+        from odp.algorithms.private_fl.report import Reports
+
+        return Reports.of(self.definition, self.terms())
+
+    @property
+    def local_charge(self) -> LocalCharge:
+        return self.reports().charge
+
+    def check_for_devices(self) -> None:
+        super().check_for_devices()
+        self.reports()
+
+    def client(self) -> Client:
+        from odp.algorithms.private_fl.client import PrivateClient
+
+        return PrivateClient(self.terms(), self.reports())
+
+    def population(self) -> Population[Any]:
+        from odp.algorithms.private_fl.population import PrivatePopulation
+
+        return PrivatePopulation(self.terms(), self.reports())

@@ -1,0 +1,28 @@
+"""The tasks that an enclave runs through before it can import nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from odp.aggregation.table import ENCLAVE
+from odp.algorithms.federated.rehearsal import aggregated_by, published_by
+from odp.algorithms.private_fl.config import PrivateFL
+from odp.v1 import common_pb2, private_fl_pb2
+
+
+def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+    """One task of the aggregator's enclave: beside its check of the randomizers, the code is that of every training."""
+    return aggregated_by(PrivateFL(rounds=1), {ENCLAVE: aggregations[ENCLAVE]})
+
+
+def published() -> tuple[common_pb2.TaskDefinition, ...]:
+    """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries."""
+    definitions = published_by(PrivateFL.field)
+    for definition in definitions:
+        definition.private_fl.report.CopyFrom(
+            private_fl_pb2.PrivateReportTerms(
+                cap_height=0.0, cap_probability=0.5, largest_norm=1.0, levels=1, magnitude_epsilon=1.0,
+                most_participations=1,
+            )
+        )  # fmt: skip
+    return definitions

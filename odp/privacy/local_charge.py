@@ -1,0 +1,76 @@
+"""What a report costs that is private by itself: pure epsilon, whoever reads it, and how often a device pays it.
+
+The claim compares one person with any data, and the same person with any other data or none. It needs no trust in
+enclave or server. Reports of one person compose by addition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from odp import _validate
+from odp.errors import ConfigurationError
+from odp.privacy.adjacency import Adjacency
+
+
+@dataclass(frozen=True)
+class LocalCharge:
+    """The cost of the reports of one task to one device.
+
+    Attributes:
+      parts: (name, epsilon) of each independent answer of a report.
+      most: reports that one device sends in its life, at most: the device counts them.
+
+    Raises:
+      ConfigurationError: no part, or a number is out of range.
+    """
+
+    adjacency: ClassVar[Adjacency] = Adjacency.ANY_TWO_INPUTS
+
+    parts: tuple[tuple[str, float], ...]
+    most: int
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ConfigurationError("Expected a report to have at least one private answer")
+        for name, epsilon in self.parts:
+            _validate.positive(**{f"epsilon_of_{name}": epsilon})
+        _validate.integer(low=1, high=2**20, most_participations=self.most)
+
+    @property
+    def epsilon(self) -> float:
+        """Of one report."""
+        return self.after(1)
+
+    @property
+    def lifetime(self) -> float:
+        """Of all reports that a device sends."""
+        return self.after(self.most)
+
+    def after(self, reports: int) -> float:
+        """Of that many reports together, rounded up."""
+        if not reports:
+            return 0.0
+        total = reports * math.fsum(epsilon for _, epsilon in self.parts)
+        return math.nextafter(total, math.inf)
+
+    @property
+    def in_words(self) -> str:
+        """One sentence for people."""
+        parts = " + ".join(f"{epsilon:g} ({name})" for name, epsilon in self.parts)
+        return (
+            f"each report is private by itself: ε = {parts} = {self.epsilon:.6g}, whoever reads it; a device sends at "
+            f"most {self.most}, ε = {self.lifetime:.6g} over its life"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "adjacency": self.adjacency.value,
+            "parts": [{"name": name, "epsilon": epsilon} for name, epsilon in self.parts],
+            "epsilon": self.epsilon,
+            "most_participations": self.most,
+            "lifetime_epsilon": self.lifetime,
+        }

@@ -1,0 +1,67 @@
+"""Private federated learning over the whole platform: devices randomize, the enclave sums, both layers are charged."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from e2e.test_federated import DATA, DEVICES, MODEL, people
+from e2e.world import World, device_seeds
+
+import odp
+from device_runtime import Gate, Limits, Store, store_path
+from device_runtime.view.overview import overview
+from odp.algorithms.federated.terms import RELEASE
+from odp.algorithms.private_fl.algorithm import TaskAlgorithm
+from odp.algorithms.registry import algorithm_for
+from odp.enclave.reference_values import ReferenceValues
+from odp.evaluation.noise import NoNoise
+from odp.signed.task import open_task
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogFolder
+from odp.v1 import common_pb2
+
+ROUNDS = 2
+
+
+@pytest.mark.parametrize("mode", ["enclave", "masked"])
+def test_devices_send_reports_whose_sum_is_that_of_their_updates_but_for_the_stated_error(
+    tmp_path: Path, stack: contextlib.ExitStack, mode: str
+) -> None:
+    """Both sums of 24 random reports are of 54 numbers. Their squared distance is above four times its expectation
+    with probability below 1e-6, and below a tenth of it, as with equal or missing randomness, as rarely.
+    """
+    users = people()
+    asked = odp.Task(
+        name="kinds", population="films", model=MODEL, data=DATA,
+        training=odp.PrivateFL(rounds=ROUNDS, epochs=2, batch=4, rate=0.5, participations=ROUNDS),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-5),
+        cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode),
+    )  # fmt: skip
+    world = World(tmp_path, noise=NoNoise()).start(stack)
+    status = world.finish(world.connection.submit(asked), world.devices(examples=odp.ExampleColumns.of(users, DATA)))
+    assert [entry.contributions for entry in status.rounds] == [DEVICES] * ROUNDS
+
+    algorithm = algorithm_for(open_task(status.task))
+    assert isinstance(algorithm, TaskAlgorithm)
+    reports, clip = algorithm.reports(), algorithm.terms().clip
+    server, population, seeds = algorithm.server(), algorithm.population(), device_seeds(world, DEVICES)
+    (tensor,) = common_pb2.Release.FromString(status.rounds[0].release.release).tensors
+    networked = np.frombuffer(tensor.integers, "<i8") * tensor.step * clip
+    simulated = population.contribute(server.broadcast(server.start()), users, round=0, seeds=seeds)[RELEASE]
+    apart = float(np.square(networked - simulated * tensor.step * clip).sum())
+    # Of reports of one update, E |Z - Z'|^2 is twice E |Z|^2 less the update's square, which is small beside it.
+    expected = 2 * DEVICES * reports.mean_square(reports.magnitude.high)
+    assert 0.02 * expected < apart < 4 * expected
+
+    report = audit(LogFolder(world.root / "server" / "log"), ReferenceValues.load(world.reference_values))
+    assert [found.contributions for found in report.tasks] == [(DEVICES,) * ROUNDS]
+    for device in range(DEVICES):
+        with Store.open(store_path(world.root / "devices", device)) as store:
+            found = overview(store, Gate(limits=Limits()), now=0.0)
+            assert found["local"]["reports"] == ROUNDS
+            assert found["local"]["epsilon"] == pytest.approx(ROUNDS * 24.0, rel=1e-9)
+            assert found["spent"]["total"]["epsilon"] <= 8.0
+            assert store.empty_contributions() == 0
