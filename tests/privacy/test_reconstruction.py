@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from odp.errors import ConfigurationError, PrivacyError
-from odp.privacy import spherical_cap
 from odp.privacy.events import DistributedRelease, GaussianRelease, LocalReport, ShuffledReports
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget
+from odp.privacy.mechanisms import spherical_cap
 from odp.privacy.reconstruction import dictionary_breach, lifetime_epsilon, projection_breach
 from odp.privacy.rendering import render_html, render_text
 from odp.privacy.report import privacy_report
