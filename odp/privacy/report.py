@@ -94,7 +94,6 @@ def privacy_report(
     emulated: bool | None = True,
     cross_check: bool = False,
     hashes: Mapping[str, str] | None = None,
-    certificate: ReconstructionCertificate | None = None,
     local: LocalCharge | None = None,
 ) -> dict[str, Any]:
     """What a task reveals about one user, spent so far or, before its first charge, as planned.
@@ -111,7 +110,6 @@ def privacy_report(
         cross_check: also compute epsilon by PLD, RDP, and for replacing one user; takes seconds.
         local: what a report costs its device by itself, where the task has such reports.
         hashes: further values to compare: digests of code, policy, model.
-        certificate: against reconstruction from the reports of local randomisers, which no other event has.
 
     Returns:
         Values that ``json.dumps`` accepts. ``epsilon.at_tenth`` or ``at_tenfold`` is None where no such delta exists,
@@ -191,7 +189,7 @@ def privacy_report(
             "discretisation": composition.interval_for(collections.Counter(basis)) if draws and not shares else None,
             "library": f"dp-accounting {importlib.metadata.version('dp-accounting')}",
         },
-        "reconstruction": None if certificate is None else _reconstruction(certificate),
+        "reconstruction": None if local is None else _reconstruction(local.certificate),
         "cross_check": _cross_check(basis, delta) if cross_check else None,
         "users": users,
         "minimum_cohort": minimum_cohort,
@@ -273,8 +271,8 @@ def _epsilon_or_none(events: Sequence[Event], delta: float) -> float | None:
         return None
 
 
-def _reconstruction(certificate: ReconstructionCertificate) -> dict[str, object]:
-    return {**certificate.to_json(), "in_words": certificate.in_words}
+def _reconstruction(certificate: ReconstructionCertificate | None) -> dict[str, object] | None:
+    return None if certificate is None else {**certificate.to_json(), "in_words": certificate.in_words}
 
 
 def _accountant(events: Sequence[Event], *, sampled: bool, shares: bool) -> str:
