@@ -28,6 +28,7 @@ from odp.simulation.inputs import SIMULATION
 from odp.task import Question, check_delta_for
 
 _ROUND = 0
+_USERS: dict[str, type] = {"ratings": Ratings, "texts": UsersTexts}
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,10 @@ def _simulate_reports(
     started: float,
 ) -> AnswersRun:
     """The same where the randomness is in what devices send: without it, the answers are the exact ones."""
-    if not isinstance(population, algorithm.simulates):
+    wanted = _USERS[algorithm.simulates]
+    if not isinstance(population, wanted):
         raise ConfigurationError(
-            f"Expected odp.{algorithm.simulates.__name__} with odp.{type(task).__name__}, not a "
+            f"Expected odp.{wanted.__name__} with odp.{type(task).__name__}, not a "
             f"{type(population).__name__}: all users are asked"
         )
     users: Any = population
