@@ -10,7 +10,7 @@ share A of the functions puts into one bucket, with q the probability of a singl
 
     (S(c) - 1 / b) / (p - q) = sum over c' of (share of users with c') (A(c, c') - 1 / b)
 
-so the candidates of the largest estimates are estimated together, which takes their collisions out. Nearly all other
+so the prefixes of the largest supports are solved for together, and taken out of the others. Nearly all other
 candidates are prefixes of nobody: the spread of what the equations leave of them shows the rest. A word that ended is
 estimated at every depth from its end on, by devices of their own; the count is the mean of these.
 """
@@ -26,8 +26,10 @@ from odp.algorithms.local_heavy_hitters.terms import Terms, prefix_codes
 from odp.numerics.arrays import Float64Array, Int64Array, UInt64Array
 
 _AT_ONCE = 2**22  # hashes: bounds memory
-# Candidates that are estimated together, for each that is followed up; and others that show the spread.
+# Candidates that are estimated, for each that is followed up; and others that show the spread.
 _TOGETHER = 4
+# Independent numbers of a sketch for each unknown that is solved for.
+_EQUATIONS = 8
 _OTHERS, _LEAST_OTHERS = 1000, 100
 _NORMAL_MEDIAN = 0.6744897501960817  # median of the absolute value of a standard normal
 
@@ -102,17 +104,27 @@ class _Sketch:
         support = self._support(codes)
         order = np.argsort(-support, kind="stable")
         best, others = order[:most], order[most:]
-        own = self._buckets(codes[best])
-        found = np.linalg.lstsq(self._common(own, own), self._scaled(support[best]), rcond=None)[0]
+        # Of more unknowns together, the equations would amplify the noise.
+        joint = best[: max(1, self._terms.hashes * (self._terms.buckets - 1) // _EQUATIONS)]
+        own = self._buckets(codes[joint])
+        solved = np.linalg.lstsq(self._common(own, own), self._scaled(support[joint]), rcond=None)[0]
+        found = np.concatenate((solved, self._left(codes, support, best[len(joint) :], own, solved)))
         alone = self._scale**2 / self._reports
         likely = np.clip(support[best], self._mean, self._true)
         variance = alone * likely * (1.0 - likely)
         if len(others) >= _LEAST_OTHERS:
             others = others[:: max(1, len(others) // _OTHERS)]
-            left = self._scaled(support[others]) - self._common(self._buckets(codes[others]), own) @ found
-            shown = float(np.median(np.abs(left - np.median(left)))) / _NORMAL_MEDIAN / (1.0 - self._mean)
+            left = self._left(codes, support, others, own, solved)
+            shown = float(np.median(np.abs(left - np.median(left)))) / _NORMAL_MEDIAN
             variance += max(0.0, (self._users * shown) ** 2 - alone * self._mean * (1.0 - self._mean))
         return best, self._users * found, variance
+
+    def _left(
+        self, codes: UInt64Array, support: Float64Array, rows: Int64Array, own: Int64Array, solved: Float64Array
+    ) -> Float64Array:
+        """The share of the users with each prefix in ``rows``, float64, without collisions with those solved for."""
+        collided = self._common(self._buckets(codes[rows]), own) @ solved
+        return (self._scaled(support[rows]) - collided) / (1.0 - self._mean)
 
     @property
     def _scale(self) -> float:
