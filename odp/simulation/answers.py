@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odp.algorithms.capabilities import Answers, Diagnosed, RandomizedInquiry
+from odp.algorithms.capabilities import Answers, RandomizedInquiry
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import sum_of_shares
 from odp.algorithms.registry import inquiry_for, training_of
@@ -179,15 +179,6 @@ def _simulate_reports(
         charges=charges,
         seconds=time.perf_counter() - started,
     )
-
-
-def simulate_search(
-    task: Question, algorithm: Diagnosed, population: object, *, seed: int, noise: bool | IntegerNoise
-) -> AnswersRun:
-    """Asks every user of ``population`` in every round of a question that has several; as ``simulate_answers``."""
-    from odp.simulation.searches import simulate_search
-
-    return simulate_search(task, algorithm, population, seed=seed, noise=noise)
 
 
 def require_answer_options(kind: str, **given: object) -> None:

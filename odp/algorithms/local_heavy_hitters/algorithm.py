@@ -18,7 +18,8 @@ from odp.algorithms.local_reports import RELEASE, LocalReports
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
-from odp.privacy.events import Event, LocalReport
+from odp.privacy.events import Event
+from odp.privacy.local_events import LocalReport
 
 if TYPE_CHECKING:
     from odp.datasets.texts import UsersTexts

@@ -107,7 +107,7 @@ class _Sketch:
         # Of more unknowns together, the equations would amplify the noise.
         joint = best[: max(1, self._terms.hashes * (self._terms.buckets - 1) // _EQUATIONS)]
         own = self._buckets(codes[joint])
-        solved = np.linalg.lstsq(self._common(own, own), self._scaled(support[joint]), rcond=None)[0]
+        solved = np.linalg.lstsq(self._common(own, own), self._scaled(support[joint]), rcond=None)[0].astype(np.float64)
         found = np.concatenate((solved, self._left(codes, support, best[len(joint) :], own, solved)))
         alone = self._scale**2 / self._reports
         likely = np.clip(support[best], self._mean, self._true)
@@ -117,7 +117,7 @@ class _Sketch:
             left = self._left(codes, support, others, own, solved)
             shown = float(np.median(np.abs(left - np.median(left)))) / _NORMAL_MEDIAN
             variance += max(0.0, (self._users * shown) ** 2 - alone * self._mean * (1.0 - self._mean))
-        return best, self._users * found, variance
+        return best.astype(np.int64), (self._users * found).astype(np.float64), variance
 
     def _left(
         self, codes: UInt64Array, support: Float64Array, rows: Int64Array, own: Int64Array, solved: Float64Array
@@ -131,7 +131,8 @@ class _Sketch:
         return self._users / (self._true - self._mean)
 
     def _scaled(self, support: Float64Array) -> Float64Array:
-        return (support - self._mean) / (self._true - self._other)
+        found: Float64Array = (support - self._mean) / (self._true - self._other)
+        return found
 
     def _buckets(self, codes: UInt64Array) -> Int64Array:
         return self._terms.bucket(codes[:, None], self._place, np.arange(self._terms.hashes))

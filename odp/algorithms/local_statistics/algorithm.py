@@ -16,7 +16,8 @@ from odp.algorithms.local_statistics.terms import MOST_LOCAL_CELLS, ReportTerms
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Int64Array
-from odp.privacy.events import Event, LocalReport
+from odp.privacy.events import Event
+from odp.privacy.local_events import LocalReport
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
