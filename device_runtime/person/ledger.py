@@ -31,9 +31,10 @@ from odp.errors import PrivacyError
 from odp.models.trained import has_program
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import DistributedRelease, GaussianRelease, LocalReport, SampledRound, ShuffledReports
+from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound
 from odp.privacy.ledger_events import LedgerEvent, from_json, joined
 from odp.privacy.local_charge import LocalCharge
+from odp.privacy.local_events import LocalReport, ShuffledReports
 from odp.v1 import common_pb2
 
 MONTH_SECONDS = 30 * 24 * 3600.0
