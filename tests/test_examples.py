@@ -265,3 +265,15 @@ def test_the_python_of_the_accounting_page_recomputes_epsilon(
     assert math.isclose(recorded, ledger.entries[-1].task_epsilon, abs_tol=1e-6)
     assert math.isclose(computed, recorded, abs_tol=2e-6)
     assert json.loads(file.read_bytes())["entries"][0]["task_id"] == "0a" * 32
+
+
+def test_private_clicks_learns_from_private_reports_and_says_what_they_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runpy.run_path(str(EXAMPLES / "private_clicks.py"))
+    printed = capsys.readouterr().out.splitlines()
+    accuracies = [float(re.findall(r"accuracy ([\d.]+)", line)[0]) for line in printed]
+    assert accuracies[0] > 0.84
+    assert accuracies[-1] < accuracies[0] - 0.02
+    assert "ε = 16 (direction) + 4 (magnitude) = 20" in printed[0]
+    assert all("released: ε = 4.000" in line for line in printed)

@@ -145,6 +145,37 @@ def two_tower(
         print_json(found.to_json())
 
 
+@app.command("privunit")
+def privunit(
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the four files of MNIST; without one, MNIST is left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The first seed of people, reports and noise.")] = 1,
+    runs: Annotated[int, typer.Option(help="How many seeds of logistic regression.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for privunit-SEED.json and .png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Learning from reports that are private by themselves: logistic regression on 100,000 people, and MNIST.
+
+    Bhowmick et al. 2018, sections 4.1 and 5. Says of each claim whether it holds. Some minutes on two cores.
+    """
+    from odp.reproductions.privunit import reproduce
+    from odp.reproductions.privunit_results import claims_of, draw, pictures_of, table_of
+    from odp.simulation.inputs import SIMULATION
+
+    out = console()
+    with out.status("drawing people") as shown:
+        found = reproduce(seed=seed, runs=runs, pictures=data, progress=shown.update)
+    out.print(table_of(found))
+    if found.mnist:
+        out.print(pictures_of(found))
+    out.print(claims_of(found))
+    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
+    _write(out, output, f"privunit-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
+
+
 @app.command("local")
 def local(
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
