@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks import local_shuffle
 from benchmarks.harness import Figure, Limit
 from odp.privacy.mechanisms.privunit import PrivUnit
 from odp.privacy.mechanisms.random_source import RandomSource
@@ -15,8 +16,8 @@ _DIMENSIONS = (10_000, 100_000, 1_000_000)
 
 
 def run(quick: bool) -> list[Figure]:
-    """Directions of many dimensions."""
-    return _directions(quick)
+    """Directions of many dimensions, and bounds on what shuffled reports reveal."""
+    return [*_directions(quick), *local_shuffle.run(quick)]
 
 
 def _directions(quick: bool) -> list[Figure]:

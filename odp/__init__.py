@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from odp.privacy.mechanisms.randomized_response import RandomizedResponse
     from odp.privacy.mechanisms.scalar import GridScalar, ScalarDP, ScalarRelDP
     from odp.privacy.mechanisms.separated import SeparatedVector
+    from odp.privacy.reconstruction import ReconstructionCertificate, dictionary_breach, projection_breach
+    from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
     from odp.public_tables.table import Table
     from odp.simulation.engine import RunResult, simulate
     from odp.task import Cohort, Task, UserLevelDP
@@ -135,6 +137,12 @@ _HOME = {
     "simulate": "odp.simulation.engine",
     "synthetic_movielens": "odp.datasets",
     "synthetic_words": "odp.datasets.texts",
+    "ReconstructionCertificate": "odp.privacy.reconstruction",
+    "amplified_epsilon": "odp.privacy.shuffling",
+    "amplified_epsilon_binary": "odp.privacy.shuffling",
+    "amplified_epsilon_k_rr": "odp.privacy.shuffling",
+    "dictionary_breach": "odp.privacy.reconstruction",
+    "projection_breach": "odp.privacy.reconstruction",
 }
 
 __all__ = [
@@ -186,6 +194,7 @@ __all__ = [
     "Ratings",
     "RatingsData",
     "Reconstruction",
+    "ReconstructionCertificate",
     "RunResult",
     "ScalarDP",
     "ScalarRelDP",
@@ -203,9 +212,14 @@ __all__ = [
     "UserLevelDP",
     "UsersExamples",
     "UsersTexts",
+    "amplified_epsilon",
+    "amplified_epsilon_binary",
+    "amplified_epsilon_k_rr",
     "connect",
+    "dictionary_breach",
     "load",
     "load_task",
+    "projection_breach",
     "random_split",
     "simulate",
     "synthetic_movielens",

@@ -94,6 +94,20 @@ def test_listening_hours_prints_the_answer_and_saves_picture_and_data(tmp_path: 
     assert (saved.n_users, saved.n_items) == (task.cohort.goal, 24)
 
 
+def test_three_trust_models_prints_what_each_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "trust.png"
+    monkeypatch.setattr(sys, "argv", ["three_trust_models.py", str(picture), "--people", "5000"])
+    runpy.run_path(str(EXAMPLES / "three_trust_models.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    rows = [line.split() for line in told.splitlines() if line.startswith(("aggregator", "shuffle", "local"))]
+    widths = [float(row[3]) for row in rows]
+    assert len(widths) == 3
+    assert 3 * widths[0] < widths[1] < widths[2] / 3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
 @pytest.mark.processes
 def test_the_music_player_shows_its_mix_to_its_listener_and_knows_a_mood_with_noise(tmp_path: Path) -> None:

@@ -31,9 +31,10 @@ from odp.errors import PrivacyError
 from odp.models.trained import has_program
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
 from odp.privacy.adjacency import Adjacency
-from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound, ShuffledReports
+from odp.privacy.events import DistributedRelease, GaussianRelease, SampledRound
 from odp.privacy.ledger_events import LedgerEvent, from_json, joined
 from odp.privacy.local_charge import LocalCharge
+from odp.privacy.local_events import LocalReport, ShuffledReports
 from odp.v1 import common_pb2
 
 MONTH_SECONDS = 30 * 24 * 3600.0
@@ -80,7 +81,7 @@ class TaskTerms:
     @property
     def stated(self) -> bool:
         """Whether it is charged what it states: its rounds have no closed form together with those of other tasks."""
-        kinds = (SampledRound, ShuffledReports)
+        kinds = (SampledRound, ShuffledReports, LocalReport)
         return any(isinstance(event, kinds) for charges in self.rounds for event in charges)
 
     def charges_json(self) -> str:
@@ -167,7 +168,7 @@ def spent(charged: Iterable[Charged], *, delta: float) -> Spent:
             stated.append(terms)
             continue
         cost = joined(enumerate(terms.rounds[first[key] : last[key] + 1], first[key]))
-        events += [event for event in cost if not isinstance(event, (SampledRound, ShuffledReports))]
+        events += [event for event in cost if isinstance(event, (GaussianRelease, DistributedRelease))]
     try:
         epsilon = _closed_form(events, delta=delta) if events else 0.0
     except PrivacyError:

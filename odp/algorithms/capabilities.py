@@ -104,8 +104,8 @@ class RandomizedInquiry(Inquiry):
     """
 
     dense = False
-    #: The users that a simulation takes.
-    simulates: ClassVar[type]
+    #: The users that a simulation takes: "ratings" or "texts". Enclaves do not load data sets.
+    simulates: ClassVar[str]
 
     @property
     @abc.abstractmethod
@@ -119,7 +119,7 @@ class RandomizedInquiry(Inquiry):
 
     @abc.abstractmethod
     def exact(self, users: Any, /) -> Answers:
-        """The answers of the users' own data, which no party sees: for simulations. ``users`` are ``simulates``."""
+        """The answers of the users' own data, which no party sees: for simulations of ``simulates``."""
 
     @abc.abstractmethod
     def simulated(self, users: Any, /, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:

@@ -22,10 +22,10 @@ from odp.privacy.events import (
     GaussianRelease,
     SampledRound,
     Sampling,
-    ShuffledReports,
     StreamRelease,
 )
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
+from odp.privacy.local_events import ShuffledReports
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
 

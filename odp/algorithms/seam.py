@@ -38,8 +38,9 @@ from odp.wire.model import ModelVersion, Slices
 if TYPE_CHECKING:
     from odp.models.features import Feature
     from odp.models.litert.trainer import Engine, ProgramTrainer
-    from odp.privacy.events import ShuffledReports, StreamRelease
+    from odp.privacy.events import StreamRelease
     from odp.privacy.local_charge import LocalCharge
+    from odp.privacy.local_events import ShuffledReports
     from odp.privacy.matrix.encoding import Encoder
     from odp.privacy.matrix.participation import Participation
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from odp.client import Connection
-    from odp.privacy.events import DistributedRelease, GaussianRelease, ShuffledReports
+    from odp.privacy.events import DistributedRelease, GaussianRelease
+    from odp.privacy.local_events import LocalReport, ShuffledReports
     from odp.v1 import server_pb2
 
 app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=True)
@@ -148,9 +149,11 @@ def show(file: File, json: Json = False) -> None:
     print_text("\n".join(lines))
 
 
-def _of_release(event: GaussianRelease | DistributedRelease | ShuffledReports) -> str:
-    from odp.privacy.events import ShuffledReports
+def _of_release(event: GaussianRelease | DistributedRelease | LocalReport | ShuffledReports) -> str:
+    from odp.privacy.local_events import LocalReport, ShuffledReports
 
+    if isinstance(event, LocalReport):
+        return f"{event.name}: private by itself, epsilon {event.epsilon:.6g}"
     if isinstance(event, ShuffledReports):
         return (
             f"{event.name}: shuffled, {event.reports} of honest devices count; epsilon of each alone "

@@ -150,7 +150,11 @@ def _with_shares(counts: Mapping[Event, int], delta: float) -> float:
     far = closeness(counts)
     if any(isinstance(event, SampledRound) for event in counts):
         return _renyi(counts, left * math.exp(-far)) + 2.0 * far
-    rho = math.fsum(0.5 * times * event.mu**2 for event, times in counts.items() if not isinstance(event, SampledRound))
+    rho = math.fsum(
+        0.5 * times * event.mu**2
+        for event, times in counts.items()
+        if isinstance(event, (GaussianRelease, DistributedRelease))
+    )
     return concentrated.epsilon_of_shares(rho, delta=left, closeness=far)
 
 
@@ -376,9 +380,6 @@ def epsilon_rdp(events: Iterable[Event], *, delta: float) -> float:
 
 def _by_library(accountant: Any, events: Iterable[Event], delta: float, *, capped: bool = True) -> float:
     counts = _counted(events)
-    for event in counts:
-        if isinstance(event, (LocalReport, ShuffledReports)):
-            raise PrivacyError(f"{event.name} are reports of local randomisers: the library's accountants take none")
     left = _left_of(counts, delta)
     return _compose(accountant, counts, left.delta, capped=capped) + left.epsilon
 
@@ -416,6 +417,8 @@ def _compose(accountant: Any, counts: Mapping[Event, int], left: float, *, cappe
         return 0.0
     library: Counter[Any] = Counter()
     for event, times in counts.items():
+        if isinstance(event, (LocalReport, ShuffledReports)):
+            raise PrivacyError(f"{event.name} are reports of local randomisers: the library's accountants take none")
         gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
         if isinstance(event, GaussianRelease) or (isinstance(event, DistributedRelease) and not capped):
             library[gaussian] += times  # the Renyi divergence of shares is at most this one's

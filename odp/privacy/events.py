@@ -22,9 +22,9 @@ from odp.privacy.local_events import (
     SHUFFLED,
     SHUFFLED_ADJACENCIES,
     SHUFFLED_KEYS,
-    LocalReport,
-    ShuffledReports,
 )
+from odp.privacy.local_events import LocalReport as LocalReport
+from odp.privacy.local_events import ShuffledReports as ShuffledReports
 
 GAUSSIAN = "gaussian"
 TRUNCATED_POISSON = "truncated_poisson_gaussian"
@@ -361,8 +361,14 @@ def scaled(event: NoisedEvent, factor: float) -> NoisedEvent:
     return dataclasses.replace(event, noise_std=factor * event.noise_std)
 
 
-def releases_of(event: Event) -> tuple[GaussianRelease | DistributedRelease | LocalReport | ShuffledReports, ...]:
-    """The released tensors, or reports, behind an event."""
+def releases_of(event: Event) -> tuple[GaussianRelease | DistributedRelease | ShuffledReports, ...]:
+    """What an enclave releases for an event: tensors, or reports without senders.
+
+    Raises:
+        PrivacyError: a report under the name of its device, which no enclave releases.
+    """
+    if isinstance(event, LocalReport):
+        raise PrivacyError(f"{event.name} is a report under the name of its device: no enclave releases it")
     return event.releases if isinstance(event, SampledRound) else (event,)
 
 

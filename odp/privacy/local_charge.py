@@ -13,6 +13,11 @@ from typing import Any, ClassVar
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.privacy.adjacency import Adjacency
+from odp.privacy.mechanisms.spherical_cap import LARGEST_DIMENSION
+from odp.privacy.reconstruction import ReconstructionCertificate, projection_breach
+
+CORRELATION = 0.5
+"""Least cosine of a breach in the certificates of reports: a distance of 1 between unit vectors."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,8 @@ class LocalCharge:
     Attributes:
       parts: (name, epsilon) of each independent answer of a report.
       most: reports that one device sends in its life, at most: the device counts them.
+      dimension: of the unit vector that a report is about, for the certificate against its reconstruction; 0 where
+        it is about none.
 
     Raises:
       ConfigurationError: no part, or a number is out of range.
@@ -31,6 +38,7 @@ class LocalCharge:
 
     parts: tuple[tuple[str, float], ...]
     most: int
+    dimension: int = 0
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -38,6 +46,7 @@ class LocalCharge:
         for name, epsilon in self.parts:
             _validate.positive(**{f"epsilon_of_{name}": epsilon})
         _validate.integer(low=1, high=2**20, most_participations=self.most)
+        _validate.integer(low=0, high=LARGEST_DIMENSION, dimension=self.dimension)
 
     @property
     def epsilon(self) -> float:
@@ -55,6 +64,13 @@ class LocalCharge:
             return 0.0
         total = reports * math.fsum(epsilon for _, epsilon in self.parts)
         return math.nextafter(total, math.inf)
+
+    @property
+    def certificate(self) -> ReconstructionCertificate | None:
+        """Against the reconstruction of the direction from all reports of a device; None where there is none."""
+        if self.dimension < 2:
+            return None
+        return projection_breach(self.lifetime, self.dimension, correlation=CORRELATION)
 
     @property
     def in_words(self) -> str:

@@ -33,8 +33,8 @@ import numpy as np
 
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
-from odp.privacy import spherical_cap
 from odp.privacy.local_events import LocalReport, ShuffledReports
+from odp.privacy.mechanisms import spherical_cap
 
 if TYPE_CHECKING:
     import numpy.typing as npt

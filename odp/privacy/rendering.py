@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from odp.privacy.events import DISTRIBUTED, LOCAL, SHUFFLED
+from odp.privacy.events import DISTRIBUTED
+from odp.privacy.local_events import LOCAL, SHUFFLED
 
 _HEAD = ("release", "sensitivity (L2)", "noise std", "multiplier", "numbers", "planned", "done", "% of mu^2")
 _WIDTHS = (20, 18, 13, 12, 11, 9, 6, 11)

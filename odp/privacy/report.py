@@ -94,7 +94,6 @@ def privacy_report(
     emulated: bool | None = True,
     cross_check: bool = False,
     hashes: Mapping[str, str] | None = None,
-    certificate: ReconstructionCertificate | None = None,
     local: LocalCharge | None = None,
 ) -> dict[str, Any]:
     """What a task reveals about one user, spent so far or, before its first charge, as planned.
@@ -111,7 +110,6 @@ def privacy_report(
         cross_check: also compute epsilon by PLD, RDP, and for replacing one user; takes seconds.
         local: what a report costs its device by itself, where the task has such reports.
         hashes: further values to compare: digests of code, policy, model.
-        certificate: against reconstruction from the reports of local randomisers, which no other event has.
 
     Returns:
         Values that ``json.dumps`` accepts. ``epsilon.at_tenth`` or ``at_tenfold`` is None where no such delta exists,
@@ -191,7 +189,7 @@ def privacy_report(
             "discretisation": composition.interval_for(collections.Counter(basis)) if draws and not shares else None,
             "library": f"dp-accounting {importlib.metadata.version('dp-accounting')}",
         },
-        "reconstruction": None if certificate is None else _reconstruction(certificate),
+        "reconstruction": None if local is None else _reconstruction(local.certificate),
         "cross_check": _cross_check(basis, delta) if cross_check else None,
         "users": users,
         "minimum_cohort": minimum_cohort,
@@ -273,8 +271,8 @@ def _epsilon_or_none(events: Sequence[Event], delta: float) -> float | None:
         return None
 
 
-def _reconstruction(certificate: ReconstructionCertificate) -> dict[str, object]:
-    return {**certificate.to_json(), "in_words": certificate.in_words}
+def _reconstruction(certificate: ReconstructionCertificate | None) -> dict[str, object] | None:
+    return None if certificate is None else {**certificate.to_json(), "in_words": certificate.in_words}
 
 
 def _accountant(events: Sequence[Event], *, sampled: bool, shares: bool) -> str:
@@ -326,10 +324,10 @@ def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[s
 
     Shares are of mu^2, of sampled rounds before amplification; reports of local randomisers have none.
     """
-    flat_plan = [release for event in planned or () for release in releases_of(event)]
-    flat_done = [release for event in done for release in releases_of(event)]
+    flat_plan = [release for event in planned or () for release in _released(event)]
+    flat_done = [release for event in done for release in _released(event)]
     total = sum(_square(release) for release in flat_done or flat_plan)
-    draws = {
+    draws: dict[_Release, Sampling] = {
         release: event.sampling
         for event in (*(planned or ()), *done)
         if isinstance(event, SampledRound)
@@ -351,6 +349,10 @@ def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[s
 _Release = GaussianRelease | DistributedRelease | LocalReport | ShuffledReports
 
 
+def _released(event: Event) -> tuple[_Release, ...]:
+    return (event,) if isinstance(event, LocalReport) else releases_of(event)
+
+
 def _square(release: _Release) -> float:
     return release.mu**2 if isinstance(release, (GaussianRelease, DistributedRelease)) else 0.0
 
@@ -363,13 +365,13 @@ def _row(
     done: int,
     share: float,
 ) -> dict[str, Any]:
-    noised = isinstance(release, (GaussianRelease, DistributedRelease))
+    noised = release if isinstance(release, (GaussianRelease, DistributedRelease)) else None
     return {
         **release.to_json(),
-        "noise_multiplier": release.noise_multiplier if noised else None,
+        "noise_multiplier": None if noised is None else noised.noise_multiplier,
         "sampling_probability": None if draw is None else draw.probability,
         "planned": planned,
         "done": done,
-        "mu_each": release.mu if noised else None,
+        "mu_each": None if noised is None else noised.mu,
         "share_of_mu_squared": share,
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odp.algorithms.capabilities import Answers, Diagnosed, RandomizedInquiry
+from odp.algorithms.capabilities import Answers, RandomizedInquiry
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import sum_of_shares
 from odp.algorithms.registry import inquiry_for, training_of
@@ -28,6 +28,7 @@ from odp.simulation.inputs import SIMULATION
 from odp.task import Question, check_delta_for
 
 _ROUND = 0
+_USERS: dict[str, type] = {"ratings": Ratings, "texts": UsersTexts}
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,10 @@ def _simulate_reports(
     started: float,
 ) -> AnswersRun:
     """The same where the randomness is in what devices send: without it, the answers are the exact ones."""
-    if not isinstance(population, algorithm.simulates):
+    wanted = _USERS[algorithm.simulates]
+    if not isinstance(population, wanted):
         raise ConfigurationError(
-            f"Expected odp.{algorithm.simulates.__name__} with odp.{type(task).__name__}, not a "
+            f"Expected odp.{wanted.__name__} with odp.{type(task).__name__}, not a "
             f"{type(population).__name__}: all users are asked"
         )
     users: Any = population
@@ -177,15 +179,6 @@ def _simulate_reports(
         charges=charges,
         seconds=time.perf_counter() - started,
     )
-
-
-def simulate_search(
-    task: Question, algorithm: Diagnosed, population: object, *, seed: int, noise: bool | IntegerNoise
-) -> AnswersRun:
-    """Asks every user of ``population`` in every round of a question that has several; as ``simulate_answers``."""
-    from odp.simulation.searches import simulate_search
-
-    return simulate_search(task, algorithm, population, seed=seed, noise=noise)
 
 
 def require_answer_options(kind: str, **given: object) -> None:

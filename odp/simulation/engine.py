@@ -48,6 +48,7 @@ from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.inputs import SIMULATION, check_rank, require_kinds
+from odp.simulation.searches import simulate_search
 from odp.simulation.streams import SimulatedStream, participation_of
 from odp.simulation.totals import NoisyTotals, noisy_totals
 from odp.task import Task, check_delta_for
@@ -232,7 +233,7 @@ def simulate(
         )
         algorithm = algorithm_for(task.definition())
         if isinstance(algorithm, Diagnosed):
-            return answers.simulate_search(task, algorithm, population, seed=seed, noise=noise)
+            return simulate_search(task, algorithm, population, seed=seed, noise=noise)
         return answers.simulate_answers(task, population, seed=seed, noise=noise)
     if isinstance(population, UsersTexts):
         raise ConfigurationError("Expected odp.UsersTexts with a question about words, such as an odp.HeavyHitters")

@@ -31,6 +31,8 @@ from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon
 from odp.signed.task import check_definition
 from odp.task_file import parse_task, render_task
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogFolder
 from odp.v1 import common_pb2
 from odp.wire.model import Slices
 
@@ -140,6 +142,8 @@ def test_devices_find_the_words_of_the_simulation(
     found = handle.results(ReferenceValues.load(world.reference_values))
     assert isinstance(found, WordResults)
     assert {word: one.value for word, one in found.items()} == {"cab": 10.0, "cad": 8.0, "a": 3.0}
+    report = audit(LogFolder(world.root / "server" / "log"), ReferenceValues.load(world.reference_values))
+    assert [found.contributions for found in report.tasks] == [(DEVICES,) * 3]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from e2e.world import World
 
 import odp
+from device_runtime.store.store import Store, store_path
 from odp.algorithms.coins import SourceWords
 from odp.algorithms.local_statistics.population import records_of
 from odp.algorithms.local_statistics.results import ReportResults
@@ -21,6 +22,8 @@ from odp.datasets import Ratings
 from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.signed.task import check_definition, open_task
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogFolder
 from odp.v1 import common_pb2
 
 
@@ -57,6 +60,13 @@ def test_devices_send_reports_that_the_enclave_only_counts(
     found = handle.results(ReferenceValues.load(world.reference_values))
     assert isinstance(found, ReportResults)
     assert (found.contributions, found.report_epsilon) == (24, terms.reports.epsilon)
+    report = audit(LogFolder(world.root / "server" / "log"), ReferenceValues.load(world.reference_values))
+    (task_found,) = report.tasks
+    assert task_found.epsilon == pytest.approx(release.epsilon_spent)
+    for device in range(24):
+        with Store.open(store_path(world.root / "devices", device)) as store:
+            assert store.empty_contributions() == 0
+            assert len(store.ledger()) == 1
 
 
 def _more_honest(definition: common_pb2.TaskDefinition) -> None:

@@ -22,7 +22,7 @@ from odp.privacy.mechanisms.privunit_infinity import PrivUnitInfinity
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.privacy.mechanisms.scalar import ScalarDP
 from odp.privacy.mechanisms.separated import SeparatedVector
-from odp.privacy.spherical_cap import log_probability
+from odp.privacy.mechanisms.spherical_cap import log_probability
 
 # E |Z|^2 at the optimum, computed apart from this module, by dimension and for these epsilons.
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 32.0, 64.0)

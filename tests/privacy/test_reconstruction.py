@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from odp.errors import ConfigurationError, PrivacyError
-from odp.privacy import spherical_cap
 from odp.privacy.events import DistributedRelease, GaussianRelease, LocalReport, ShuffledReports
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget
+from odp.privacy.local_charge import LocalCharge
+from odp.privacy.mechanisms import spherical_cap
 from odp.privacy.reconstruction import dictionary_breach, lifetime_epsilon, projection_breach
 from odp.privacy.rendering import render_html, render_text
 from odp.privacy.report import privacy_report
@@ -178,13 +179,13 @@ def test_bad_input_is_refused_by_name(wrong, match):
 
 def test_the_report_prints_prior_target_tolerance_epsilon_and_bound():
     event = LocalReport("direction", 2.0)
-    certificate = projection_breach(lifetime_epsilon([event, event]), 100, correlation=0.5)
+    local = LocalCharge((("direction", 1.5), ("magnitude", 0.5)), 2, 100)
     found = privacy_report(
         Ledger("phones"), "aa" * 32, planned_rounds=[[event], [event]], n_users=1_000, task_budget=Budget(4.0, 1e-6),
-        population_budget=Budget(4.0, 1e-6), minimum_cohort=10, certificate=certificate,
+        population_budget=Budget(4.0, 1e-6), minimum_cohort=10, local=local,
     )  # fmt: skip
     assert found["reconstruction"]["probability"] == pytest.approx(2.778e-6, rel=5e-4)
-    assert found["epsilon"]["of_plan"] == found["reconstruction"]["epsilon"] == 4.0
+    assert found["reconstruction"]["epsilon"] == pytest.approx(4.0)
     assert json.loads(json.dumps(found)) == found
     for text in (render_text(found), render_html(found)):
         for part in (
@@ -195,3 +196,10 @@ def test_the_report_prints_prior_target_tolerance_epsilon_and_bound():
             "2.778e-06",
         ):
             assert part in text
+
+
+def test_reports_about_no_direction_have_no_certificate():
+    assert LocalCharge((("answer", 1.0),), 3).certificate is None
+    assert LocalCharge((("direction", 1.0),), 3, 50).certificate.epsilon == pytest.approx(3.0)
+    with pytest.raises(ConfigurationError, match="dimension=-1"):
+        LocalCharge((("direction", 1.0),), 3, -1)

@@ -16,6 +16,7 @@ from odp.numerics.arrays import Int64Array
 from odp.privacy.events import releases_of
 from odp.privacy.ledger_entry import Entry
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent
+from odp.privacy.local_events import LocalReport
 from odp.privacy.matrix.encoding import Encoder
 from odp.v1 import common_pb2
 from trusted_aggregator.boundary.interface import HostSum
@@ -87,6 +88,8 @@ def _sha256(values: Sequence[Int64Array]) -> bytes:
 
 
 def _releases_of(event: LedgerEvent) -> tuple[TensorCharge, ...]:
+    if isinstance(event, LocalReport):
+        raise StateError(f"{event.name!r} is a report of a device, which no enclave releases")
     return (event,) if isinstance(event, CoveredRelease) else releases_of(event)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from google.protobuf.message import Message
 
@@ -20,10 +20,12 @@ from odp.algorithms.seam import (
     Query,
     Server,
 )
-from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
+
+if TYPE_CHECKING:
+    from odp.datasets.texts import UsersTexts
 
 
 class TaskAlgorithm(Diagnosed):

@@ -31,7 +31,8 @@ class Found:
         least = terms.threshold * terms.grid.noise_std
         kept = np.flatnonzero(counts >= least)
         kept = kept[np.argsort(-counts[kept], kind="stable")]
-        prefixes, words = [], list(self.words)
+        prefixes: list[tuple[int, ...]] = []
+        words = list(self.words)
         for cell in kept.tolist():
             characters = self._characters(terms, cell)
             if characters is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from odp import _validate
 from odp.aggregation.table import mode_of
@@ -108,13 +109,13 @@ def usable_prefixes(table: Float32Array, depth: int, base: int) -> Int64Array:
     """
     values = table[:, :depth].astype(np.float64)
     # A prefix that is followed up has no end in it.
-    usable = (np.isfinite(values) & (values >= 1) & (values < base)).all(axis=1)
+    usable: npt.NDArray[np.bool_] = np.all(np.isfinite(values) & (values >= 1) & (values < base), axis=1)
     return np.where(usable[:, None], np.where(np.isfinite(values), values, 0.0), END).astype(np.int64)
 
 
 def size_of(*, base: int, first: int, prefixes: int) -> int:
     """Numbers of a vector. Raises ConfigurationError where they are more than one vector may have."""
-    size = max(base**first, base * prefixes)
+    size = int(max(base**first, base * prefixes))
     if size > MAX_SIZE:
         raise ConfigurationError(f"Expected vectors of at most {MAX_SIZE:,} numbers (got {size:,}): lower prefixes")
     return size

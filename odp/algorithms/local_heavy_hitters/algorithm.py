@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +16,19 @@ from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
 from odp.algorithms.local_heavy_hitters.terms import Terms
 from odp.algorithms.local_reports import RELEASE, LocalReports
 from odp.algorithms.seam import LocalData, LocalTable
-from odp.datasets.texts import UsersTexts
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
-from odp.privacy.events import Event, LocalReport
+from odp.privacy.events import Event
+from odp.privacy.local_events import LocalReport
+
+if TYPE_CHECKING:
+    from odp.datasets.texts import UsersTexts
 
 
 class TaskAlgorithm(LocalReports):
     """``odp.algorithms.local_reports.LocalReports`` of tasks that ask for words."""
 
-    simulates = UsersTexts
+    simulates = "texts"
 
     def terms(self) -> Terms:
         """The definition, read and checked."""

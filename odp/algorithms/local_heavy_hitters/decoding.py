@@ -5,8 +5,13 @@ with the prefix supports it with the probability p of a true answer, another one
 
     count = N (S - 1 / buckets) / (p - 1 / buckets),   variance  N^2 / n  (1 / b)(1 - 1 / b) / (p - 1 / b)^2
 
-plus collisions of frequent prefixes within the functions of a depth, which all devices share. Nearly all candidates are
-prefixes of nobody, so the spread of all estimates shows both; the larger variance is stated. A word that ended is
+plus collisions with frequent prefixes, since all devices share the functions of a depth. For prefixes c, c' that the
+share A of the functions puts into one bucket, with q the probability of a single other answer,
+
+    (S(c) - 1 / b) / (p - q) = sum over c' of (share of users with c') (A(c, c') - 1 / b)
+
+so the prefixes of the largest supports are solved for together, and taken out of the others. Nearly all other
+candidates are prefixes of nobody: the spread of what the equations leave of them shows the rest. A word that ended is
 estimated at every depth from its end on, by devices of their own; the count is the mean of these.
 """
 
@@ -21,6 +26,11 @@ from odp.algorithms.local_heavy_hitters.terms import Terms, prefix_codes
 from odp.numerics.arrays import Float64Array, Int64Array, UInt64Array
 
 _AT_ONCE = 2**22  # hashes: bounds memory
+# Candidates that are estimated, for each that is followed up; and others that show the spread.
+_TOGETHER = 4
+# Independent numbers of a sketch for each unknown that is solved for.
+_EQUATIONS = 8
+_OTHERS, _LEAST_OTHERS = 1000, 100
 _NORMAL_MEDIAN = 0.6744897501960817  # median of the absolute value of a standard normal
 
 
@@ -44,7 +54,9 @@ def decode(terms: Terms, counts: Int64Array) -> Decoded:
         ended = (prefixes == END).any(axis=1) | (depth == terms.words.length)
         # What a prefix had before it ended says nothing about the word.
         old = np.isin(parent, np.flatnonzero(depths > 0))
-        estimate, spread = _estimates(terms, block[place], prefix_codes(prefixes), place, users)
+        sketch = _Sketch(terms, block[place], place, users)
+        candidates, estimate, spread = sketch.largest(prefix_codes(prefixes))
+        parent, prefixes, ended, old = parent[candidates], prefixes[candidates], ended[candidates], old[candidates]
         total = np.where(old, total[parent], 0.0) + estimate
         variance = np.where(old, variance[parent], 0.0) + spread
         depths = np.where(ended, np.where(old, depths[parent], 0.0) + 1.0, 0.0)
@@ -73,26 +85,71 @@ def _extended(terms: Terms, prefixes: Int64Array, depth: int) -> tuple[Int64Arra
     return parent, prefixes
 
 
-def _estimates(
-    terms: Terms, counts: Float64Array, codes: UInt64Array, place: int, users: float
-) -> tuple[Float64Array, Float64Array]:
-    """(counts float64 [n], their variances float64 [n]) of prefixes at one depth."""
-    reports = counts.sum()
-    other = 1.0 / terms.buckets
-    ratio = float(terms.response.ratio)
-    true = ratio / (ratio + terms.buckets - 1.0)
-    if not reports:
-        return np.zeros(len(codes)), np.full(len(codes), users**2)
-    functions = np.arange(terms.hashes)
-    supported = np.empty(len(codes))
-    at_once = max(1, _AT_ONCE // terms.hashes)
-    for start in range(0, len(codes), at_once):
-        part = codes[start : start + at_once, None]
-        supported[start : start + at_once] = counts[functions, terms.bucket(part, place, functions)].sum(axis=1)
-    share = supported / reports
-    scale = users / (true - other)
-    likely = np.clip(share, other, true)
-    found = scale * (share - other)
-    shown = (float(np.median(np.abs(found - np.median(found)))) / _NORMAL_MEDIAN) ** 2
-    alone = scale**2 / reports * likely * (1.0 - likely)
-    return found, alone + max(0.0, shown - scale**2 / reports * other * (1.0 - other))
+class _Sketch:
+    """The reports of one depth, float64 [hashes, buckets]."""
+
+    def __init__(self, terms: Terms, counts: Float64Array, place: int, users: float) -> None:
+        self._terms, self._counts, self._place, self._users = terms, counts, place, users
+        self._reports = counts.sum()
+        ratio = float(terms.response.ratio)
+        self._true = ratio / (ratio + terms.buckets - 1.0)
+        self._other = 1.0 / (ratio + terms.buckets - 1.0)
+        self._mean = 1.0 / terms.buckets
+
+    def largest(self, codes: UInt64Array) -> tuple[Int64Array, Float64Array, Float64Array]:
+        """(rows of ``codes`` int64 [k], their counts float64 [k], the variances of these float64 [k])."""
+        most = _TOGETHER * self._terms.prefixes
+        if not self._reports:
+            return np.arange(len(codes))[:most], *np.repeat([[0.0], [self._users**2]], min(most, len(codes)), axis=1)
+        support = self._support(codes)
+        order = np.argsort(-support, kind="stable")
+        best, others = order[:most], order[most:]
+        # Of more unknowns together, the equations would amplify the noise.
+        joint = best[: max(1, self._terms.hashes * (self._terms.buckets - 1) // _EQUATIONS)]
+        own = self._buckets(codes[joint])
+        solved = np.linalg.lstsq(self._common(own, own), self._scaled(support[joint]), rcond=None)[0].astype(np.float64)
+        found = np.concatenate((solved, self._left(codes, support, best[len(joint) :], own, solved)))
+        alone = self._scale**2 / self._reports
+        likely = np.clip(support[best], self._mean, self._true)
+        variance = alone * likely * (1.0 - likely)
+        if len(others) >= _LEAST_OTHERS:
+            others = others[:: max(1, len(others) // _OTHERS)]
+            left = self._left(codes, support, others, own, solved)
+            shown = float(np.median(np.abs(left - np.median(left)))) / _NORMAL_MEDIAN
+            variance += max(0.0, (self._users * shown) ** 2 - alone * self._mean * (1.0 - self._mean))
+        return best.astype(np.int64), (self._users * found).astype(np.float64), variance
+
+    def _left(
+        self, codes: UInt64Array, support: Float64Array, rows: Int64Array, own: Int64Array, solved: Float64Array
+    ) -> Float64Array:
+        """The share of the users with each prefix in ``rows``, float64, without collisions with those solved for."""
+        collided = self._common(self._buckets(codes[rows]), own) @ solved
+        return (self._scaled(support[rows]) - collided) / (1.0 - self._mean)
+
+    @property
+    def _scale(self) -> float:
+        return self._users / (self._true - self._mean)
+
+    def _scaled(self, support: Float64Array) -> Float64Array:
+        found: Float64Array = (support - self._mean) / (self._true - self._other)
+        return found
+
+    def _buckets(self, codes: UInt64Array) -> Int64Array:
+        return self._terms.bucket(codes[:, None], self._place, np.arange(self._terms.hashes))
+
+    def _support(self, codes: UInt64Array) -> Float64Array:
+        """The share of the reports that support each prefix, float64 [n]."""
+        functions = np.arange(self._terms.hashes)
+        found = np.empty(len(codes))
+        at_once = max(1, _AT_ONCE // self._terms.hashes)
+        for start in range(0, len(codes), at_once):
+            part = self._buckets(codes[start : start + at_once])
+            found[start : start + at_once] = self._counts[functions, part].sum(axis=1)
+        return found / self._reports
+
+    def _common(self, one: Int64Array, other: Int64Array) -> Float64Array:
+        """A - 1 / buckets of two lists of buckets [n, hashes] and [m, hashes], weighted by reports: float64 [n, m]."""
+        found = np.full((len(one), len(other)), -self._mean)
+        for weight, first, second in zip(self._counts.sum(axis=1) / self._reports, one.T, other.T, strict=True):
+            found += weight * (first[:, None] == second)
+        return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
@@ -12,16 +14,19 @@ from odp.algorithms.dense.records import check_question
 from odp.algorithms.local_reports import RELEASE, LocalReports
 from odp.algorithms.local_statistics.terms import MOST_LOCAL_CELLS, ReportTerms
 from odp.algorithms.seam import LocalData, LocalTable
-from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Int64Array
-from odp.privacy.events import Event, LocalReport
+from odp.privacy.events import Event
+from odp.privacy.local_events import LocalReport
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
 
 
 class TaskAlgorithm(LocalReports):
     """``odp.algorithms.local_reports.LocalReports`` of tasks that ask for statistics."""
 
-    simulates = Ratings
+    simulates = "ratings"
 
     def terms(self) -> ReportTerms:
         """The definition, read and checked."""

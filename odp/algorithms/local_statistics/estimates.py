@@ -65,7 +65,8 @@ class _Answers:
 
     def total(self, values: Float64Array) -> Float64Array:
         """The estimated sum of ``values`` [choices] over all users, from each slot: float64 [slots]."""
-        return self.users * (self.gain * (self.share @ values) - self.shift * values.sum())
+        found: Float64Array = self.users * (self.gain * (self.share @ values) - self.shift * values.sum())
+        return found
 
     def covariance(self, one: Float64Array, other: Float64Array) -> Float64Array:
         """Of two such sums, float64 [slots]."""
@@ -111,7 +112,7 @@ def exact_results(parts: Sequence[ReportPart], records: Records) -> dict[str, Hi
     found: dict[str, HistogramResult | MeanResult] = {}
     for part in parts:
         entries, kind = entries_of(part.kind, records), part.kind
-        sums = np.bincount(entries.place, weights=entries.value, minlength=kind.size)
+        sums = np.bincount(entries.place, weights=entries.value, minlength=kind.size).astype(np.float64)
         if isinstance(kind, MeanPart):
             found[part.name] = MeanResult(float(sums[0]), float(sums[1]), 0.0, kind.low, kind.high)
         else:

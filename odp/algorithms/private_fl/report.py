@@ -100,7 +100,11 @@ class Reports:
     @property
     def charge(self) -> LocalCharge:
         """What they cost a device."""
-        return LocalCharge(((DIRECTION, self.direction.epsilon), (MAGNITUDE, self.magnitude.epsilon)), self.most)
+        return LocalCharge(
+            ((DIRECTION, self.direction.epsilon), (MAGNITUDE, self.magnitude.epsilon)),
+            self.most,
+            self.direction.dimension,
+        )
 
     def mean_square(self, norm: float) -> float:
         """E |Z|² for an update of this norm."""

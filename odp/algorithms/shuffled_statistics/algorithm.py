@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +13,19 @@ from odp.algorithms.capabilities import Answers, RandomizedInquiry
 from odp.algorithms.dense.records import check_round
 from odp.algorithms.seam import Client, DeclaredRelease, LocalTable, ModelTable, Population, Query, Server
 from odp.algorithms.shuffled_statistics.terms import RELEASE, Terms
-from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.privacy import accounting
 from odp.privacy.events import Event
 
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+
 
 class TaskAlgorithm(RandomizedInquiry):
     """``odp.algorithms.capabilities.RandomizedInquiry`` of tasks whose reports the enclave makes anonymous."""
 
-    simulates = Ratings
+    simulates = "ratings"
 
     def terms(self) -> Terms:
         """The definition, read and checked."""

@@ -9,7 +9,7 @@ from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS
 from odp.algorithms.dense.records import check_question
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.errors import ConfigurationError
-from odp.privacy.events import ShuffledReports
+from odp.privacy.local_events import ShuffledReports
 from odp.v1 import common_pb2
 
 RELEASE = "reports"

@@ -53,7 +53,7 @@ from odp import _validate
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float64Array
 from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
-from odp.privacy.spherical_cap import log_probability
+from odp.privacy.mechanisms.spherical_cap import log_probability
 
 #: Dimensions, and the range of epsilon, that the arithmetic of this module was checked for.
 LEAST_DIMENSION, LARGEST_DIMENSION = 2, 10**7
