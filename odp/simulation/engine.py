@@ -300,9 +300,8 @@ def simulate(
             due = due_users(split.train, allowed, round=number, seed=seed)
             users, of_users, contributions = users.select_users(due), seeds[due], len(due)
         sums = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
-        charges.append(
-            () if silent else round_charges(query, sampling)
-        )  # no noise was asked for: no charge would be true
+        # Where no noise was asked for, no charge would be true.
+        charges.append(() if silent else round_charges(query, sampling))
         tensors = _released(query, stream.encoded(sums), source.of(number, query))
         del sums
         released = NoisyTensors(number, tensors, contributions)
