@@ -30,6 +30,8 @@ _NOTHING = LocalRows(np.zeros(0, np.int64), np.zeros(0))
 class LocalReports(RandomizedInquiry):
     """``odp.algorithms.capabilities.RandomizedInquiry`` of tasks whose reports the server itself adds up."""
 
+    has_rounds = False
+
     @property
     @abc.abstractmethod
     def cells(self) -> int:

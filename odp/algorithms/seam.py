@@ -363,6 +363,8 @@ class Algorithm(abc.ABC):
     dense: ClassVar[bool] = False
     #: Whether rounds may differ in their cohorts (``CohortTerms.schedule``), which ``check`` then checks.
     schedules_cohorts: ClassVar[bool] = False
+    #: Whether an aggregator releases anything; else devices report to the server alone.
+    has_rounds: ClassVar[bool] = True
     #: Whether devices need the model before they contribute.
     reads_model: ClassVar[bool] = True
 

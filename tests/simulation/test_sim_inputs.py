@@ -112,7 +112,7 @@ def test_enough_signal_and_no_noise_need_no_warning() -> None:
         (None, Path("ml-1m"), r"odp.load\('ml-1m'\)"),
         (None, 7, "Expected population to be odp.Ratings or a Split, got a int"),
         ("task.toml", None, r"got a str; odp.load_task\('task.toml'\) reads a task file"),
-        (7, None, "Expected task to be an odp.Task or odp.Quantiles or odp.Evaluation or odp.Statistics, got a int"),
+        (7, None, "Expected task to be an odp.Task or odp.* or odp.HeavyHitters or odp.Statistics, got a int"),
     ],
 )
 @pytest.mark.parametrize("statistics", [False, True])

@@ -90,7 +90,9 @@ def _sha256(values: Sequence[Int64Array]) -> bytes:
 def _releases_of(event: LedgerEvent) -> tuple[TensorCharge, ...]:
     if isinstance(event, LocalReport):
         raise StateError(f"{event.name!r} is a report of a device, which no enclave releases")
-    return (event,) if isinstance(event, CoveredRelease) else releases_of(event)
+    if isinstance(event, CoveredRelease):
+        return (event,)
+    return tuple(one for one in releases_of(event) if not isinstance(one, LocalReport))
 
 
 def release_sha256(signed: common_pb2.SignedRelease) -> bytes:
