@@ -98,8 +98,9 @@ def population(folder: Path, *, seed: int, clients: int = CLIENTS) -> People:
     held = clients * PICTURES
     if held > len(train):
         raise DataError(f"Expected {held} pictures for {clients} clients (got {len(train)})")
-    drawn = splitmix64(splitmix64(np.array([seed], dtype=np.uint64)) + np.arange(len(train), dtype=np.uint64))
-    chosen = np.argsort(drawn, kind="stable")[:held]
+    stream = splitmix64(np.array([seed], dtype=np.uint64))
+    places = np.add(stream, np.arange(len(train), dtype=np.uint64), dtype=np.uint64)
+    chosen = np.argsort(splitmix64(places), kind="stable")[:held]
     numbers, digits = _numbers(train)
     dealt = EncodedUsers(numbers[chosen], digits[chosen], np.arange(0, held + 1, PICTURES, dtype=np.int64))
     return People(dealt, *_numbers(test))
@@ -125,8 +126,8 @@ def terms_of(run: Run) -> Terms:
     noisy = math.isfinite(run.level)
     return resolved(
         LocalFeatures({"pixels": Number(size=784)}), Family.MULTINOMIAL, classes=CLASSES, instances=run.instances,
-        rate=run.rate, clip=1.0, epsilon=math.log(run.level) if noisy else 1.0, per_model=False, spam=Spam(), start=None,
-        seed=1, most_updates=2**40, most_reports=PASSES, most_examples=PICTURES, noisy=noisy,
+        rate=run.rate, clip=1.0, epsilon=math.log(run.level) if noisy else 1.0, per_model=False, spam=Spam(),
+        start=None, seed=1, most_updates=2**40, most_reports=PASSES, most_examples=PICTURES, noisy=noisy,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from odp.models.features import Category
 from odp.models.glm.shape import Family
 from odp.numerics.arrays import Float32Array, Float64Array
 
-FEATURES = MappingProxyType(
+FEATURES: Mapping[str, Boolean | Number | Category] = MappingProxyType(
     {
         "b": Boolean(),
         "e1": Category(("1", "2", "3")),

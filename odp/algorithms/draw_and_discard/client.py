@@ -32,7 +32,7 @@ def report(terms: Terms, drawn: bytes, rows: LocalRows, *, source: RandomSource)
     model = terms.decode(drawn).astype(np.int64)
     numbers, targets = terms.rows(rows)
     with np.errstate(over="ignore"):
-        gradient = terms.gradient(model * terms.step, numbers, targets)
+        gradient = terms.gradient(np.multiply(model, terms.step, dtype=np.float64), numbers, targets)
     moved = model + descent(terms, gradient, source=source)
     moved += source.discrete_laplace(terms.noise_scale, terms.weights)
     return terms.encode(np.clip(moved, -terms.largest, terms.largest).astype(np.int32))

@@ -93,11 +93,9 @@ class Number:
     def encode(self, column: npt.NDArray[Any]) -> tuple[Float64Array, BoolArray]:
         """(numbers [n, size], rows that can be used) of numbers [n] or [n, size]."""
         values = np.asarray(column, dtype=np.float64).reshape(len(column), self.size)
-        known = np.isfinite(values).all(axis=1)
-        if not self.clip:
-            known &= ((values >= self.low) & (values <= self.high)).all(axis=1)
+        known = np.isfinite(values) if self.clip else (values >= self.low) & (values <= self.high)
         clipped = np.clip(np.nan_to_num(values), self.low, self.high)
-        return (clipped - self.low) / (self.high - self.low), known
+        return (clipped - self.low) / (self.high - self.low), np.logical_and.reduce(known, axis=1)
 
     def write(self, message: draw_and_discard_pb2.LocalFeature) -> None:
         """Writes itself into a definition's feature."""

@@ -33,7 +33,7 @@ _CHECKED = 1024  # updates between two exact sums over the instances
 
 
 @numba.njit(nogil=True, cache=True)
-def below(state: Any, count: int) -> int:
+def below(state: Any, count: int) -> Any:
     """A number from 0 to ``count`` - 1; ``state`` uint64 [1] counts on."""
     state[0] += np.uint64(1)
     return np.int64(((splitmix64(state[0]) >> _HIGH) * np.uint64(count)) >> _HIGH)

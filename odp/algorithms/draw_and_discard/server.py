@@ -38,7 +38,8 @@ def instances_of(terms: Terms, rows: Sequence[bytes]) -> Int32Array:
 
 def model(terms: Terms, rows: Sequence[bytes]) -> Float64Array:
     """The weights to predict with, float64 [weights]: the mean of all instances."""
-    return instances_of(terms, rows).mean(axis=0, dtype=np.float64) * terms.step
+    mean: Float64Array = instances_of(terms, rows).mean(axis=0, dtype=np.float64)
+    return mean * terms.step
 
 
 def check(terms: Terms, report: bytes, rows: Sequence[bytes]) -> None:
@@ -51,13 +52,11 @@ def check(terms: Terms, report: bytes, rows: Sequence[bytes]) -> None:
       ContributionRefused: MALFORMED for another length, OUT_OF_BOUNDS for a weight beyond the bound or an unlike model.
     """
     if len(report) != terms.report_bytes:
-        raise ContributionRefused(
-            Refusal.MALFORMED, f"Expected a model of {terms.report_bytes} bytes (got {len(report)})"
-        )
+        raise ContributionRefused(Refusal.MALFORMED)
     try:
         given = terms.decode(report)
-    except ConfigurationError as error:
-        raise ContributionRefused(Refusal.OUT_OF_BOUNDS, str(error)) from None
+    except ConfigurationError:
+        raise ContributionRefused(Refusal.OUT_OF_BOUNDS) from None
     spam = terms.spam
     if terms.instances < 2 or not (spam.most_deviations or spam.most_spread):
         return
@@ -65,8 +64,4 @@ def check(terms: Terms, report: bytes, rows: Sequence[bytes]) -> None:
 
     largest, spread = kernels.compare(given, instances_of(terms, rows))
     if (spam.most_deviations and largest > spam.most_deviations) or (spam.most_spread and spread > spam.most_spread):
-        raise ContributionRefused(
-            Refusal.OUT_OF_BOUNDS,
-            f"Expected a model like the instances: at most {spam.most_deviations:.3g} deviations in any weight and a "
-            f"spread of at most {spam.most_spread:.3g} (got {largest:.3g} and {spread:.3g})",
-        )
+        raise ContributionRefused(Refusal.OUT_OF_BOUNDS)

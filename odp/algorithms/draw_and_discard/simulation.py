@@ -119,7 +119,8 @@ class Instances:
     @property
     def model(self) -> Float64Array:
         """Their mean, float64 [weights]."""
-        return self.rows.mean(axis=0, dtype=np.float64)
+        mean: Float64Array = self.rows.mean(axis=0, dtype=np.float64)
+        return mean
 
     def advance(self, people: EncodedUsers, users: Int64Array) -> None:
         """One update for each of ``users`` int64 [n], in this order."""
@@ -238,7 +239,8 @@ def simulate(
 def _order(users: int, seed: int, number: int) -> Int64Array:
     """A permutation of 0 .. users - 1, of a seed and the number of the pass."""
     stream = splitmix64(np.array([seed], dtype=np.uint64)) ^ splitmix64(np.array([number], dtype=np.uint64))
-    return np.argsort(splitmix64(stream + np.arange(users, dtype=np.uint64)), kind="stable")
+    places = np.add(stream, np.arange(users, dtype=np.uint64), dtype=np.uint64)
+    return np.argsort(splitmix64(places), kind="stable")
 
 
 def _labels(terms: Terms, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
