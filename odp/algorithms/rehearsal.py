@@ -18,9 +18,11 @@ def sampled(definitions: Iterable[common_pb2.TaskDefinition]) -> tuple[common_pb
     found = []
     kinds: set[tuple[str | None, type]] = set()
     for definition in definitions:
-        query = algorithm_for(definition).query(0)
+        algorithm = algorithm_for(definition)
+        query = algorithm.query(0)
         kind = (definition.WhichOneof("local_data"), type(query))
-        if mode_of(definition.cohort).samples and isinstance(query, SampledQuery) and kind not in kinds:
+        samples = mode_of(definition.cohort).samples and algorithm.samples
+        if samples and isinstance(query, SampledQuery) and kind not in kinds:
             kinds.add(kind)
             copy = common_pb2.TaskDefinition()
             copy.CopyFrom(definition)

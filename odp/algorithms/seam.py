@@ -365,6 +365,8 @@ class Algorithm(abc.ABC):
     schedules_cohorts: ClassVar[bool] = False
     #: Whether an aggregator releases anything; else devices report to the server alone.
     has_rounds: ClassVar[bool] = True
+    #: Whether its rounds may be sampled in secret, where the query is a ``SampledQuery``.
+    samples: ClassVar[bool] = True
     #: Whether devices need the model before they contribute.
     reads_model: ClassVar[bool] = True
 

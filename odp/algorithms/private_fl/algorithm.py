@@ -18,6 +18,7 @@ class TaskAlgorithm(FederatedAlgorithm):
     """``odp.algorithms.seam.Algorithm`` of tasks whose devices randomize their updates."""
 
     schedules_cohorts = False
+    samples = False
 
     def terms(self) -> Terms:
         """As of every federated training; the numbers of the randomizers are checked."""

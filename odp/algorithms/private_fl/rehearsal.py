@@ -21,7 +21,7 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
     for definition in definitions:
         definition.private_fl.report.CopyFrom(
             private_fl_pb2.PrivateReportTerms(
-                cap_height=0.0, cap_probability=0.5, largest_norm=1.0, levels=1, magnitude_epsilon=1.0,
+                cap_height=0.0, cap_probability=0.75, largest_norm=1.0, levels=1, magnitude_epsilon=1.0,
                 most_participations=1,
             )
         )  # fmt: skip

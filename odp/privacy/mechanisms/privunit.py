@@ -47,7 +47,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, special
 
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
@@ -117,16 +116,18 @@ class PrivUnit:
             raise ConfigurationError(
                 f"Expected epsilon={epsilon!r} of PrivUnit to be from {SMALLEST_EPSILON} to {LARGEST_EPSILON:g}"
             )
+        from scipy import optimize
+
         # Even in log gamma - log (1 - gamma): small caps and large ones. There is one maximum.
         places = np.linspace(math.log(1e-4 / math.sqrt(dimension)), math.log(_TALLEST), _CANDIDATES)
 
         def loss(place: float) -> float:
-            return -_log_m_at(dimension, float(special.expit(place)), epsilon)
+            return -_log_m_at(dimension, _expit(place), epsilon)
 
         best = int(np.argmin([loss(place) for place in places]))
         near = places[max(best - 1, 0)], places[min(best + 1, _CANDIDATES - 1)]
         refined = optimize.minimize_scalar(loss, bounds=near, method="bounded", options={"xatol": 1e-8})
-        heights = (0.0, *(float(special.expit(place)) for place in (places[best], refined.x)))
+        heights = (0.0, *(_expit(place) for place in (places[best], refined.x)))
         gamma = max(heights, key=lambda one: _log_m_at(dimension, one, epsilon))
         p = _p_at(log_probability(dimension, gamma), epsilon)
         while True:
@@ -239,6 +240,8 @@ class PrivUnit:
 
     def _cosines(self, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], uniform: Float64Array) -> Float64Array:
         """<V, u> of each answer, by the inverse of its distribution in the cap and in the rest."""
+        from scipy import special  # enclaves check a mechanism, draw nothing, and have no SciPy
+
         half, rest = (self.dimension - 1) / 2.0, -math.expm1(self.log_q)
         found = np.empty(len(uniform))
         found[inside] = np.sqrt(special.betainccinv(0.5, half, uniform[inside] * 2.0 * math.exp(self.log_q)))
@@ -247,9 +250,13 @@ class PrivUnit:
         return np.where(inside, np.clip(found, self.gamma, 1.0), np.clip(found, -1.0, self.gamma))
 
 
+def _expit(value: float) -> float:
+    return 1.0 / (1.0 + math.exp(-value)) if value > -700.0 else 0.0
+
+
 def _p_at(log_q: float, epsilon: float) -> float:
     """The probability of a cap with which the whole has this epsilon; below 0.5 where the cap alone has more."""
-    return min(_MOST_P, float(special.expit(epsilon + log_q - math.log1p(-math.exp(log_q)))))
+    return min(_MOST_P, _expit(epsilon + log_q - math.log1p(-math.exp(log_q))))
 
 
 def _log_m_at(dimension: int, gamma: float, epsilon: float) -> float:
