@@ -28,12 +28,12 @@ import numpy.typing as npt
 from odp.algorithms.federated.terms import Terms
 from odp.algorithms.private_fl.checks import check_numbers
 from odp.errors import ConfigurationError
-from odp.numerics.arrays import Float32Array, Float64Array
-from odp.numerics.row_squares import row_squares
+from odp.numerics.arrays import Float32Array
 from odp.privacy.local_charge import LocalCharge
 from odp.privacy.mechanisms.privunit import PrivUnit
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.privacy.mechanisms.scalar import ScalarDP
+from odp.privacy.mechanisms.separated import SeparatedVector
 from odp.v1 import common_pb2, private_fl_pb2
 
 DIRECTION, MAGNITUDE = "direction", "magnitude"
@@ -93,9 +93,14 @@ class Reports:
         )
 
     @functools.cached_property
+    def vector(self) -> SeparatedVector:
+        """Both randomizers as one, of an update."""
+        return SeparatedVector(direction=self.direction, length=self.magnitude)
+
+    @property
     def longest(self) -> float:
         """Norm of the longest report that there is."""
-        return float(np.abs(self.magnitude.values).max()) * self.direction.scale
+        return self.vector.longest
 
     @property
     def charge(self) -> LocalCharge:
@@ -108,25 +113,15 @@ class Reports:
 
     def mean_square(self, norm: float) -> float:
         """E |Z|² for an update of this norm."""
-        cut = min(norm, self.magnitude.high)
-        variance = float(self.magnitude.variance(np.array([cut]))[0])
-        return (cut**2 + variance) * self.direction.scale**2
+        return float(self.vector.mean_square(np.array([norm]))[0])
 
     def randomized(self, moved: npt.NDArray[np.floating], *, source: RandomSource) -> Float32Array:
         """Reports float32 [users, size] of updates [users, size], one for each, whatever it is.
 
         An update of zeros, or with a number that is not finite, counts as of norm 0.
         """
-        values: Float64Array = np.asarray(moved, dtype=np.float64)
-        norms = np.sqrt(row_squares(values))
-        usable = np.isfinite(norms) & (norms > 0.0)
-        norms[~usable] = 0.0
-        units = np.zeros_like(values)
-        units[usable] = values[usable] / norms[usable, None]
-        answers = self.magnitude.randomize(norms, source=source)
-        found = self.direction.randomize(units, source=source)
-        found *= self.magnitude.decode(answers)[:, None]
-        return found.astype(np.float32)
+        reports = self.vector.randomize(np.asarray(moved, dtype=np.float64), source=source)
+        return self.vector.decode(reports).astype(np.float32)
 
 
 def room_for_rounding(longest: float) -> float:
