@@ -37,41 +37,39 @@ def steps(given: Reporter, content: bytes) -> np.ndarray[tuple[int, ...], np.dty
 
 
 def test_a_report_is_the_instance_moved_by_the_gradient_and_laplace_noise() -> None:
-    """Mean and variance of 20,000 reports: each of 8 numbers is beyond 5 standard errors with probability 6e-7."""
-    given = reporter()
+    """Mean and variance of 4,000 reports: each of 8 numbers is beyond 5 standard errors with probability 6e-7."""
+    given, count = reporter(), 4_000
     source, data = RandomSource(SeededNoise(1)), {"examples": rows([[1, 0, 0.5], [1, 0, 0.5]], [1, 1])}
     drawn = given.rows()[0]
-    moved = np.array([steps(given, given.report(drawn, data, source=source)) for _ in range(20_000)]) - steps(
-        given, drawn
-    )
+    sent = np.array([steps(given, given.report(drawn, data, source=source)) for _ in range(count)])
+    moved = sent - steps(given, drawn)
     x = np.array([1, 1, 0, 0.5])
     weights = steps(given, drawn) * given.terms.step
     expected = given.terms.rate / given.terms.step * (1 - 1 / (1 + math.exp(-weights @ x))) * x
     scale = given.terms.noise_scale
-    assert np.abs(moved.mean(axis=0) - expected).max() < 5 * scale * math.sqrt(2 / 20_000)
-    # Its fourth moment is 24 scales, so that a variance has a standard error of sqrt(20 / n) squared scales.
-    assert np.abs(moved.var(axis=0) / scale**2 - 2).max() < 5 * math.sqrt(20 / 20_000)
+    assert np.abs(moved.mean(axis=0) - expected).max() < 5 * scale * math.sqrt(2 / count)
+    # The fourth moment is 24 scales: a variance has a standard error of sqrt(20 / n) squared scales.
+    assert np.abs(moved.var(axis=0) / scale**2 - 2).max() < 5 * math.sqrt(20 / count)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
 def test_the_worst_event_of_a_report_keeps_epsilon_and_shows_nearly_all_of_it(epsilon: float) -> None:
-    """Opposite gradients through the whole device, 40,000 reports a side; the false-alarm rate is 1e-3 per epsilon."""
-    given = reporter(epsilon=epsilon)
-    drawn, tail = given.terms.encode(np.zeros(4, dtype=np.int32)), given.terms.movement
-    counts = []
+    """Opposite gradients through the whole device; each of 50,000 weights is a sample. A false alarm: 1e-3 each."""
+    given = reporter(epsilon=epsilon, features={"x": odp.Number(size=49_999)}, family="linear", false_alarms=0.0)
+    terms, counts = given.terms, []
+    drawn = terms.encode(np.zeros(terms.weights, dtype=np.int32))
+    row = {"x": np.ones((1, 49_999))}
     for label, seed in ((1.0, 1), (0.0, 2)):
-        source, data = RandomSource(SeededNoise(seed)), {"examples": rows([[1e300, 1, 1]] * 0 + [[1, 1, 1]], [label])}
-        # Of weight zero the gradient is half its bound; an instance at the bound has the whole of it.
-        extreme = np.full(4, given.terms.largest // 8 * (-1 if label else 1), dtype=np.int32)
-        start = given.terms.encode(extreme)
-        found = [steps(given, given.report(start, data, source=source))[0] - extreme[0] for _ in range(40_000)]
-        counts.append(int((np.array(found) >= tail).sum()))
-    del drawn
-    (high, low), n = counts, 40_000
-    error = 3.3 * math.sqrt((1 / high if high else 1) + (1 / low if low else 1))
-    found_epsilon = math.log(high / max(low, 1))
-    assert found_epsilon - error <= given.terms.feature_epsilon
-    assert found_epsilon + error >= 0.95 * given.terms.feature_epsilon, (high, low, n)
+        # A linear model of zeros expects 0: the response 1 moves every weight up by the bound. The opposite is made of
+        # an instance that expects far more than 1, and moves down from it by the bound.
+        start = drawn if label else terms.encode(np.full(terms.weights, terms.largest, dtype=np.int32) // 2)
+        data = {"examples": LocalRows(np.arange(1), np.array([label]), row)}
+        moved = steps(given, given.report(start, data, source=RandomSource(SeededNoise(seed)))) - steps(given, start)
+        counts.append(int((moved >= terms.movement).sum()))
+    high, low = counts
+    error = 3.3 * math.sqrt(1 / high + 1 / low)
+    assert math.log(high / low) - error <= terms.feature_epsilon
+    assert math.log(high / low) + error >= 0.95 * terms.feature_epsilon
 
 
 @pytest.mark.parametrize(
