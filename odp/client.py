@@ -152,16 +152,8 @@ class Connection:
         self._tables = table_pb2_grpc.TableServiceStub(self._channel)
 
     def submit(self, task: Task | Question) -> TaskHandle:
-        """Submits a task; the same task again gives the same handle.
-
-        Raises ConfigurationError for a task whose devices report to the server alone: no server collects these.
-        """
+        """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
-        if not algorithm_for(definition).has_rounds:
-            raise ConfigurationError(
-                f"Expected task {task.name!r} to have rounds: no server collects reports of local trust; "
-                "odp.simulate runs it, and another trust runs on devices"
-            )
         matrix = task.public_matrix
         features = b"" if matrix is None else matrix.astype("<f4").tobytes()
         reply = channel.call(
