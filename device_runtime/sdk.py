@@ -39,13 +39,12 @@ from device_runtime.person.sensors import Sensors
 from device_runtime.round.examples import asks_for
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
-from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.made_examples import MadeExamples, OpenedTask
 from device_runtime.round.program_time import PROGRAM_SECONDS
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention, prune
 from device_runtime.store.store import Store, store_path
-from device_runtime.tasks.assignment import Model
 from device_runtime.view import View, start_view
 from device_runtime.view.overview import explain, overview
 from device_runtime.view.privacy_page import DeviceControls
@@ -406,11 +405,11 @@ class _Own:
             device.service, self.private, device._open, say=device._notes.add, clock=device._clock
         )
 
-    def asked_for(self, model: Model) -> bool:
+    def asked_for(self, model: OpenedTask) -> bool:
         """Whether the task asks for the examples of this service."""
         return asks_for(model.definition, service=self._device.service, type=EXAMPLE)
 
-    def make(self, path: Path, model: Model) -> Sequence[Example]:
+    def make(self, path: Path, model: OpenedTask) -> Sequence[Example]:
         """Makes examples by the service. Raises HandlerFailed, StateError, after a line on the person's page."""
         with self._device._notes.kept(), self._device._open_at(path) as store:
             return self.examples(store, population=model.terms.population, task=model.terms.name)

@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from odp.algorithms.capabilities import Diagnosed
+from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for, inquiry_for
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
@@ -41,6 +42,8 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
+    local_pb2,
+    local_pb2_grpc,
     population_pb2,
     server_pb2,
     server_pb2_grpc,
@@ -56,6 +59,26 @@ if TYPE_CHECKING:
     from odp.task import Question
 
 _REFERENCE_VALUES = "reference_values.json"
+
+
+class LocalTask(Protocol):
+    """A task of local trust that is no question."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    @property
+    def public_matrix(self) -> None:
+        """It has none."""
+        ...
+
+    def definition(self) -> common_pb2.TaskDefinition:
+        """The task with every number resolved."""
+        ...
+
+
 _FINAL = (
     server_pb2.TaskStatus.STATE_FINISHED,
     server_pb2.TaskStatus.STATE_CANCELLED,
@@ -149,9 +172,10 @@ class Connection:
         self._metadata = [("authorization", f"Bearer {token}")]
         self._channel = channel.connect(address, ca)
         self._stub = server_pb2_grpc.ServerServiceStub(self._channel)
+        self._local = local_pb2_grpc.LocalServiceStub(self._channel)
         self._tables = table_pb2_grpc.TableServiceStub(self._channel)
 
-    def submit(self, task: Task | Question) -> TaskHandle:
+    def submit(self, task: Task | Question | LocalTask) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
         matrix = task.public_matrix
@@ -246,6 +270,8 @@ class Connection:
     def results(self, status: server_pb2.TaskStatus, reference_values: ReferenceValues | None = None) -> Answers:
         """The answers in a status, or the diagnostics of a training: releases that the attested aggregator signed.
 
+        Of a task of local trust, what its reports say so far, by the server's word.
+
         ``reference_values`` default to those of the state folder that ``connect`` was given. Without any, the server's
         word is taken for the release.
 
@@ -258,12 +284,29 @@ class Connection:
         if pins is None and self._reference_values is not None:
             pins = ReferenceValues.load(self._reference_values)
         algorithm, values_of = algorithm_for(open_task(status.task)), LogServer(self._channel, self.address).values
+        if isinstance(algorithm, LocalReporter):
+            return self._reports(task_sha256(status.task), algorithm)
         if isinstance(algorithm, Diagnosed):
             key = None if pins is None else self.attested_aggregator(status, pins).signing_key
             return algorithm.diagnosed(_releases(status, algorithm, key, values_of), epsilon=status.epsilon_spent)
         signed = _release_of_question(status)
         key = None if pins is None else self.attested_aggregator(status, pins).signing_key
         return _answers(status, signed, key, values_of)
+
+    def _reports(self, task: bytes, algorithm: LocalReporter) -> Answers:
+        """What the reports of a task of local trust say so far: the server's word, for there is no enclave."""
+        reply = channel.call(
+            self._local.GetResults,
+            local_pb2.GetResultsRequest(task_sha256=task),
+            timeout=channel.LONG_DEADLINE,
+            what="read what the reports say",
+            address=self.address,
+            metadata=self._metadata,
+        )
+        try:
+            return algorithm.answers_of_summary(reply.summary, reports=reply.reports)
+        except ConfigurationError as error:
+            raise ServiceError(f"the server at {self.address} gave no summary of the task: {error}") from error
 
     def attested_aggregator(
         self,

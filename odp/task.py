@@ -375,6 +375,13 @@ class Question(abc.ABC):
         return common_pb2.TaskDefinition(name=self.name, population=self.population, privacy=privacy, cohort=cohort)
 
 
+def without_rounds(definition: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
+    """The definition of a question whose reports go to the server alone: it has no cohort, and no delta."""
+    definition.ClearField("cohort")
+    definition.privacy.delta = 0.0
+    return definition
+
+
 def questions() -> dict[str, type[Question]]:
     """What can be asked, by the name of the training."""
     return {name: getattr(part_of(name, "task"), entry.question) for name, entry in TABLE.items() if entry.question}

@@ -10,7 +10,9 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from odp.signed.task import task_sha256
 from odp.v1 import common_pb2, enrolment_pb2, log_pb2, population_pb2, server_pb2
+from server.local.admission import Admission
 from server.storage import OpenRound, PublishedModel, Storage
 
 #: Seconds until a device comes back: a task of its population is between two rounds.
@@ -21,7 +23,9 @@ LATER = (30, 60)
 _SignedCharter = population_pb2.SignedCharter
 TokenKeyOf = Callable[[common_pb2.SignedTask, int], enrolment_pb2.SignedTokenKey | None]
 Charters = Callable[[str], _SignedCharter | None]
-Proofs = Callable[[common_pb2.SignedTask, common_pb2.SignedManifest, _SignedCharter | None], log_pb2.LogProof | None]
+Proofs = Callable[
+    [common_pb2.SignedTask, common_pb2.SignedManifest | None, _SignedCharter | None], log_pb2.LogProof | None
+]
 
 
 class Board:
@@ -37,13 +41,17 @@ class Board:
         proof: Proofs | None = None,
         token_key: TokenKeyOf | None = None,
         issuer_address: str = "",
+        takes_reports: Callable[[bytes], bool] = lambda task_sha256: False,
+        admission: Callable[[bytes], Admission | None] = lambda task_sha256: None,
     ) -> None:
         """Devices will connect to ``distributor_address`` and ``aggregator_address`` (host:port).
 
         ``charter`` gives the charter in force of a population, and ``proof`` the log's proofs of a task, a model and a
         charter; ``token_key`` the key of a round's tokens, which devices get at ``issuer_address``. Each gives None
-        where there is none.
+        where there is none. ``takes_reports`` says of a task of local trust whether it is open, and
+        ``admission`` whose tokens it asks for.
         """
+        self._takes_reports, self._admission = takes_reports, admission
         self._token_key: TokenKeyOf = token_key if token_key is not None else lambda task, round: None
         self._issuer_address = issuer_address
         self._charter: Charters = charter if charter is not None else lambda population: None
@@ -65,7 +73,9 @@ class Board:
             answers: dict[str, list[server_pb2.CheckInResponse]] = {}
             waiting: set[str] = set()
             for entry in self._storage.open_rounds():
-                if entry.round is None:
+                if self._takes_reports(task_sha256(entry.task)):
+                    answers.setdefault(entry.population, []).append(self._local(entry))
+                elif entry.round is None:
                     waiting.add(entry.population)
                 else:
                     answers.setdefault(entry.population, []).append(self._assignment(entry))
@@ -79,7 +89,7 @@ class Board:
         return population in self._answers
 
     def answer(self, population: str) -> server_pb2.CheckInResponse:
-        """An open round of ``population``, alternating between tasks; or a retry window."""
+        """An open task of ``population``, alternating between tasks; or a retry window."""
         answers = self._answers.get(population)
         if answers is None:
             return self._later
@@ -98,6 +108,16 @@ class Board:
             log=self._proof(entry.task, entry.model, charter),
             charter=charter,
         )
+
+    def _local(self, entry: OpenRound) -> server_pb2.CheckInResponse:
+        charter = self._charter(entry.population)
+        proof = self._proof(entry.task, None, charter)
+        local = server_pb2.LocalAssignment(task=entry.task, log=proof, charter=charter)
+        admission = self._admission(task_sha256(entry.task))
+        if admission is not None:
+            local.token_key.CopyFrom(admission.token_key or enrolment_pb2.SignedTokenKey())
+            local.issuer_address, local.period = self._issuer_address, admission.period
+        return server_pb2.CheckInResponse(local=local)
 
     def _assignment(self, entry: OpenRound) -> server_pb2.CheckInResponse:
         charter = self._charter(entry.population)

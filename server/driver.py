@@ -19,7 +19,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import grpc
 
@@ -46,15 +45,11 @@ from odp.v1 import aggregator_pb2, common_pb2, population_pb2
 from odp.wire.model import ModelVersion
 from odp.wire.tables import manifest_for, table_bytes
 from server.board import Board
-from server.clients import Aggregator, Distributor
 from server.closing import Arrivals
-from server.fetched_values import FetchedValues
-from server.populations import Populations
+from server.parties import Parties
 from server.round_clock import RoundClock
 from server.steps import StepThreads
 from server.storage import NewVersion, RoundRecord, RoundState, Storage, TaskRecord, TaskState, VersionRecord
-from server.token_keys import TokenKeys
-from server.transparency import LogKeeper
 from server.waits import Wait, Waits, given_up
 
 #: Seconds between two looks at an open round.
@@ -88,28 +83,6 @@ class _StaysOpen(OdpError):
     """The aggregator keeps the round open; nothing is wrong with the task."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parties:
-    """Whom the steps of a task involve.
-
-    Attributes:
-      distributor, aggregator: the control listeners of the two enclaves' hosts.
-      signing_key: gives the attested key of the aggregator's enclave; None: releases are not verified here.
-      keeper: logs what a task does before anything follows from it; None logs nothing.
-      populations: those of the tasks; None founds and checks nothing.
-      tokens: gives the token keys of rounds; None gives none.
-      values: those of releases that are too long for one message; None knows none.
-    """
-
-    distributor: Distributor
-    aggregator: Aggregator
-    signing_key: Callable[[], bytes] | None = None
-    keeper: LogKeeper | None = None
-    populations: Populations | None = None
-    tokens: TokenKeys | None = None
-    values: FetchedValues | None = None
-
-
 class Driver:
     """Steps of the active tasks. ``step_once`` takes one of each; ``start`` does that again and again, in threads."""
 
@@ -134,6 +107,7 @@ class Driver:
         self._signing_key = parties.signing_key
         self._keeper = parties.keeper
         self._values = parties.values
+        self._local = parties.local
         self._populations = parties.populations
         self._tokens = parties.tokens
         self._algorithm = algorithm
@@ -187,8 +161,15 @@ class Driver:
         for memory in (self._published, self._arrivals, self._definitions):
             for sha256 in [sha256 for sha256 in list(memory) if sha256 not in known]:
                 memory.pop(sha256, None)
-        steps = [(task, self._abandon) for task in ending] + [(task, self._advance) for task in reversed(active)]
+        steps = [(task, self._step_of(task, self._abandon)) for task in ending]
+        steps += [(task, self._step_of(task, self._advance)) for task in reversed(active)]
         return [(task, step) for task, step in steps if self._waits.is_due(task.sha256)]
+
+    def _step_of(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> Callable[[TaskRecord], bool]:
+        """``step``, or what a task without rounds has in its place."""
+        if task.planned_rounds or self._local is None:
+            return step
+        return self._local.end if step == self._abandon else self._local.advance
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -28,13 +28,19 @@ from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.sweeping import Sweeping
 from odp.transport.tls import read_ca
-from odp.v1 import log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
+from odp.v1 import local_pb2_grpc, log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
-from server.driver import Driver, Parties
+from server.driver import Driver
 from server.fetched_values import FetchedValues
+from server.local.desk import Desk
+from server.local.servicer import NAME as LOCAL_NAME
+from server.local.servicer import local_servicer
+from server.local.steps import LocalSteps
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
+from server.operator_token import OperatorToken
+from server.parties import Parties
 from server.populations import Populations
 from server.servicer import NAME, server_servicer
 from server.storage.sqlite import open_sqlite
@@ -135,7 +141,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         state.require_not_lost(KEY_FILE, beside=DATABASE_FILE)
         state.require_kept(DATABASE_FILE)
         key = _developer_key(state)
-        token = _operator_token(state)
+        operator = OperatorToken(_operator_token(state), TOKEN_FILE)
         storage = open_sqlite(state.path(DATABASE_FILE), health=state.health, clock=clock)
         undo.callback(storage.close)
         state.note_kept(DATABASE_FILE)
@@ -171,6 +177,8 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             channel = undo.enter_context(connect(config.issuer_control, issuer_ca, identity=identity))
             issuer = IssuerClient(channel, config.issuer_control)
         tokens = TokenKeys(storage, populations=populations, key=key, log=log, issuer=issuer, clock=clock)
+        desk = Desk(storage.reports, log=log, clock=clock)
+        undo.callback(desk.stop)
         board = Board(
             storage,
             distributor_address=config.distributor,
@@ -179,6 +187,8 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             proof=keeper.proof,
             token_key=tokens.kept,
             issuer_address=config.issuer or "",
+            takes_reports=desk.is_open,
+            admission=desk.admission,
         )
         parties = Parties(
             distributor=distributor,
@@ -194,6 +204,16 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             populations=populations,
             tokens=tokens,
             values=FetchedValues(values, aggregator, log),
+            local=LocalSteps(
+                storage,
+                desk,
+                keeper=keeper,
+                populations=populations,
+                tokens=tokens,
+                changed=board.refresh,
+                log=log,
+                clock=clock,
+            ),
         )
         driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)
         answering = server_servicer(
@@ -201,30 +221,32 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             board=board,
             populations=populations,
             key=key,
-            token=token,
-            token_name=TOKEN_FILE,
+            operator=operator,
             wake=driver.wake,
-            waits_for=driver.waits_for,
+            waits_for=lambda task: desk.waits_for(task) or driver.waits_for(task),
             check_task=aggregator.check_task,
             distributor_address=config.distributor,
             aggregator_address=config.aggregator,
+            desk=desk,
             log=log,
         )
+        answering_reports = local_servicer(storage=storage, desk=desk, operator=operator, log=log)
         book = TableBook(state.path(TABLE_FOLDER), key, health=state.health)
         publisher = TablePublisher(book, distributor, distributor_address=config.distributor, log=log)
-        answering_tables = table_servicer(publisher, token=token, log=log)
+        answering_tables = table_servicer(publisher, operator=operator, log=log)
         undo.callback(driver.stop)
 
         def add(server: grpc.Server) -> None:
             server_pb2_grpc.add_ServerServiceServicer_to_server(answering, server)
             log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer(files, values, log), server)
             table_pb2_grpc.add_TableServiceServicer_to_server(answering_tables, server)
+            local_pb2_grpc.add_LocalServiceServicer_to_server(answering_reports, server)
 
         service = serve(
             address=config.listen,
             identity=identity,
             add=add,
-            service_names=[NAME, LOG_NAME, TABLE_NAME],
+            service_names=[NAME, LOG_NAME, TABLE_NAME, LOCAL_NAME],
             workers=_WORKERS,
             limits=config.limits,
             reflection=config.reflection,

@@ -5,7 +5,6 @@ Devices are anonymous and answered from memory (``server.board``). Everything el
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,9 +18,12 @@ from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.signed.task import HASH_BYTES, LARGEST_DEFINITION, check_length, open_task, sign_task, task_sha256
 from odp.transport.channel import MAX_REPLY_BYTES
 from odp.transport.logs import Log, short
-from odp.transport.service import NotFound, Unauthenticated, servicer
+from odp.transport.service import NotFound, servicer
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.board import Board
+from server.local.desk import Desk
+from server.local.steps import require_periods
+from server.operator_token import OperatorToken
 from server.populations import Populations
 from server.storage import RoundRecord, Storage, TaskRecord, TaskState
 from server.waits import Wait
@@ -33,7 +35,6 @@ _LARGEST_FEATURES = 16 * 2**20
 # The first parameters of a network, 4 bytes each: as many as a contribution has numbers.
 _LARGEST_START = 4 * 2**25
 _INTEGER_BYTES = 8
-_BEARER = "Bearer "
 # Nothing is left to do for these; of a failed task the aggregator may still have to be told.
 _OVER = TaskState.FINISHED, TaskState.CANCELLED
 _REFUSED = (
@@ -47,29 +48,26 @@ def server_servicer(
     board: Board,
     populations: Populations,
     key: SigningKey,
-    token: str,
-    token_name: str,
+    operator: OperatorToken,
     wake: Callable[[], None],
     waits_for: Callable[[bytes], Wait | None] = lambda task_sha256: None,
     check_task: Callable[[common_pb2.SignedTask], object] = lambda task: None,
     distributor_address: str,
     aggregator_address: str,
+    desk: Desk | None = None,
     log: Log,
 ) -> server_pb2_grpc.ServerServiceServicer:
-    """The service. ``token_name`` is the file of the state folder with ``token``; ``wake`` is called after a change.
+    """The service. ``wake`` is called after a change.
 
     ``waits_for`` says what a task waits for; ``check_task`` asks the aggregator whether a task could begin.
+    ``desk`` has the tasks of local trust.
     """
-    expected = token.encode()
     # By task and round: a release never changes, and may be long.
     spent: dict[tuple[bytes, int], float] = {}
 
     def operator_only(method: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
         def checked(request: object, context: grpc.ServicerContext) -> object:
-            if not hmac.compare_digest(_bearer(context), expected):
-                raise Unauthenticated(
-                    f"this call needs the operator's token; it is in the file {token_name} of the server's state folder"
-                )
+            operator.require(context)
             return method(request, context)
 
         return checked
@@ -100,10 +98,14 @@ def server_servicer(
             aggregator_address=aggregator_address,
             waits_for=None if wait is None else server_pb2.TaskWait(reason=wait.reason, until=wait.until or 0.0),
             epsilon_spent=epsilon_spent(task.sha256, rounds),
+            reports=0 if task.planned_rounds or desk is None else desk.count(task.sha256),
         )
 
     def require_accepted(task: TaskRecord) -> None:
         """Raises PrivacyError if the aggregator refuses the task; if it does not answer, the driver asks it later."""
+        if not task.planned_rounds:
+            require_periods(populations, open_task(task.signed))
+            return
         try:
             check_task(task.signed)
         except ServiceError as error:
@@ -281,10 +283,3 @@ def _newest_that_fit(rounds: list[RoundRecord], room: int) -> set[int]:
             break
         chosen.add(entry.round)
     return chosen
-
-
-def _bearer(context: grpc.ServicerContext) -> bytes:
-    for name, value in context.invocation_metadata():
-        if name == "authorization" and isinstance(value, str) and value.startswith(_BEARER):
-            return value.removeprefix(_BEARER).encode()
-    return b""

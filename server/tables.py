@@ -10,7 +10,6 @@ published, and announced last, so that devices never learn of one that the distr
 
 from __future__ import annotations
 
-import hmac
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,18 +28,18 @@ from odp.transport.channel import CHUNK_BYTES
 from odp.transport.durability import Health
 from odp.transport.logs import Log, short
 from odp.transport.private_files import make_folders
-from odp.transport.service import NotFound, Unauthenticated, servicer
+from odp.transport.service import NotFound, servicer
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
 from odp.wire.encoding import encoding_of
 from server.clients import Distributor
+from server.operator_token import OperatorToken
 
 NAME = "odp.v1.TableService"
 FOLDER = "tables"
 #: Names that one server keeps.
 MOST_TABLES = 10_000
 
-_BEARER = "Bearer "
 _AT_ONCE, _WAITING = 2, 8
 
 
@@ -209,19 +208,15 @@ def _chunks(requests: Iterator[table_pb2.PublishTableRequest]) -> Iterator[bytes
         yield request.chunk
 
 
-def table_servicer(publisher: TablePublisher, *, token: str, log: Log) -> table_pb2_grpc.TableServiceServicer:
-    """``publisher`` as gRPC methods; publishing needs the operator's ``token``."""
-    expected = f"{_BEARER}{token}".encode()
-
-    def require_operator(context: grpc.ServicerContext) -> None:
-        given = next((value for key, value in context.invocation_metadata() if key == "authorization"), "")
-        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, expected):
-            raise Unauthenticated("this call needs the operator's token of this server")
+def table_servicer(
+    publisher: TablePublisher, *, operator: OperatorToken, log: Log
+) -> table_pb2_grpc.TableServiceServicer:
+    """``publisher`` as gRPC methods; publishing is the operator's."""
 
     def publish(
         requests: Iterator[table_pb2.PublishTableRequest], context: grpc.ServicerContext
     ) -> table_pb2.PublishTableResponse:
-        require_operator(context)
+        operator.require(context)
         return table_pb2.PublishTableResponse(table=publisher.publish(requests, progress=progress(context)))
 
     def newest(request: table_pb2.GetTableRequest, _: object) -> table_pb2.GetTableResponse:

@@ -232,12 +232,13 @@ class LogKeeper:
     def proof(
         self,
         task: common_pb2.SignedTask,
-        model: common_pb2.SignedManifest,
+        model: common_pb2.SignedManifest | None,
         charter: population_pb2.SignedCharter | None,
     ) -> log_pb2.LogProof | None:
         """The proof that a task, a model, a charter and the endorsed enclaves are in the log.
 
-        None where one of them is not there.
+        Without ``model`` no enclave takes part, and the proof is of task and charter alone. None where one of them is
+        not there.
         """
         if charter is None:
             return None
@@ -245,19 +246,24 @@ class LogKeeper:
             pass  # a device refuses what was appended until its witnesses have cosigned it
         with self._lock:
             size = self._log.size
-            entries = (TaskEntry.of(task), ManifestEntry.of(model), CharterEntry.of(charter))
-            places = [self._log.index_of(entry.leaf) for entry in entries]
-            if places[0] is None or places[1] is None or places[2] is None:
+            places = [self._log.index_of(entry.leaf) for entry in (TaskEntry.of(task), CharterEntry.of(charter))]
+            if places[0] is None or places[1] is None:
                 return None
-            return log_pb2.LogProof(
+            proof = log_pb2.LogProof(
                 checkpoint=self._log.note,
                 task=self._inclusion(places[0], size),
-                model=self._inclusion(places[1], size),
-                charter=self._inclusion(places[2], size),
-                endorsements=[
-                    self._inclusion(index, size, entry=entry.encode()) for index, entry in self._standing_endorsements()
-                ],
+                charter=self._inclusion(places[1], size),
             )
+            if model is None:
+                return proof
+            place = self._log.index_of(ManifestEntry.of(model).leaf)
+            if place is None:
+                return None
+            proof.model.CopyFrom(self._inclusion(place, size))
+            proof.endorsements.extend(
+                self._inclusion(index, size, entry=entry.encode()) for index, entry in self._standing_endorsements()
+            )
+            return proof
 
     def _standing_endorsements(self) -> list[tuple[int, EndorsementEntry]]:
         now, found = self._clock(), []

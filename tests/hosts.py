@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from device_runtime.host.fleet import Fleet, FleetOptions, Timing
+from device_runtime.host.fleet import Fleet
+from device_runtime.host.fleet_options import FleetOptions, Timing
 from device_runtime.host.scheduler import Scheduler
 from device_runtime.person.limits import Limits
 from device_runtime.store.schema import State

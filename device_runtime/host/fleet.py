@@ -11,30 +11,33 @@ whose devices all rest makes no network call; one that has to end with its task 
 
 from __future__ import annotations
 
+import functools
+import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from dataclasses import dataclass
-from random import SystemRandom
 
 import grpc
 
 from device_runtime.host.counts import FILE, HostCounts
 from device_runtime.host.ending import Ending
+from device_runtime.host.fleet_options import FleetOptions, Timing
 from device_runtime.host.housekeeping import Housekeeping
+from device_runtime.host.local_turns import DECLINED_SECONDS, LocalTurns
 from device_runtime.host.pacing import SHORTEST_PAUSE, CheckIns, Outage
-from device_runtime.host.roster import Roster
+from device_runtime.host.roster import NO_ROUND, Key, Roster
 from device_runtime.host.scheduler import Scheduler
 from device_runtime.host.sweep import Sweep
 from device_runtime.network.services import Traffic
+from device_runtime.round.local_reports import LocalReporting
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.secagg_sessions import Sessions
 from device_runtime.store.recovery import repair, set_aside_path
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store, store_path
 from device_runtime.tasks.assignment import AssignmentReader, Work
+from device_runtime.tasks.local_assignment import LocalAssignmentReader, LocalWork
 from odp.algorithms.cohorts import goal_of
 from odp.crypto.signing import SignatureError
 from odp.errors import (
@@ -63,44 +66,8 @@ _MOST_STRANGERS = 3
 _STATISTICS_SECONDS = 1.0
 #: A host that has to end with its task ends after this time without an open round: it missed the last one.
 _QUIET_SECONDS = 120.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetOptions:
-    """What a fleet does.
-
-    Attributes:
-      population: what the devices check in for.
-      devices: their numbers in the state folder.
-      threads: how many take part at once.
-      durable: whether what a device sent survives a power cut (see ``Store.open``).
-      until_finished: return once the task that was seen has no round left.
-      keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
-      end_after: seconds after which ``run`` returns, or raises where it was to end with its task.
-    """
-
-    population: str
-    devices: range
-    threads: int = 3
-    durable: bool = True
-    until_finished: bool = False
-    keep_running: bool = False
-    end_after: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """How a fleet measures and spends time.
-
-    Attributes:
-      clock: seconds that only grow.
-      wait: sleeps for some seconds and returns True when the fleet is to stop; None waits for its ``stop``.
-      uniform: a random number between two bounds, for retry windows.
-    """
-
-    clock: Callable[[], float] = time.monotonic
-    wait: Callable[[float], bool] | None = None
-    uniform: Callable[[float, float], float] = SystemRandom().uniform
+#: What an outcome counts as.
+_COUNTED = {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}
 
 
 class Fleet:
@@ -127,13 +94,12 @@ class Fleet:
         log: Log,
         housekeeping: Housekeeping | None = None,
         jobs: Scheduler | None = None,
-        timing: Timing = Timing(),
+        timing: Timing | None = None,
     ) -> None:
-        self._options = options
-        self._state = state
+        timing = Timing() if timing is None else timing
+        self._options, self._state = options, state
         self._participant = participant
-        self._stop = stop
-        self._log = log
+        self._stop, self._log = stop, log
         self._housekeeping = housekeeping
         self._clock = timing.clock
         self._wait = timing.wait if timing.wait is not None else stop.wait
@@ -143,7 +109,10 @@ class Fleet:
         self._ending = Ending(until_finished=options.until_finished, end_after=options.end_after, clock=timing.clock)
         self._reader = AssignmentReader(population, trainer=participant.trainer)
         self._roster = Roster(options.devices, clock=timing.clock)
-        self._last: Work | None = None
+        self._local_reader = LocalAssignmentReader(population)
+        self._reporting = LocalReporting.beside(participant)
+        self._turns = LocalTurns(options.devices, clock=timing.clock)
+        self._last: Work | LocalWork | None = None
         self._idle_answers = 0
         self._idle_since: float | None = None
         self._awaited: tuple[bytes, int] | None = None
@@ -224,6 +193,8 @@ class Fleet:
             return rest
         traffic = Traffic()
         answer = self._participant.services.check_in(self._options.population, traffic)
+        if answer.WhichOneof("answer") == "local":
+            return self._report(pool, self._local_reader.open(answer.local), traffic)
         work = self._read(answer)
         if work is None:
             self.counts.waited(traffic)
@@ -241,15 +212,54 @@ class Fleet:
             self._say_what_is_awaited(work)
             return self._check_ins.next_pause()
         self._check_ins.begin()
-        sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending)
-        counts = {"pending": len(pending), "settled": sweep.settled, "failed": sweep.failures}
-        self._log.event("sweep", task=short(work.key[0]), round=work.round, **counts)
+        sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending, self._one)
+        return self._after(sweep, work.key, len(pending))
+
+    def _after(self, sweep: Sweep, key: Key, pending: int) -> float | None:
+        """Seconds to pause after a sweep, or None when finished."""
+        counts = {"pending": pending, "settled": sweep.settled, "failed": sweep.failures}
+        self._log.event("sweep", task=short(key[0]), round=key[1], **counts)
         if sweep.outage is not None:
             raise sweep.outage
         self._recovered_from_outage()
         if sweep.retry is not None:
             return self._idle(sweep.retry)
         return 0.0 if sweep.settled and not sweep.failures else self._check_ins.next_pause()
+
+    def _report(self, pool: futures.Executor, work: LocalWork, traffic: Traffic) -> float | None:
+        """All devices that are due report to a task of local trust; seconds to pause, or None when finished."""
+        self._idle_answers, self._idle_since = 0, None
+        if self._last is None or self._last.key != work.key:
+            self._log.event("reports_open", task=short(work.task_sha256), reports_per_device=work.most)
+            self._check_ins.new_round()
+        self._last = work
+        self.counts.count(work.key, "", traffic, now=self._clock())
+        pending = self._turns.pending(work.task_sha256, self._roster.pending((work.task_sha256, NO_ROUND)))
+        if not pending:
+            self._recovered_from_outage()
+            if self._options.until_finished and self._turns.next(work.task_sha256) == math.inf:
+                return None
+            return self._check_ins.next_pause()
+        self._check_ins.begin()
+        sweep = self._sweep(pool, pending, functools.partial(self._one_report, work))
+        return self._after(sweep, work.key, len(pending))
+
+    def _one_report(self, work: LocalWork, sweep: Sweep, device: int) -> None:
+        """One device reports, if it is due."""
+        traffic = Traffic()
+
+        def take_part() -> str:
+            with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
+                self._participant.gate.check_in(store, self._options.population)
+                done = self._reporting.report(store, work, traffic)
+            self._turns.wait(work.task_sha256, device, done.next_seconds)
+            sweep.count_settled()
+            return _COUNTED[done.outcome]
+
+        what = self._judged(sweep, (work.key,), device, take_part)
+        if what == "declined":
+            self._turns.wait(work.task_sha256, device, DECLINED_SECONDS)
+        self.counts.count(work.key, what, traffic, now=self._clock())
 
     def _read(self, answer: server_pb2.CheckInResponse) -> Work | None:
         """The checked work of an answer, or None for a retry window."""
@@ -267,7 +277,7 @@ class Fleet:
         if self._idle_since is None:
             self._idle_since = now
         if self._options.until_finished:
-            was_last = self._last is not None and self._last.round == self._last.model.rounds - 1
+            was_last = self._last is not None and self._last.is_last
             # The server may be between two answers for one moment: devices that still wanted the round ask once more.
             if (
                 self._last is not None
@@ -291,6 +301,8 @@ class Fleet:
                 f"not finished: no round of population {self._options.population!r} was open for {seconds:.0f} s: it "
                 "has no task, or its task is over; submit one, or check --population and --server"
             )
+        if isinstance(self._last, LocalWork):
+            return
         model = self._last.model
         try:
             offer = self._participant.services.newest_model(self._options.population)
@@ -333,9 +345,9 @@ class Fleet:
         if self._outage.over():
             self._log.event("outage_over")
 
-    def _sweep(self, pool: futures.Executor, pending: list[int]) -> Sweep:
+    def _sweep(self, pool: futures.Executor, pending: list[int], one: Callable[[Sweep, int], None]) -> Sweep:
         sweep = Sweep(deque(pending))
-        workers = [pool.submit(self._work, sweep) for _ in range(self._options.threads)]
+        workers = [pool.submit(self._work, sweep, one) for _ in range(self._options.threads)]
         while futures.wait(workers, timeout=_STATISTICS_SECONDS).not_done:
             self._write_statistics()
         for worker in workers:
@@ -352,29 +364,29 @@ class Fleet:
                     raise result
                 return "" if result is None else self._settle(sweep, work, device, result)
 
-            what = self._judged(sweep, (work,), device, outcome)
+            what = self._judged(sweep, (work.key,), device, outcome)
             self.counts.count(work.key, what, traffic, now=self._clock())
 
         try:
             self._sessions.run(work, pending, pool=pool, stop=self._stop, ended=ended)
         except PrivacyError as error:  # of what was announced, to all of them
             for device in pending:
-                self._decline(work, device, error)
+                self._decline(work.key, device, error)
         return sweep
 
-    def _work(self, sweep: Sweep) -> None:
+    def _work(self, sweep: Sweep, one: Callable[[Sweep, int], None]) -> None:
         """One worker: device after device until none is left or the sweep ends."""
         while not (sweep.stop.is_set() or self._stop.is_set()):
             try:
                 device = sweep.devices.popleft()
             except IndexError:
                 return
-            self._one(sweep, device)
+            one(sweep, device)
 
     def _one(self, sweep: Sweep, device: int) -> None:
         """One device checks in and takes part."""
         traffic = Traffic()
-        seen: list[Work] = []
+        seen: list[Key] = []
 
         def take_part() -> str:
             with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
@@ -384,14 +396,14 @@ class Fleet:
                 if work is None:
                     sweep.end(retry=answer.retry)
                     return ""
-                seen.append(work)
+                seen.append(work.key)
                 if self._roster.has_settled(work.key, device):
                     return ""
                 return self._settle(sweep, work, device, self._participant.take_part(store, work, traffic))
 
         what = self._judged(sweep, seen, device, take_part)
         if seen:
-            self.counts.count(seen[0].key, what, traffic, now=self._clock())
+            self.counts.count(seen[0], what, traffic, now=self._clock())
         else:
             self.counts.waited(traffic)
 
@@ -399,9 +411,9 @@ class Fleet:
         """Notes that a device has nothing left to do in a round; what that counts as."""
         self._roster.settle(work.key, device)
         sweep.count_settled()
-        return {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}[outcome]
+        return _COUNTED[outcome]
 
-    def _judged(self, sweep: Sweep, seen: Sequence[Work], device: int, act: Callable[[], str]) -> str:
+    def _judged(self, sweep: Sweep, seen: Sequence[Key], device: int, act: Callable[[], str]) -> str:
         """What a device's part counts as; whatever goes wrong is the device's, or the sweep's, and ends here."""
         try:
             return act()
@@ -438,9 +450,9 @@ class Fleet:
             # One failed store is the device's fault; this number of them is the disk's: the host cannot continue.
             sweep.end(outage=error)
 
-    def _decline(self, work: Work | None, device: int, error: PrivacyError) -> None:
-        if work is not None and self._roster.decline(work.key, device):
-            self._log.warning("task_declined", device=device, task=short(work.key[0]), reason=str(error))
+    def _decline(self, key: Key | None, device: int, error: PrivacyError) -> None:
+        if key is not None and self._roster.decline(key, device):
+            self._log.warning("task_declined", device=device, task=short(key[0]), reason=str(error))
 
     def _rest(self) -> float | None:
         """Looks again at devices that rested for a while; seconds to pause where all still do, else None."""

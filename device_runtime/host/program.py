@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from device_runtime.host.counts import RoundCounts
-from device_runtime.host.fleet import Fleet, FleetOptions
+from device_runtime.host.fleet import Fleet
+from device_runtime.host.fleet_options import FleetOptions
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.provision import provision
 from device_runtime.host.scheduler import Scheduler

@@ -17,6 +17,8 @@ REST_SECONDS = 30.0
 
 #: A task and a round of it.
 Key = tuple[bytes, int]
+#: In the place of a round: no device settles or declines it.
+NO_ROUND = -1
 
 
 class Roster:

@@ -18,6 +18,7 @@ from odp.v1 import (
     attestation_pb2_grpc,
     distributor_pb2_grpc,
     enrolment_pb2_grpc,
+    local_pb2_grpc,
     log_pb2_grpc,
     retrieval_pb2_grpc,
     secagg_service_pb2_grpc,
@@ -44,6 +45,7 @@ class Peer:
         self.aggregator = aggregator_pb2_grpc.AggregatorServiceStub(channel)
         self.secagg = secagg_service_pb2_grpc.SecureAggregationServiceStub(channel)
         self.server = server_pb2_grpc.ServerServiceStub(channel)
+        self.local = local_pb2_grpc.LocalServiceStub(channel)
         self.log = log_pb2_grpc.LogServiceStub(channel)
         self.table = table_pb2_grpc.TableServiceStub(channel)
         self.enrolment = enrolment_pb2_grpc.EnrolmentServiceStub(channel)

@@ -38,6 +38,7 @@ from odp.v1 import (
     common_pb2,
     distributor_pb2,
     enrolment_pb2,
+    local_pb2,
     log_pb2,
     retrieval_pb2,
     secagg_service_pb2,
@@ -96,6 +97,23 @@ class Services:
         reply: server_pb2.CheckInResponse = self._call(
             self._home.server.CheckIn, request, self._server, "check in with the server", traffic
         )
+        return reply
+
+    def draw(self, task_sha256: bytes, traffic: Traffic) -> bytes:
+        """A row of a task of local trust, drawn by the server; the same request of every device."""
+        request = local_pb2.DrawRequest(task_sha256=task_sha256)
+        with _stale_told():
+            reply: local_pb2.DrawResponse = self._call(
+                self._home.local.Draw, request, self._server, "draw a row of the server", traffic
+            )
+        return reply.row
+
+    def report(self, request: local_pb2.ReportRequest, traffic: Traffic) -> local_pb2.ReportResponse:
+        """Hands in a report of local trust, which is private by itself."""
+        with _stale_told():
+            reply: local_pb2.ReportResponse = self._call(
+                self._home.local.Report, request, self._server, "report to the server", traffic
+            )
         return reply
 
     def newest_model(self, population: str) -> server_pb2.GetModelResponse:

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from odp.algorithms.local_seam import RELEASE, LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_entry, sampling_of
 from odp.errors import PrivacyError
@@ -55,6 +56,9 @@ class TaskTerms:
       columns: of labelled examples, those that it reads, the label last.
       runs_program: whether a program of the developer computes on them.
       local: what a contribution costs by itself (``local_reports.py``); None where only releases are private.
+      local_trust: reports go to the developer's server alone, and no enclave takes part: the task has no cohort. Its
+        ``rounds`` are the reports of one device.
+      seconds_between: two reports of such a task, at least.
     """
 
     task_sha256: bytes
@@ -69,11 +73,16 @@ class TaskTerms:
     columns: tuple[str, ...] = ()
     runs_program: bool = False
     local: LocalCharge | None = None
+    local_trust: bool = False
+    seconds_between: int = 0
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
         """The terms of a checked definition; the events are those that its enclave charges."""
         algorithm = algorithm_for(definition)
+        if isinstance(algorithm, LocalReporter):
+            event = LocalReport(RELEASE, algorithm.local_charge.epsilon)
+            return _terms(definition, task_sha256, ((event,),) * algorithm.local_charge.most)
         rounds = range(len(algorithm.planned_releases()))
         charges = tuple(round_entry(algorithm.query(number), sampling_of(definition, number)) for number in rounds)
         return _terms(definition, task_sha256, charges)
@@ -102,7 +111,7 @@ def _restated(event: Any) -> Any:
     Earlier versions named all of them ``add_remove_user``; the same numbers hold for ``zero_out_user``, for every
     mechanism (``odp.privacy.adjacency``).
     """
-    if not isinstance(event, dict):
+    if not isinstance(event, dict) or event.get("adjacency") == Adjacency.ANY_TWO_INPUTS.value:
         return event
     if "stream" in event:
         return {**event, "stream": _restated(event["stream"])}
@@ -128,6 +137,8 @@ def _terms(
         columns=tuple(name for table in declared if table.features for name in (*table.features, table.label)),
         runs_program=has_program(definition),
         local=algorithm.local_charge,
+        local_trust=not algorithm.has_rounds,
+        seconds_between=algorithm.seconds_between if isinstance(algorithm, LocalReporter) else 0,
     )
 
 

@@ -38,7 +38,8 @@ class Limits:
       max_local_epsilon: the largest epsilon of all reports together that are private by themselves, whoever reads them
         (``local_reports.py``). A contribution without such a guarantee is bounded by the other limits alone.
       max_total_delta: the largest delta of everything together; only tasks with random cohorts add to ``max_delta``.
-      min_cohort: the smallest number of contributions from which a task may release anything.
+      min_cohort: the smallest number of contributions from which a task may release anything; a task of local trust
+        releases nothing, and has none.
       populations: populations whose tasks are allowed; empty allows those that the device checks in for.
       tables: local tables that may be trained on; empty allows all.
 
@@ -105,7 +106,8 @@ class Limits:
                 raise _not_allowed(name, "table", table, self.tables)
         _at_most(asks, "epsilon", terms.epsilon, "max_epsilon", self.max_epsilon)
         _at_most(asks, "delta", terms.delta, "max_delta", self.max_delta)
-        if not terms.minimum_cohort >= self.min_cohort:
+        # Nobody is hidden among others where reports go to the server alone: ``max_local_epsilon`` bounds these.
+        if not terms.local_trust and not terms.minimum_cohort >= self.min_cohort:
             raise PrivacyError(
                 f"task {name!r} declined: its cohort minimum={terms.minimum_cohort} is below "
                 f"min_cohort={self.min_cohort}; change the device's limits to take part"

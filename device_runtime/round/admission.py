@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from device_runtime.network.services import Services, Traffic
 from device_runtime.tasks.assignment import Work
@@ -54,6 +55,35 @@ def attesters_of(
     return tuple(made)
 
 
+class Admitting(Protocol):
+    """A round, or a period of a task of local trust, for which devices may need a token."""
+
+    @property
+    def task_sha256(self) -> bytes:
+        """The task's id."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """Its number, which its token key has."""
+        ...
+
+    @property
+    def charter(self) -> Charter | None:
+        """The population's, which was found to be in force."""
+        ...
+
+    @property
+    def token_key(self) -> enrolment_pb2.SignedTokenKey | None:
+        """As the server stated it."""
+        ...
+
+    @property
+    def issuer(self) -> str:
+        """The issuer's host:port, likewise."""
+        ...
+
+
 @dataclass(frozen=True)
 class Admission:
     """Gets tokens for the devices of a host; holds nothing of any device; thread-safe.
@@ -80,7 +110,7 @@ class Admission:
         """
         return self.token(work, domains.session_token(identity), secret, traffic)
 
-    def token(self, work: Work, message: bytes, secret: bytes, traffic: Traffic) -> bytes:
+    def token(self, work: Admitting, message: bytes, secret: bytes, traffic: Traffic) -> bytes:
         """The token (256 bytes) over ``message``; empty where the population's charter names no issuer.
 
         The charter was found to be in force. Nothing was asked of the issuer where the round's key is not its own.
@@ -115,7 +145,7 @@ class Admission:
         return next((one for one in made if one.kind in challenge.attesters), made[0])
 
 
-def _checked_key(work: Work, issuer_key: bytes) -> TokenKey:
+def _checked_key(work: Admitting, issuer_key: bytes) -> TokenKey:
     """The round's key, under the signature of the issuer that the charter names."""
     charter: Charter | None = work.charter
     if charter is None or work.token_key is None:
@@ -124,6 +154,6 @@ def _checked_key(work: Work, issuer_key: bytes) -> TokenKey:
         work.token_key,
         issuer_key=issuer_key,
         population=charter.population,
-        task_sha256=work.model.task_sha256,
+        task_sha256=work.task_sha256,
         round=work.round,
     )

@@ -23,18 +23,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from device_runtime.person.ledger import TaskTerms
 from device_runtime.store.store import Store
-from device_runtime.tasks.assignment import Model
+from odp.v1 import common_pb2
+
+
+class OpenedTask(Protocol):
+    """A task whose signature and fields were checked."""
+
+    @property
+    def definition(self) -> common_pb2.TaskDefinition:
+        """As its developer signed it."""
+        ...
+
+    @property
+    def terms(self) -> TaskTerms:
+        """What it costs."""
+        ...
 
 
 class ExampleMaker(Protocol):
     """A device's own code that makes examples."""
 
-    def asked_for(self, model: Model) -> bool:
+    def asked_for(self, model: OpenedTask) -> bool:
         """Whether the task reads examples of this code: a function of its definition alone."""
         ...
 
-    def make(self, path: Path, model: Model) -> Sequence[Any]:
+    def make(self, path: Path, model: OpenedTask) -> Sequence[Any]:
         """The examples of the device whose store lies at ``path``. In any thread; may raise anything."""
         ...
 
@@ -66,7 +81,7 @@ class MadeExamples:
     wait: Callable[[float, threading.Event], None] = whole_time
     monotonic: Callable[[], float] = time.monotonic
 
-    def make(self, store: Store, model: Model) -> None:
+    def make(self, store: Store, model: OpenedTask) -> None:
         """Makes the examples that the task of ``model`` may read; returns when the time is over, and raises nothing."""
         if not self.maker.asked_for(model):
             return

@@ -19,7 +19,7 @@ from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
 from odp.aggregation.table import mode_of
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Client, ProgramClient, Query
+from odp.algorithms.seam import Algorithm, Client, ProgramClient, Query
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.models.litert.trainer import ProgramTrainer
@@ -117,6 +117,16 @@ class Work:
         return mode_of(self.model.definition.cohort).in_session
 
     @property
+    def task_sha256(self) -> bytes:
+        """The task's id."""
+        return self.model.task_sha256
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the task has no round after this one."""
+        return self.round == self.model.rounds - 1
+
+    @property
     def key(self) -> tuple[bytes, int]:
         """(task id, round): a device contributes at most once to each."""
         return self.model.task_sha256, self.round
@@ -137,13 +147,7 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         given = [(table.name, table.rows, table.width) for table in opened.tables if table.keyed == keyed]
         if given != expected:
             raise ConfigurationError(f"Expected the {what} to be {_shapes(expected)}, got {_shapes(given)}")
-    for declared in sorted(algorithm.local_data, key=lambda table: table.table):
-        # Tables of events come with a query that says what they are made of; it was checked with the task.
-        if declared.events is None and declared.table not in declared.own:
-            raise ConfigurationError(
-                f"Expected table={declared.table!r} to be {' or '.join(map(repr, sorted(declared.own)))}, the devices'"
-                " own"
-            )
+    require_own_tables(algorithm)
     terms = TaskTerms.of(definition, task_sha256(task))
     queries = tuple(algorithm.query(number) for number in range(len(terms.rounds)))
     payloads = [query.payload_bytes for query in queries]
@@ -161,6 +165,17 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
         signed_task=task,
         signed_manifest=manifest,
     )
+
+
+def require_own_tables(algorithm: Algorithm) -> None:
+    """Raises ConfigurationError where a task reads a table that devices do not have."""
+    for declared in sorted(algorithm.local_data, key=lambda table: table.table):
+        # Tables of events come with a query that says what they are made of; it was checked with the task.
+        if declared.events is None and declared.table not in declared.own:
+            raise ConfigurationError(
+                f"Expected table={declared.table!r} to be {' or '.join(map(repr, sorted(declared.own)))}, the devices'"
+                " own"
+            )
 
 
 def _shapes(tables: Sequence[tuple[str, int, int]]) -> str:

@@ -100,8 +100,10 @@ class CharterMemory:
                 f"and this device knows charter {known['sequence']}"
             )
 
-    def accept(self, charter: Charter, enclave: VerifiedEnclave) -> None:
+    def accept(self, charter: Charter, enclave: VerifiedEnclave | None) -> None:
         """Stores a checked charter, and the ledger that ``enclave`` shows beside it, durably.
+
+        Without an enclave, of a task that has none, the ledger that is remembered stays.
 
         Raises:
           PrivacyError, StateError: as ``check``.
@@ -111,7 +113,7 @@ class CharterMemory:
         with self._lock:
             remembered = self._remembered()
             known = remembered.get(charter.population, {}).get("ledger", "")
-            shown = enclave.ledgers.get(charter.population, b"").hex()
+            shown = known if enclave is None else enclave.ledgers.get(charter.population, b"").hex()
             if known and shown != known:
                 raise AttestationError(
                     Reason.WRONG_LEDGER,

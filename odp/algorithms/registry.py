@@ -42,6 +42,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         # Questions above under another trust.
         "local_statistics": Entry("odp.algorithms.local_statistics"),
         "local_heavy_hitters": Entry("odp.algorithms.local_heavy_hitters"),
+        "draw_and_discard": Entry("odp.algorithms.draw_and_discard"),
         "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )

@@ -20,7 +20,8 @@ from odp.privacy.shuffling import LARGEST_EPSILON0, MOST_CHOICES, MOST_REPORTS, 
 LOCAL = "local_report"
 SHUFFLED = "shuffled_local_reports"
 
-_LARGEST_EPSILON = 1e4
+#: Of one report.
+LARGEST_LOCAL_EPSILON = 1e4
 LOCAL_KEYS = ("adjacency", "epsilon", "mechanism", "name")
 SHUFFLED_KEYS = ("adjacency", "choices", "epsilon0", "mechanism", "name", "reports")
 LOCAL_ADJACENCIES = (Adjacency.ANY_TWO_INPUTS,)
@@ -48,7 +49,7 @@ class LocalReport:
     def __post_init__(self) -> None:
         _validate.identifier(name=self.name)
         _validate.positive(epsilon=self.epsilon)
-        _validate.within(low=SMALLEST_EPSILON0, high=_LARGEST_EPSILON, epsilon=self.epsilon)
+        _validate.within(low=SMALLEST_EPSILON0, high=LARGEST_LOCAL_EPSILON, epsilon=self.epsilon)
         object.__setattr__(self, "adjacency", require_adjacency(self.adjacency, LOCAL_ADJACENCIES, LOCAL))
         object.__setattr__(self, "epsilon", float(self.epsilon))
 

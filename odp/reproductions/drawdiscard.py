@@ -20,7 +20,8 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.draw_and_discard.features import LocalFeatures, Number
-from odp.algorithms.draw_and_discard.simulation import EncodedUsers, scores, simulate
+from odp.algorithms.draw_and_discard.model import scores
+from odp.algorithms.draw_and_discard.simulation import EncodedUsers, simulate
 from odp.algorithms.draw_and_discard.terms import Spam, Terms, resolved
 from odp.crypto.keyed_hash import splitmix64
 from odp.datasets.mnist import Images, load_mnist

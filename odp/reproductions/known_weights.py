@@ -24,7 +24,8 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.draw_and_discard.config import DrawAndDiscard
 from odp.algorithms.draw_and_discard.features import Boolean, Number
-from odp.algorithms.draw_and_discard.simulation import EncodedUsers, Instances, scores
+from odp.algorithms.draw_and_discard.model import scores
+from odp.algorithms.draw_and_discard.simulation import EncodedUsers, Instances
 from odp.crypto.keyed_hash import splitmix64
 from odp.models.features import Category
 from odp.models.glm.shape import Family

@@ -71,12 +71,10 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError naming the first field that is out of its range, or the size that cannot be served."""
     identifier(name=definition.name, population=definition.population)
     require_ed25519(definition.developer_key, name="developer_key")
-    # First, since such a task has no delta.
     if training_of(definition) in TABLE and not algorithm_for(definition).has_rounds:
-        raise ConfigurationError(
-            f"Expected task {definition.name!r} to have rounds: no server collects reports of local trust; "
-            "odp.simulate runs it, and another trust runs on devices"
-        )
+        positive(epsilon=definition.privacy.epsilon)
+        algorithm_for(definition).check_for_devices()
+        return
     privacy, cohort = definition.privacy, definition.cohort
     positive(epsilon=privacy.epsilon, delta=privacy.delta)
     within(low=0.0, high=1e-2, delta=privacy.delta)

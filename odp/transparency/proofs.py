@@ -68,11 +68,11 @@ class LogGuard:
         proof: log_pb2.LogProof | None,
         *,
         task: common_pb2.SignedTask,
-        model: common_pb2.SignedManifest,
+        model: common_pb2.SignedManifest | None,
         charter: population_pb2.SignedCharter | None,
     ) -> tuple[LoggedEndorsement, ...]:
         """The endorsements beside the assignment, after checks that task, model, charter and each of them are in the
-        log.
+        log; without a model of a task that has none.
 
         Raises:
             TransparencyError: any reason but ``not_endorsed`` and ``withdrawn``.
@@ -81,8 +81,11 @@ class LogGuard:
         """
         if proof is None or not proof.checkpoint or charter is None:
             raise refused(LogReason.MISSING, "the server gave no proof that task, model and charter are in the log")
-        leaves = (TaskEntry.of(task).leaf, ManifestEntry.of(model).leaf, CharterEntry.of(charter).leaf)
-        key = hashlib.sha256(packed(leaves) + proof.SerializeToString(deterministic=True)).digest()
+        manifest = b"" if model is None else ManifestEntry.of(model).leaf
+        leaves = (TaskEntry.of(task).leaf, manifest, CharterEntry.of(charter).leaf)
+        key = hashlib.sha256(
+            packed(tuple(leaf for leaf in leaves if leaf)) + proof.SerializeToString(deterministic=True)
+        ).digest()
         with self._lock:
             known = self._known.get(key)
             # A checkpoint grows old while its answer is at hand, so it is looked at again now and then.
@@ -137,12 +140,13 @@ def endorsements_in(
     model: bytes,
     charter: bytes,
 ) -> tuple[LoggedEndorsement, ...]:
-    """The endorsements by pinned endorsers, after checks that they and the other three leaves are in the log.
+    """The endorsements by pinned endorsers, after checks that they and the other leaves are in the log.
 
     Args:
         proof: inclusion proofs in the tree of ``checkpoint``.
         checkpoint: a tree that was accepted.
         policy: what is pinned.
+        task, model, charter: the leaves; ``model`` is empty where the task has none.
 
     Raises:
         TransparencyError: ``not_included``, ``malformed``.
@@ -156,7 +160,8 @@ def endorsements_in(
             raise refused(LogReason.NOT_INCLUDED, f"{what} is not proved to be in the log: {error}") from error
 
     included(proof.task, task, "the task")
-    included(proof.model, model, "the model")
+    if model:
+        included(proof.model, model, "the model")
     included(proof.charter, charter, "the charter")
     if len(proof.endorsements) > _MOST_ENDORSEMENTS:
         raise refused(LogReason.MALFORMED, f"there are more than {_MOST_ENDORSEMENTS} endorsements")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dodp/v1/draw_and_discard.proto\x12\x06odp.v1\"\xa0\x04\n\x0e\x44rawAndDiscard\x12#\n\x04\x64\x61ta\x18\x01 \x01(\x0b\x32\x15.odp.v1.LocalFeatures\x12-\n\x06\x66\x61mily\x18\x02 \x01(\x0e\x32\x1d.odp.v1.DrawAndDiscard.Family\x12\x0f\n\x07\x63lasses\x18\x03 \x01(\r\x12\x0f\n\x07weights\x18\x04 \x01(\r\x12\x11\n\tinstances\x18\x05 \x01(\r\x12\x0c\n\x04rate\x18\x06 \x01(\x01\x12\x0c\n\x04\x63lip\x18\x07 \x01(\x01\x12\x0c\n\x04step\x18\x08 \x01(\x01\x12\x13\n\x0bnoise_scale\x18\t \x01(\x04\x12\x17\n\x0f\x66\x65\x61ture_epsilon\x18\n \x01(\x01\x12\x15\n\rmodel_epsilon\x18\x0b \x01(\x01\x12\r\n\x05\x62ound\x18\x0c \x01(\x01\x12\x1e\n\x04spam\x18\r \x01(\x0b\x32\x10.odp.v1.SpamRule\x12\r\n\x05start\x18\x0e \x01(\x0c\x12\x11\n\tstart_std\x18\x0f \x01(\x01\x12\x0c\n\x04seed\x18\x10 \x01(\x04\x12\x14\n\x0cmost_updates\x18\x11 \x01(\x04\x12\x14\n\x0cmost_reports\x18\x12 \x01(\r\x12\x15\n\rmost_examples\x18\x13 \x01(\r\"t\n\x06\x46\x61mily\x12\x16\n\x12\x46\x41MILY_UNSPECIFIED\x10\x00\x12\x11\n\rFAMILY_LINEAR\x10\x01\x12\x13\n\x0f\x46\x41MILY_LOGISTIC\x10\x02\x12\x16\n\x12\x46\x41MILY_MULTINOMIAL\x10\x03\x12\x12\n\x0e\x46\x41MILY_POISSON\x10\x04\"N\n\x08SpamRule\x12\x17\n\x0fmost_deviations\x18\x01 \x01(\x01\x12\x13\n\x0bmost_spread\x18\x02 \x01(\x01\x12\x14\n\x0c\x66\x61lse_alarms\x18\x03 \x01(\x01\"\xb6\x01\n\rLocalFeatures\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x11\n\tlabel_low\x18\x03 \x01(\x01\x12\x12\n\nlabel_high\x18\x04 \x01(\x01\x12&\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x14.odp.v1.LocalFeature\x12%\n\x07\x63rosses\x18\x06 \x03(\x0b\x32\x14.odp.v1.FeatureCross\x12\x11\n\tintercept\x18\x07 \x01(\x08\"\xa1\x01\n\x0cLocalFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07\x62oolean\x18\x02 \x01(\x0b\x32\x16.odp.v1.BooleanFeatureH\x00\x12\'\n\x06number\x18\x03 \x01(\x0b\x32\x15.odp.v1.NumberFeatureH\x00\x12\'\n\x06levels\x18\x04 \x01(\x0b\x32\x15.odp.v1.LevelsFeatureH\x00\x42\x06\n\x04kind\"\x10\n\x0e\x42ooleanFeature\"F\n\rNumberFeature\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x08\x12\x0c\n\x04size\x18\x04 \x01(\r\"-\n\rLevelsFeature\x12\r\n\x05\x63ount\x18\x01 \x01(\r\x12\r\n\x05names\x18\x02 \x03(\t\"-\n\x0c\x46\x65\x61tureCross\x12\r\n\x05\x66irst\x18\x01 \x01(\t\x12\x0e\n\x06second\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dodp/v1/draw_and_discard.proto\x12\x06odp.v1\"\xb9\x04\n\x0e\x44rawAndDiscard\x12#\n\x04\x64\x61ta\x18\x01 \x01(\x0b\x32\x15.odp.v1.LocalFeatures\x12-\n\x06\x66\x61mily\x18\x02 \x01(\x0e\x32\x1d.odp.v1.DrawAndDiscard.Family\x12\x0f\n\x07\x63lasses\x18\x03 \x01(\r\x12\x0f\n\x07weights\x18\x04 \x01(\r\x12\x11\n\tinstances\x18\x05 \x01(\r\x12\x0c\n\x04rate\x18\x06 \x01(\x01\x12\x0c\n\x04\x63lip\x18\x07 \x01(\x01\x12\x0c\n\x04step\x18\x08 \x01(\x01\x12\x13\n\x0bnoise_scale\x18\t \x01(\x04\x12\x17\n\x0f\x66\x65\x61ture_epsilon\x18\n \x01(\x01\x12\x15\n\rmodel_epsilon\x18\x0b \x01(\x01\x12\r\n\x05\x62ound\x18\x0c \x01(\x01\x12\x1e\n\x04spam\x18\r \x01(\x0b\x32\x10.odp.v1.SpamRule\x12\r\n\x05start\x18\x0e \x01(\x0c\x12\x11\n\tstart_std\x18\x0f \x01(\x01\x12\x0c\n\x04seed\x18\x10 \x01(\x04\x12\x14\n\x0cmost_updates\x18\x11 \x01(\x04\x12\x14\n\x0cmost_reports\x18\x12 \x01(\r\x12\x15\n\rmost_examples\x18\x13 \x01(\r\x12\x17\n\x0fseconds_between\x18\x14 \x01(\r\"t\n\x06\x46\x61mily\x12\x16\n\x12\x46\x41MILY_UNSPECIFIED\x10\x00\x12\x11\n\rFAMILY_LINEAR\x10\x01\x12\x13\n\x0f\x46\x41MILY_LOGISTIC\x10\x02\x12\x16\n\x12\x46\x41MILY_MULTINOMIAL\x10\x03\x12\x12\n\x0e\x46\x41MILY_POISSON\x10\x04\"N\n\x08SpamRule\x12\x17\n\x0fmost_deviations\x18\x01 \x01(\x01\x12\x13\n\x0bmost_spread\x18\x02 \x01(\x01\x12\x14\n\x0c\x66\x61lse_alarms\x18\x03 \x01(\x01\"\xb6\x01\n\rLocalFeatures\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x11\n\tlabel_low\x18\x03 \x01(\x01\x12\x12\n\nlabel_high\x18\x04 \x01(\x01\x12&\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x14.odp.v1.LocalFeature\x12%\n\x07\x63rosses\x18\x06 \x03(\x0b\x32\x14.odp.v1.FeatureCross\x12\x11\n\tintercept\x18\x07 \x01(\x08\"\xa1\x01\n\x0cLocalFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07\x62oolean\x18\x02 \x01(\x0b\x32\x16.odp.v1.BooleanFeatureH\x00\x12\'\n\x06number\x18\x03 \x01(\x0b\x32\x15.odp.v1.NumberFeatureH\x00\x12\'\n\x06levels\x18\x04 \x01(\x0b\x32\x15.odp.v1.LevelsFeatureH\x00\x42\x06\n\x04kind\"\x10\n\x0e\x42ooleanFeature\"F\n\rNumberFeature\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x08\x12\x0c\n\x04size\x18\x04 \x01(\r\"-\n\rLevelsFeature\x12\r\n\x05\x63ount\x18\x01 \x01(\r\x12\r\n\x05names\x18\x02 \x03(\t\"-\n\x0c\x46\x65\x61tureCross\x12\r\n\x05\x66irst\x18\x01 \x01(\t\x12\x0e\n\x06second\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,21 +32,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.draw_and_discard_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DRAWANDDISCARD']._serialized_start=42
-  _globals['_DRAWANDDISCARD']._serialized_end=586
-  _globals['_DRAWANDDISCARD_FAMILY']._serialized_start=470
-  _globals['_DRAWANDDISCARD_FAMILY']._serialized_end=586
-  _globals['_SPAMRULE']._serialized_start=588
-  _globals['_SPAMRULE']._serialized_end=666
-  _globals['_LOCALFEATURES']._serialized_start=669
-  _globals['_LOCALFEATURES']._serialized_end=851
-  _globals['_LOCALFEATURE']._serialized_start=854
-  _globals['_LOCALFEATURE']._serialized_end=1015
-  _globals['_BOOLEANFEATURE']._serialized_start=1017
-  _globals['_BOOLEANFEATURE']._serialized_end=1033
-  _globals['_NUMBERFEATURE']._serialized_start=1035
-  _globals['_NUMBERFEATURE']._serialized_end=1105
-  _globals['_LEVELSFEATURE']._serialized_start=1107
-  _globals['_LEVELSFEATURE']._serialized_end=1152
-  _globals['_FEATURECROSS']._serialized_start=1154
-  _globals['_FEATURECROSS']._serialized_end=1199
+  _globals['_DRAWANDDISCARD']._serialized_end=611
+  _globals['_DRAWANDDISCARD_FAMILY']._serialized_start=495
+  _globals['_DRAWANDDISCARD_FAMILY']._serialized_end=611
+  _globals['_SPAMRULE']._serialized_start=613
+  _globals['_SPAMRULE']._serialized_end=691
+  _globals['_LOCALFEATURES']._serialized_start=694
+  _globals['_LOCALFEATURES']._serialized_end=876
+  _globals['_LOCALFEATURE']._serialized_start=879
+  _globals['_LOCALFEATURE']._serialized_end=1040
+  _globals['_BOOLEANFEATURE']._serialized_start=1042
+  _globals['_BOOLEANFEATURE']._serialized_end=1058
+  _globals['_NUMBERFEATURE']._serialized_start=1060
+  _globals['_NUMBERFEATURE']._serialized_end=1130
+  _globals['_LEVELSFEATURE']._serialized_start=1132
+  _globals['_LEVELSFEATURE']._serialized_end=1177
+  _globals['_FEATURECROSS']._serialized_start=1179
+  _globals['_FEATURECROSS']._serialized_end=1224
 # @@protoc_insertion_point(module_scope)

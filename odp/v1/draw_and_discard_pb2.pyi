@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DrawAndDiscard(_message.Message):
-    __slots__ = ("data", "family", "classes", "weights", "instances", "rate", "clip", "step", "noise_scale", "feature_epsilon", "model_epsilon", "bound", "spam", "start", "start_std", "seed", "most_updates", "most_reports", "most_examples")
+    __slots__ = ("data", "family", "classes", "weights", "instances", "rate", "clip", "step", "noise_scale", "feature_epsilon", "model_epsilon", "bound", "spam", "start", "start_std", "seed", "most_updates", "most_reports", "most_examples", "seconds_between")
     class Family(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FAMILY_UNSPECIFIED: _ClassVar[DrawAndDiscard.Family]
@@ -40,6 +40,7 @@ class DrawAndDiscard(_message.Message):
     MOST_UPDATES_FIELD_NUMBER: _ClassVar[int]
     MOST_REPORTS_FIELD_NUMBER: _ClassVar[int]
     MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_BETWEEN_FIELD_NUMBER: _ClassVar[int]
     data: LocalFeatures
     family: DrawAndDiscard.Family
     classes: int
@@ -59,7 +60,8 @@ class DrawAndDiscard(_message.Message):
     most_updates: int
     most_reports: int
     most_examples: int
-    def __init__(self, data: _Optional[_Union[LocalFeatures, _Mapping]] = ..., family: _Optional[_Union[DrawAndDiscard.Family, str]] = ..., classes: _Optional[int] = ..., weights: _Optional[int] = ..., instances: _Optional[int] = ..., rate: _Optional[float] = ..., clip: _Optional[float] = ..., step: _Optional[float] = ..., noise_scale: _Optional[int] = ..., feature_epsilon: _Optional[float] = ..., model_epsilon: _Optional[float] = ..., bound: _Optional[float] = ..., spam: _Optional[_Union[SpamRule, _Mapping]] = ..., start: _Optional[bytes] = ..., start_std: _Optional[float] = ..., seed: _Optional[int] = ..., most_updates: _Optional[int] = ..., most_reports: _Optional[int] = ..., most_examples: _Optional[int] = ...) -> None: ...
+    seconds_between: int
+    def __init__(self, data: _Optional[_Union[LocalFeatures, _Mapping]] = ..., family: _Optional[_Union[DrawAndDiscard.Family, str]] = ..., classes: _Optional[int] = ..., weights: _Optional[int] = ..., instances: _Optional[int] = ..., rate: _Optional[float] = ..., clip: _Optional[float] = ..., step: _Optional[float] = ..., noise_scale: _Optional[int] = ..., feature_epsilon: _Optional[float] = ..., model_epsilon: _Optional[float] = ..., bound: _Optional[float] = ..., spam: _Optional[_Union[SpamRule, _Mapping]] = ..., start: _Optional[bytes] = ..., start_std: _Optional[float] = ..., seed: _Optional[int] = ..., most_updates: _Optional[int] = ..., most_reports: _Optional[int] = ..., most_examples: _Optional[int] = ..., seconds_between: _Optional[int] = ...) -> None: ...
 
 class SpamRule(_message.Message):
     __slots__ = ("most_deviations", "most_spread", "false_alarms")

@@ -26,7 +26,7 @@ from odp.v1 import events_query_pb2 as odp_dot_v1_dot_events__query__pb2
 from odp.v1 import statistics_pb2 as odp_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aodp/v1/heavy_hitters.proto\x12\x06odp.v1\x1a\x19odp/v1/events_query.proto\x1a\x17odp/v1/statistics.proto\"a\n\tWordTerms\x12\r\n\x05table\x18\x01 \x01(\t\x12#\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x13.odp.v1.EventsQuery\x12\x10\n\x08\x61lphabet\x18\x03 \x01(\t\x12\x0e\n\x06length\x18\x04 \x01(\r\"\x9b\x01\n\x0cHeavyHitters\x12 \n\x05words\x18\x01 \x01(\x0b\x32\x11.odp.v1.WordTerms\x12\r\n\x05\x66irst\x18\x02 \x01(\r\x12\x10\n\x08prefixes\x18\x03 \x01(\r\x12\x12\n\nmost_words\x18\x04 \x01(\r\x12\x11\n\tthreshold\x18\x05 \x01(\x01\x12!\n\x05\x64\x65nse\x18\x06 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"\xa3\x01\n\x11LocalHeavyHitters\x12 \n\x05words\x18\x01 \x01(\x0b\x32\x11.odp.v1.WordTerms\x12\x16\n\x0ereport_epsilon\x18\x02 \x01(\x01\x12\x0e\n\x06\x64\x65pths\x18\x03 \x03(\r\x12\x0e\n\x06hashes\x18\x04 \x01(\r\x12\x0f\n\x07\x62uckets\x18\x05 \x01(\r\x12\x10\n\x08prefixes\x18\x06 \x01(\r\x12\x11\n\tthreshold\x18\x07 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aodp/v1/heavy_hitters.proto\x12\x06odp.v1\x1a\x19odp/v1/events_query.proto\x1a\x17odp/v1/statistics.proto\"a\n\tWordTerms\x12\r\n\x05table\x18\x01 \x01(\t\x12#\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x13.odp.v1.EventsQuery\x12\x10\n\x08\x61lphabet\x18\x03 \x01(\t\x12\x0e\n\x06length\x18\x04 \x01(\r\"\x9b\x01\n\x0cHeavyHitters\x12 \n\x05words\x18\x01 \x01(\x0b\x32\x11.odp.v1.WordTerms\x12\r\n\x05\x66irst\x18\x02 \x01(\r\x12\x10\n\x08prefixes\x18\x03 \x01(\r\x12\x12\n\nmost_words\x18\x04 \x01(\r\x12\x11\n\tthreshold\x18\x05 \x01(\x01\x12!\n\x05\x64\x65nse\x18\x06 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"\xb9\x01\n\x11LocalHeavyHitters\x12 \n\x05words\x18\x01 \x01(\x0b\x32\x11.odp.v1.WordTerms\x12\x16\n\x0ereport_epsilon\x18\x02 \x01(\x01\x12\x0e\n\x06\x64\x65pths\x18\x03 \x03(\r\x12\x0e\n\x06hashes\x18\x04 \x01(\r\x12\x0f\n\x07\x62uckets\x18\x05 \x01(\r\x12\x10\n\x08prefixes\x18\x06 \x01(\r\x12\x11\n\tthreshold\x18\x07 \x01(\x01\x12\x14\n\x0cmost_reports\x18\x08 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,5 +38,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEAVYHITTERS']._serialized_start=190
   _globals['_HEAVYHITTERS']._serialized_end=345
   _globals['_LOCALHEAVYHITTERS']._serialized_start=348
-  _globals['_LOCALHEAVYHITTERS']._serialized_end=511
+  _globals['_LOCALHEAVYHITTERS']._serialized_end=533
 # @@protoc_insertion_point(module_scope)

@@ -37,7 +37,7 @@ class HeavyHitters(_message.Message):
     def __init__(self, words: _Optional[_Union[WordTerms, _Mapping]] = ..., first: _Optional[int] = ..., prefixes: _Optional[int] = ..., most_words: _Optional[int] = ..., threshold: _Optional[float] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
 
 class LocalHeavyHitters(_message.Message):
-    __slots__ = ("words", "report_epsilon", "depths", "hashes", "buckets", "prefixes", "threshold")
+    __slots__ = ("words", "report_epsilon", "depths", "hashes", "buckets", "prefixes", "threshold", "most_reports")
     WORDS_FIELD_NUMBER: _ClassVar[int]
     REPORT_EPSILON_FIELD_NUMBER: _ClassVar[int]
     DEPTHS_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class LocalHeavyHitters(_message.Message):
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     PREFIXES_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    MOST_REPORTS_FIELD_NUMBER: _ClassVar[int]
     words: WordTerms
     report_epsilon: float
     depths: _containers.RepeatedScalarFieldContainer[int]
@@ -52,4 +53,5 @@ class LocalHeavyHitters(_message.Message):
     buckets: int
     prefixes: int
     threshold: float
-    def __init__(self, words: _Optional[_Union[WordTerms, _Mapping]] = ..., report_epsilon: _Optional[float] = ..., depths: _Optional[_Iterable[int]] = ..., hashes: _Optional[int] = ..., buckets: _Optional[int] = ..., prefixes: _Optional[int] = ..., threshold: _Optional[float] = ...) -> None: ...
+    most_reports: int
+    def __init__(self, words: _Optional[_Union[WordTerms, _Mapping]] = ..., report_epsilon: _Optional[float] = ..., depths: _Optional[_Iterable[int]] = ..., hashes: _Optional[int] = ..., buckets: _Optional[int] = ..., prefixes: _Optional[int] = ..., threshold: _Optional[float] = ..., most_reports: _Optional[int] = ...) -> None: ...

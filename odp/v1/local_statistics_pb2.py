@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from odp.v1 import statistics_pb2 as odp_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dodp/v1/local_statistics.proto\x12\x06odp.v1\x1a\x17odp/v1/statistics.proto\"_\n\x0bReportTerms\x12(\n\x07queries\x18\x01 \x03(\x0b\x32\x17.odp.v1.StatisticsQuery\x12\x16\n\x0ereport_epsilon\x18\x02 \x01(\x01\x12\x0e\n\x06levels\x18\x03 \x03(\r\"7\n\x0fLocalStatistics\x12$\n\x07reports\x18\x01 \x01(\x0b\x32\x13.odp.v1.ReportTerms\"[\n\x12ShuffledStatistics\x12$\n\x07reports\x18\x01 \x01(\x0b\x32\x13.odp.v1.ReportTerms\x12\x0e\n\x06honest\x18\x02 \x01(\r\x12\x0f\n\x07maximum\x18\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dodp/v1/local_statistics.proto\x12\x06odp.v1\x1a\x17odp/v1/statistics.proto\"_\n\x0bReportTerms\x12(\n\x07queries\x18\x01 \x03(\x0b\x32\x17.odp.v1.StatisticsQuery\x12\x16\n\x0ereport_epsilon\x18\x02 \x01(\x01\x12\x0e\n\x06levels\x18\x03 \x03(\r\"M\n\x0fLocalStatistics\x12$\n\x07reports\x18\x01 \x01(\x0b\x32\x13.odp.v1.ReportTerms\x12\x14\n\x0cmost_reports\x18\x02 \x01(\x04\"[\n\x12ShuffledStatistics\x12$\n\x07reports\x18\x01 \x01(\x0b\x32\x13.odp.v1.ReportTerms\x12\x0e\n\x06honest\x18\x02 \x01(\r\x12\x0f\n\x07maximum\x18\x03 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTTERMS']._serialized_start=66
   _globals['_REPORTTERMS']._serialized_end=161
   _globals['_LOCALSTATISTICS']._serialized_start=163
-  _globals['_LOCALSTATISTICS']._serialized_end=218
-  _globals['_SHUFFLEDSTATISTICS']._serialized_start=220
-  _globals['_SHUFFLEDSTATISTICS']._serialized_end=311
+  _globals['_LOCALSTATISTICS']._serialized_end=240
+  _globals['_SHUFFLEDSTATISTICS']._serialized_start=242
+  _globals['_SHUFFLEDSTATISTICS']._serialized_end=333
 # @@protoc_insertion_point(module_scope)

@@ -18,10 +18,12 @@ class ReportTerms(_message.Message):
     def __init__(self, queries: _Optional[_Iterable[_Union[_statistics_pb2.StatisticsQuery, _Mapping]]] = ..., report_epsilon: _Optional[float] = ..., levels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LocalStatistics(_message.Message):
-    __slots__ = ("reports",)
+    __slots__ = ("reports", "most_reports")
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    MOST_REPORTS_FIELD_NUMBER: _ClassVar[int]
     reports: ReportTerms
-    def __init__(self, reports: _Optional[_Union[ReportTerms, _Mapping]] = ...) -> None: ...
+    most_reports: int
+    def __init__(self, reports: _Optional[_Union[ReportTerms, _Mapping]] = ..., most_reports: _Optional[int] = ...) -> None: ...
 
 class ShuffledStatistics(_message.Message):
     __slots__ = ("reports", "honest", "maximum")

@@ -18,12 +18,30 @@ class CheckInRequest(_message.Message):
     def __init__(self, population: _Optional[str] = ...) -> None: ...
 
 class CheckInResponse(_message.Message):
-    __slots__ = ("assignment", "retry")
+    __slots__ = ("assignment", "retry", "local")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
     assignment: Assignment
     retry: RetryWindow
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry: _Optional[_Union[RetryWindow, _Mapping]] = ...) -> None: ...
+    local: LocalAssignment
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry: _Optional[_Union[RetryWindow, _Mapping]] = ..., local: _Optional[_Union[LocalAssignment, _Mapping]] = ...) -> None: ...
+
+class LocalAssignment(_message.Message):
+    __slots__ = ("task", "log", "charter", "token_key", "issuer_address", "period")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_KEY_FIELD_NUMBER: _ClassVar[int]
+    ISSUER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.SignedTask
+    log: _log_pb2.LogProof
+    charter: _population_pb2.SignedCharter
+    token_key: _enrolment_pb2.SignedTokenKey
+    issuer_address: str
+    period: int
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., token_key: _Optional[_Union[_enrolment_pb2.SignedTokenKey, _Mapping]] = ..., issuer_address: _Optional[str] = ..., period: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address", "log", "charter", "round_key", "token_key", "issuer_address")
@@ -152,7 +170,7 @@ class ChangePopulationResponse(_message.Message):
     def __init__(self, charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., missing: _Optional[int] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task", "state", "failure", "rounds", "planned_rounds", "model", "distributor_address", "aggregator_address", "waits_for", "epsilon_spent")
+    __slots__ = ("task", "state", "failure", "rounds", "planned_rounds", "model", "distributor_address", "aggregator_address", "waits_for", "epsilon_spent", "reports")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[TaskStatus.State]
@@ -177,6 +195,7 @@ class TaskStatus(_message.Message):
     AGGREGATOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     EPSILON_SPENT_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     state: TaskStatus.State
     failure: str
@@ -187,7 +206,8 @@ class TaskStatus(_message.Message):
     aggregator_address: str
     waits_for: TaskWait
     epsilon_spent: float
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., state: _Optional[_Union[TaskStatus.State, str]] = ..., failure: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., planned_rounds: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., waits_for: _Optional[_Union[TaskWait, _Mapping]] = ..., epsilon_spent: _Optional[float] = ...) -> None: ...
+    reports: int
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., state: _Optional[_Union[TaskStatus.State, str]] = ..., failure: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., planned_rounds: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., waits_for: _Optional[_Union[TaskWait, _Mapping]] = ..., epsilon_spent: _Optional[float] = ..., reports: _Optional[int] = ...) -> None: ...
 
 class TaskWait(_message.Message):
     __slots__ = ("reason", "until")

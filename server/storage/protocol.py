@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from odp.v1 import common_pb2, enrolment_pb2, population_pb2
+from server.storage.reports import ReportStorage
 
 #: The first version that predicts: 0 is drawn at random, and 1 is made of how often each item occurs.
 FIRST_MODEL = 2
@@ -138,6 +139,11 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Closes the store. Idempotent."""
+        ...
+
+    @property
+    def reports(self) -> ReportStorage:
+        """What tasks of local trust collect."""
         ...
 
     # Tasks

@@ -73,6 +73,25 @@ TOKEN_KEYS = sa.Table(
     sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("signed", sa.LargeBinary, nullable=False),
 )
+# Of tasks of local trust (``reports.py``): the rows that reports overwrite, and how often each was.
+LOCAL_ROWS = sa.Table(
+    "local_rows",
+    METADATA,
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
+    sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("overwritten", sa.BigInteger, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+# One line per report; without content where it overwrote a row.
+LOCAL_REPORTS = sa.Table(
+    "local_reports",
+    METADATA,
+    sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
+    sa.Column("report_id", sa.LargeBinary(_ID_BYTES), primary_key=True),
+    sa.Column("received", sa.Float, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
 HISTORY = sa.Table(
     "task_history",
     METADATA,

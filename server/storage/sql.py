@@ -27,6 +27,7 @@ from server.storage.protocol import (
     TaskState,
     VersionRecord,
 )
+from server.storage.reports import SqlReports
 from server.storage.schema import (
     CHARTERS,
     HISTORY,
@@ -65,6 +66,7 @@ class SqlStorage:
         self._errors = errors
         self._clock = clock
         self._insert = dialect_of(engine).insert
+        self.reports = SqlReports(engine, insert=self._insert, errors=errors, clock=clock)
         with errors():
             create_tables(engine)
 

@@ -56,7 +56,8 @@ from odp.v1 import (
 from odp.wire.tables import table_from_bytes
 from server.board import Board
 from server.clients import AggregatorClient, DistributorClient
-from server.driver import Driver, Parties
+from server.driver import Driver
+from server.parties import Parties
 from server.populations import Populations
 from server.servicer import checked_task
 from server.storage import Storage, TaskRecord

@@ -24,6 +24,7 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server import servicer as service_module
+from server.operator_token import OperatorToken
 from server.servicer import checked_task, server_servicer
 from server.storage import RoundState, TaskState
 from server.waits import Wait
@@ -52,8 +53,7 @@ class Served:
             board=self.board,
             populations=world.populations(),
             key=world.key,
-            token=TOKEN,
-            token_name="operator.token",
+            operator=OperatorToken(TOKEN, "operator.token"),
             wake=self._wake,
             check_task=self._check,
             waits_for=lambda sha256: self.wait,

@@ -114,7 +114,7 @@ def test_too_few_users_for_the_charge_are_refused(people: Ratings) -> None:
         ({"trust": "local", "corrupt_fraction": 0.1}, "corrupt_fraction=0.1"),
         ({"corrupt_fraction": 1.0}, "corrupt_fraction=1.0"),
         ({"cohort": odp.Cohort(minimum=40, aggregation="secagg+")}, "aggregation='secagg"),
-        ({"trust": "local", "queries": {"items": odp.Histogram(bins=10_000)}}, "cells"),
+        ({"trust": "local", "queries": {"items": odp.Histogram(bins=1_000_000)}}, "cells"),
     ],
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, object], message: str) -> None:
@@ -122,8 +122,7 @@ def test_what_makes_no_sense_is_refused(change: dict[str, object], message: str)
         task(str(change.pop("trust", "shuffle")), **change)
 
 
-def test_rows_of_the_server_add_up_to_the_answers(people: Ratings) -> None:
-    """The server's half: reports of devices, absorbed in any rows, are the counts of the same reports."""
+def test_reports_that_a_server_keeps_are_the_answers(people: Ratings) -> None:
     from odp.algorithms.local_statistics.algorithm import TaskAlgorithm
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.seam import LocalRows
@@ -132,21 +131,25 @@ def test_rows_of_the_server_add_up_to_the_answers(people: Ratings) -> None:
 
     algorithm = algorithm_for(task("local").definition())
     assert isinstance(algorithm, TaskAlgorithm)
-    rows, source = algorithm.rows(), RandomSource(SeededNoise(4))
-    sent = np.zeros(algorithm.terms().cells, dtype=np.int64)
+    judge, source = algorithm.judge([]), RandomSource(SeededNoise(4))
+    counts, kept = np.zeros(algorithm.terms().cells, dtype=np.int64), b""
     for user in range(50):
         items, values = people.user(user)
         own = algorithm.data_of(LocalRows(items.astype(np.int64), values.astype(np.float64)))
-        report = algorithm.report(algorithm.serve(rows[user % 16]), own, source=source)
-        algorithm.check_report(report)
-        sent[int.from_bytes(report, "little")] += 1
-        rows[user % 16] = algorithm.absorb(rows[user % 16], report)
-    algorithm.check_report(algorithm.empty_report(b"", source=source))
-    found = algorithm.answers_of_rows(rows)
+        report = algorithm.report(b"", own, source=source)
+        judge.check(report)
+        counts[int.from_bytes(report, "little")] += 1
+        kept += report
+    judge.check(algorithm.empty_report(b"", source=source))
+    summary = algorithm.summary([], kept)
+    found = algorithm.answers_of_summary(summary, reports=50)
     assert found.contributions == 50
-    assert found.to_json() == algorithm.answers({"reports": sent}, contributions=50, epsilon=1.0).to_json()  # type: ignore[dict-item]
-    with pytest.raises(odp.StateError, match="a row of"):
-        algorithm.absorb(rows[0][:-1], report)
+    assert found.to_json() == algorithm.answers({"reports": counts}, contributions=50, epsilon=1.0).to_json()  # type: ignore[dict-item]
+    for damaged, reports in ((summary[:-1], 50), (summary, 49), (summary[:-1] + b"\xff", 50)):
+        with pytest.raises(odp.ConfigurationError, match="Expected"):
+            algorithm.answers_of_summary(damaged, reports=reports)
+    with pytest.raises(odp.ConfigurationError, match="nothing to be drawn"):
+        algorithm.report(b"row", own, source=source)
 
 
 @pytest.mark.parametrize("trust", TRUSTS)

@@ -25,7 +25,8 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.draw_and_discard.features import Boolean, LocalFeatures, Number
 from odp.algorithms.draw_and_discard.spam import thresholds
-from odp.algorithms.draw_and_discard.terms import MOST_REPORTS, MOST_UPDATES, Spam, Terms, resolved
+from odp.algorithms.draw_and_discard.terms import MOST_UPDATES, Spam, Terms, resolved
+from odp.algorithms.local_seam import MOST_REPORTS
 from odp.errors import ConfigurationError
 from odp.models.examples import TABLE
 from odp.models.features import Category
@@ -34,7 +35,7 @@ from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from odp.algorithms.draw_and_discard.simulation import LocalModel
+    from odp.algorithms.draw_and_discard.model import LocalModel
     from odp.models.example_columns import ExampleColumns
 
 FEATURE, MODEL = "feature", "model"
@@ -68,6 +69,7 @@ class DrawAndDiscard:
       most_updates: the server takes no report after this number of them.
       most_reports: a device reports at most so often, and each report is charged.
       most_examples: a device takes so many of its rows at most.
+      seconds_between: a device waits so long after a report, at least, before the next one; a day by default.
       population: devices enrol in a population. Default: the task's name.
 
     Raises:
@@ -95,6 +97,7 @@ class DrawAndDiscard:
     most_updates: int = MOST_UPDATES
     most_reports: int = 1
     most_examples: int = 1000
+    seconds_between: int = 86_400
     population: str = ""
     _terms: Terms = field(init=False, repr=False, compare=False)
 
@@ -122,7 +125,7 @@ class DrawAndDiscard:
             features, Family(self.family), classes=self.classes, instances=self.instances, rate=self.rate,
             clip=self.clip, epsilon=self.epsilon, per_model=self.per == MODEL, spam=Spam(), start=start,
             seed=self.seed, most_updates=self.most_updates, most_reports=self.most_reports,
-            most_examples=self.most_examples, noisy=noisy,
+            most_examples=self.most_examples, seconds_between=self.seconds_between, noisy=noisy,
         )  # fmt: skip
 
     @property
@@ -164,6 +167,11 @@ class DrawAndDiscard:
             privacy=common_pb2.PrivacyTerms(epsilon=terms.lifetime_epsilon),
             draw_and_discard=terms.to_proto(),
         )
+
+    @property
+    def public_matrix(self) -> None:
+        """A task has none: as of ``odp.Task``."""
+        return None
 
     def simulate(
         self, people: ExampleColumns, *, updates: int, seed: int = 1, noise: bool = True, server: str = "discard"

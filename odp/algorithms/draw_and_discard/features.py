@@ -230,7 +230,7 @@ class LocalFeatures:
     def local_table(self) -> LocalTable:
         """What a device reads."""
         reads = {name: column.read for name, column in self.columns.items() if not isinstance(column, Category)}
-        return LocalTable(self.table, self.table, frozenset(), None, reads, self.label)
+        return LocalTable(self.table, self.table, frozenset({self.table}), None, reads, self.label)
 
     def encode(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> tuple[Float64Array, BoolArray]:
         """(numbers within [0, 1], float64 [rows, inputs]; rows that can be used, bool [rows]).

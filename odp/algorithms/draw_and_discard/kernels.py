@@ -131,23 +131,40 @@ def honest_statistics(rows: Any, burn: int, seed: Any, largest: Any, spread: Any
             spread[update - burn] = moved / spreads
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_SUMMED, error_model="numpy")
-def compare(report: Any, rows: Any) -> Any:
-    """(largest deviation, spread) of a ``report`` int32 [p] over instances ``rows`` int32 [k, p], k >= 2.
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def sums_of(rows: Any) -> Any:
+    """(centre, sum, sum of squares), float64 [p] each, of ``rows`` int32 [k, p] around their first row, the centre."""
+    count, size = rows.shape
+    centre, total, squares = np.empty(size), np.zeros(size), np.zeros(size)
+    for j in range(size):
+        centre[j] = np.float64(rows[0, j])
+    for i in range(1, count):
+        for j in range(size):
+            value = np.float64(rows[i, j]) - centre[j]
+            total[j] += value
+            squares[j] += value * value
+    return centre, total, squares
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def move_sums(centre: Any, total: Any, squares: Any, before: Any, after: Any) -> None:
+    """Changes what ``sums_of`` gave where the row ``before`` int32 [p] becomes ``after``."""
+    for j in range(len(total)):
+        old, new = np.float64(before[j]) - centre[j], np.float64(after[j]) - centre[j]
+        total[j] += new - old
+        squares[j] += new * new - old * old
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def compare(report: Any, centre: Any, total: Any, squares: Any, count: int) -> Any:
+    """(largest deviation, spread) of a ``report`` int32 [p] over ``count`` >= 2 instances, given their ``sums_of``.
 
     A weight in which all instances agree has no deviation, unless the report differs there: then it is infinite.
     """
-    count, size = rows.shape
     top, moved, spreads = 0.0, 0.0, 0.0
-    for j in range(size):
-        first = np.float64(rows[0, j])
-        one, two = 0.0, 0.0
-        for i in range(1, count):
-            value = np.float64(rows[i, j]) - first
-            one += value
-            two += value * value
-        variance = (two - one * one / count) / (count - 1)
-        off = np.float64(report[j]) - first - one / count
+    for j in range(len(report)):
+        variance = max((squares[j] - total[j] * total[j] / count) / (count - 1), 0.0)
+        off = np.float64(report[j]) - centre[j] - total[j] / count
         off *= off
         if off > 0.0:
             top = max(top, off / variance if variance > 0.0 else np.float64(1e300))

@@ -9,6 +9,7 @@ Source: Pihur et al. 2018, "Differentially-Private 'Draw and Discard' Machine Le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,26 +43,75 @@ def model(terms: Terms, rows: Sequence[bytes]) -> Float64Array:
     return mean * terms.step
 
 
-def check(terms: Terms, report: bytes, rows: Sequence[bytes]) -> None:
-    """Refuses a report that is no model, or is unlike the instances ``rows`` of the moment.
+def deviation(terms: Terms, rows: Sequence[bytes]) -> float:
+    """How much the instances differ: the root of the mean variance of a weight; 0 of one instance."""
+    if len(rows) < 2:
+        return 0.0
+    return math.sqrt(float(instances_of(terms, rows).var(axis=0, ddof=1, dtype=np.float64).mean())) * terms.step
+
+
+class InstanceJudge:
+    """Refuses reports that are no model, or are unlike the instances of the moment. For one thread at a time.
 
     A test, and no proof of honesty: it refuses ``terms.spam.false_alarms`` of honest reports, and nothing that stays
-    within its bounds.
+    within its bounds. One report costs one pass over its weights: sums over the instances are kept, and made anew after
+    as many replacements as there are instances, so that no rounding error adds up.
+
+    Args:
+      rows: one per instance.
 
     Raises:
-      ContributionRefused: MALFORMED for another length, OUT_OF_BOUNDS for a weight beyond the bound or an unlike model.
+      ConfigurationError: as ``Terms.decode``.
     """
-    if len(report) != terms.report_bytes:
-        raise ContributionRefused(Refusal.MALFORMED)
-    try:
-        given = terms.decode(report)
-    except ConfigurationError:
-        raise ContributionRefused(Refusal.OUT_OF_BOUNDS) from None
-    spam = terms.spam
-    if terms.instances < 2 or not (spam.most_deviations or spam.most_spread):
-        return
-    from odp.algorithms.draw_and_discard import kernels
 
-    largest, spread = kernels.compare(given, instances_of(terms, rows))
-    if (spam.most_deviations and largest > spam.most_deviations) or (spam.most_spread and spread > spam.most_spread):
-        raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
+    def __init__(self, terms: Terms, rows: Sequence[bytes]) -> None:
+        self._terms, self._instances = terms, instances_of(terms, rows)
+        self._tests = terms.instances >= 2 and bool(terms.spam.most_deviations or terms.spam.most_spread)
+        self._sums: tuple[Float64Array, Float64Array, Float64Array] | None = None
+        self._replaced = 0
+
+    def check(self, report: bytes) -> None:
+        """Returns if the report is taken.
+
+        Raises:
+          ContributionRefused: MALFORMED for another length, OUT_OF_BOUNDS for a weight beyond the bound or an unlike
+            model.
+        """
+        if len(report) != self._terms.report_bytes:
+            raise ContributionRefused(Refusal.MALFORMED)
+        try:
+            given = self._terms.decode(report)
+        except ConfigurationError:
+            raise ContributionRefused(Refusal.OUT_OF_BOUNDS) from None
+        if not self._tests:
+            return
+        from odp.algorithms.draw_and_discard import kernels
+
+        if self._sums is None:
+            self._sums = kernels.sums_of(self._instances)
+        spam = self._terms.spam
+        centre, total, squares = self._sums
+        largest, spread = kernels.compare(given, centre, total, squares, self._terms.instances)
+        if (spam.most_deviations and largest > spam.most_deviations) or (
+            spam.most_spread and spread > spam.most_spread
+        ):
+            raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
+
+    def replace(self, place: int, report: bytes) -> None:
+        """Notes that ``report`` is the instance ``place`` now."""
+        if not self._tests:
+            return
+        from odp.algorithms.draw_and_discard import kernels
+
+        given = self._terms.decode(report)
+        if self._sums is not None:
+            kernels.move_sums(*self._sums, self._instances[place], given)
+        self._instances[place] = given
+        self._replaced += 1
+        if self._replaced % self._terms.instances == 0:
+            self._sums = None
+
+
+def check(terms: Terms, report: bytes, rows: Sequence[bytes]) -> None:
+    """``InstanceJudge.check`` beside ``rows``, once."""
+    InstanceJudge(terms, rows).check(report)

@@ -22,13 +22,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.draw_and_discard.adversaries import learned
+from odp.algorithms.draw_and_discard.model import LocalModel, labels_of
 from odp.algorithms.draw_and_discard.server import first_instances
 from odp.algorithms.draw_and_discard.terms import MOST_UPDATES, Terms
 from odp.crypto.keyed_hash import splitmix64
@@ -61,7 +60,7 @@ class EncodedUsers:
         Raises:
           DataError: a column is missing.
         """
-        labels = _labels(terms, people.columns)
+        labels = labels_of(terms, people.columns)
         numbers, known = terms.features.encode(people.columns, len(labels))
         targets, usable = terms.targets(labels)
         keep = (known & usable)[people.rows]
@@ -134,77 +133,6 @@ class Instances:
         self.updates += len(users)
 
 
-@dataclass(frozen=True, eq=False)
-class LocalModel:
-    """What a simulation found.
-
-    Attributes:
-      weights: float64 [weights], the mean of all instances.
-      updates: that made it.
-      deviation: standard deviation over the instances, the root of its mean square over the weights; 0 of one instance.
-    """
-
-    terms: Terms = field(repr=False)
-    weights: Float64Array
-    updates: int
-    deviation: float
-
-    @property
-    def named(self) -> dict[str, float]:
-        """The weights by name; of a multinomial model, ``class:name``."""
-        names, classes = self.terms.features.names, self.terms.classes
-        full = names if classes == 1 else [f"{one}:{name}" for one in range(classes) for name in names]
-        return dict(zip(full, self.weights.tolist(), strict=True))
-
-    def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-        """What the model expects of rows, float64 [n, classes]; not a number for rows that cannot be used."""
-        rows = len(next(iter(columns.values())))
-        numbers, known = self.terms.features.encode(columns, rows)
-        found = self.terms.means(numbers @ self.weights.reshape(self.terms.classes, -1).T)
-        found[~known] = np.nan
-        return found
-
-    def measures(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float]:
-        """How well the model predicts labelled rows: accuracy of classes, precision and recall of two, or a mean error.
-
-        Rows that cannot be used do not count.
-
-        Raises:
-          DataError: a column is missing, or no row can be used.
-        """
-        expected = self.predict(columns)
-        targets, usable = self.terms.targets(_labels(self.terms, columns))
-        kept = usable & np.isfinite(expected).all(axis=1)
-        if not kept.any():
-            raise DataError("Expected labelled rows that the task can use")
-        return scores(self.terms.family, expected[kept], targets[kept])
-
-    def report(self, *, delta: float = 1e-8, updates: int = 1000) -> dict[str, float]:
-        """What one report tells, by adversary: ``adversaries.learned`` as plain values; infinite without noise."""
-        terms = self.terms
-        if not terms.noise_scale:
-            return {"feature_epsilon": math.inf, "model_epsilon": math.inf, "lifetime_epsilon": math.inf}
-        found = learned(
-            terms.feature_epsilon, weights=terms.weights, instances=terms.instances, updates=updates, delta=delta
-        )
-        return vars(found) | {"lifetime_epsilon": terms.lifetime_epsilon}
-
-
-def scores(family: Family, expected: Float64Array, targets: Float64Array) -> dict[str, float]:
-    """As ``LocalModel.measures``, of expectations [n, classes] and targets [n]."""
-    if family is Family.MULTINOMIAL:
-        return {"accuracy": float((expected.argmax(axis=1) == targets).mean())}
-    if family is not Family.LOGISTIC:
-        return {"mean_squared_error": float(np.square(expected[:, 0] - targets).mean())}
-    guessed, truth = expected[:, 0] >= 0.5, targets == 1
-    both = int((guessed & truth).sum())
-    return {
-        "accuracy": float((guessed == truth).mean()),
-        "precision": both / max(int(guessed.sum()), 1),
-        "recall": both / max(int(truth.sum()), 1),
-    }
-
-
 def simulate(
     terms: Terms, people: ExampleColumns | EncodedUsers, *, updates: int, seed: int = 1, server: str = "discard",
     group: int = 1, on_pass: Callable[[int, Instances], None] | None = None,
@@ -241,14 +169,3 @@ def _order(users: int, seed: int, number: int) -> Int64Array:
     stream = splitmix64(np.array([seed], dtype=np.uint64)) ^ splitmix64(np.array([number], dtype=np.uint64))
     places = np.add(stream, np.arange(users, dtype=np.uint64), dtype=np.uint64)
     return np.argsort(splitmix64(places), kind="stable")
-
-
-def _labels(terms: Terms, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    wanted = (*terms.features.columns, terms.features.label)
-    for name in wanted:
-        if name not in columns:
-            raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(columns)})")
-    labels = columns[terms.features.label]
-    if labels.ndim != 1 or labels.dtype.kind == "U":
-        raise DataError(f"Expected one number per row in the column {terms.features.label!r} of labels")
-    return labels.astype(np.float64)

@@ -22,6 +22,7 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.draw_and_discard.features import LocalFeatures
+from odp.algorithms.local_seam import MOST_REPORTS
 from odp.algorithms.seam import LocalRows
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.glm.shape import POISSON_LIMIT, Family
@@ -30,7 +31,9 @@ from odp.privacy.mechanisms.random_source import LAPLACE_CLOSENESS, LARGEST_SCAL
 from odp.v1 import common_pb2, draw_and_discard_pb2
 
 MOST_INSTANCES, MOST_WEIGHTS, MOST_CLASSES = 1024, 2**20, 2**12
-MOST_EXAMPLES, MOST_UPDATES, MOST_REPORTS = 2**16, 2**50, 2**20
+MOST_EXAMPLES, MOST_UPDATES = 2**16, 2**50
+#: Between two reports of a device: ten years.
+MOST_SECONDS = 10 * 366 * 86_400
 #: The bound is this many scales of noise and of movement away from zero, at least.
 _ROOM = 8
 _FAMILIES = tuple(Family)
@@ -76,6 +79,7 @@ class Terms:
     most_updates: int = MOST_UPDATES
     most_reports: int = 1
     most_examples: int = 1000
+    seconds_between: int = 0
 
     def __post_init__(self) -> None:
         least, most = (2, MOST_CLASSES) if self.family is Family.MULTINOMIAL else (1, 1)
@@ -97,6 +101,7 @@ class Terms:
         _validate.integer(low=1, high=MOST_UPDATES, most_updates=self.most_updates)
         _validate.integer(low=1, high=MOST_REPORTS, most_reports=self.most_reports)
         _validate.integer(low=1, high=MOST_EXAMPLES, most_examples=self.most_examples)
+        _validate.integer(low=0, high=MOST_SECONDS, seconds_between=self.seconds_between)
         if self.start.shape != (self.weights,) or not (np.abs(self.start) <= self.bound).all():
             raise ConfigurationError(f"Expected start to be {self.weights} numbers within {self.bound:g} of zero")
 
@@ -132,7 +137,7 @@ class Terms:
             spam=Spam(given.spam.most_deviations, given.spam.most_spread, given.spam.false_alarms),
             start=start if len(start) else np.zeros(min(weights, MOST_WEIGHTS)), start_std=given.start_std,
             seed=given.seed, most_updates=given.most_updates, most_reports=given.most_reports,
-            most_examples=given.most_examples,
+            most_examples=given.most_examples, seconds_between=given.seconds_between,
         )  # fmt: skip
         if given.weights != terms.weights:
             raise ConfigurationError(f"Expected weights={given.weights} to be {terms.weights}, as its features have it")
@@ -157,7 +162,7 @@ class Terms:
             spam=draw_and_discard_pb2.SpamRule(**vars(self.spam)),
             start=self.start.astype("<f8").tobytes() if self.start.any() else b"",
             start_std=self.start_std, seed=self.seed, most_updates=self.most_updates, most_reports=self.most_reports,
-            most_examples=self.most_examples,
+            most_examples=self.most_examples, seconds_between=self.seconds_between,
         )  # fmt: skip
 
     def require_noise(self) -> None:
@@ -268,7 +273,7 @@ class Terms:
 def resolved(
     features: LocalFeatures, family: Family, *, classes: int, instances: int, rate: float, clip: float, epsilon: float,
     per_model: bool, spam: Spam, start: Float64Array | None, seed: int, most_updates: int, most_reports: int,
-    most_examples: int, noisy: bool = True,
+    most_examples: int, seconds_between: int = 0, noisy: bool = True,
 ) -> Terms:  # fmt: skip
     """Every number that follows from what a developer wrote.
 
@@ -301,4 +306,5 @@ def resolved(
         features=features, family=family, classes=classes, instances=instances, rate=rate, clip=clip, step=step,
         noise_scale=scale if noisy else 0, bound=bound, spam=spam, start=first, start_std=start_std, seed=seed,
         most_updates=most_updates, most_reports=most_reports, most_examples=most_examples,
+        seconds_between=seconds_between,
     )  # fmt: skip

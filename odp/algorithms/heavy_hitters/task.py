@@ -25,7 +25,7 @@ from odp.algorithms.heavy_hitters.words import LONGEST, check_alphabet
 from odp.algorithms.local_heavy_hitters.terms import MOST_CELLS, USUAL_HASHES, best_buckets
 from odp.errors import ConfigurationError
 from odp.models.events import Events
-from odp.task import Question
+from odp.task import Question, without_rounds
 from odp.v1 import common_pb2, heavy_hitters_pb2
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class HeavyHitters(Question):
         definition = self.unresolved()
         if self.trust == LOCAL:
             definition.local_heavy_hitters.CopyFrom(self._sketches())
-            definition.privacy.delta = 0.0
-            return definition
+            definition.local_heavy_hitters.most_reports = definition.cohort.goal
+            return without_rounds(definition)
         base, first = len(self.alphabet) + 1, 1
         while first < self.length and base ** (first + 1) <= base * self.prefixes:
             first += 1

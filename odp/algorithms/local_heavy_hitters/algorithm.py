@@ -14,7 +14,8 @@ from odp.algorithms.coins import HashedWords, Words
 from odp.algorithms.heavy_hitters.results import WordResults
 from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
 from odp.algorithms.local_heavy_hitters.terms import Terms
-from odp.algorithms.local_reports import RELEASE, LocalReports
+from odp.algorithms.local_reports import LocalReports
+from odp.algorithms.local_seam import RELEASE
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
@@ -53,6 +54,10 @@ class TaskAlgorithm(LocalReports):
     @property
     def charge(self) -> float:
         return self.terms().response.epsilon
+
+    @property
+    def most_updates(self) -> int:
+        return self.definition.local_heavy_hitters.most_reports or super().most_updates
 
     def cell_of(self, data: LocalData, words: Words) -> int:
         texts = data[ROWS].features.get(TEXT, np.zeros(0, dtype=np.str_))

@@ -26,7 +26,7 @@ from odp.numerics.arrays import Int64Array, UInt64Array
 from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON, SMALLEST_EPSILON, RandomizedResponse
 from odp.v1 import common_pb2
 
-#: Numbers that a report can be: each report writes a whole row.
+#: Numbers that a report can be.
 MOST_CELLS = 2**18
 MOST_HASHES = 2**12
 #: More functions make collisions rarer, and decoding slower.
@@ -53,8 +53,6 @@ class Terms:
         """Reads and checks a task definition. Raises ConfigurationError naming the field."""
         check_question(definition, "local_heavy_hitters")
         asked, privacy = definition.local_heavy_hitters, definition.privacy
-        if privacy.delta:
-            raise ConfigurationError(f"Expected delta={privacy.delta!r} to be 0: a report is private without it")
         words = WordTerms.of(asked.words)
         _validate.within(low=SMALLEST_EPSILON, high=LARGEST_EPSILON, report_epsilon=asked.report_epsilon)
         if asked.report_epsilon > privacy.epsilon:

@@ -11,8 +11,9 @@ from google.protobuf.message import Message
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.coins import Words
 from odp.algorithms.dense.records import check_question
-from odp.algorithms.local_reports import RELEASE, LocalReports
-from odp.algorithms.local_statistics.terms import MOST_LOCAL_CELLS, ReportTerms
+from odp.algorithms.local_reports import LocalReports
+from odp.algorithms.local_seam import RELEASE
+from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Int64Array
@@ -31,20 +32,11 @@ class TaskAlgorithm(LocalReports):
     def terms(self) -> ReportTerms:
         """The definition, read and checked."""
         check_question(self.definition, "local_statistics")
-        if self.definition.privacy.delta:
-            raise ConfigurationError(
-                f"Expected delta={self.definition.privacy.delta!r} to be 0: a report is private without it"
-            )
         found = ReportTerms.of(self.definition.local_statistics.reports)
         if found.epsilon > self.definition.privacy.epsilon:
             raise ConfigurationError(
                 f"Expected reports of epsilon {found.epsilon!r} to be within the task's "
                 f"epsilon={self.definition.privacy.epsilon!r}"
-            )
-        if found.cells > MOST_LOCAL_CELLS:
-            raise ConfigurationError(
-                f"Expected reports of at most {MOST_LOCAL_CELLS:,} cells without an enclave (got {found.cells:,}): "
-                "ask for fewer bins"
             )
         return found
 
@@ -66,6 +58,10 @@ class TaskAlgorithm(LocalReports):
     @property
     def charge(self) -> float:
         return self.terms().epsilon
+
+    @property
+    def most_updates(self) -> int:
+        return self.definition.local_statistics.most_reports or super().most_updates
 
     def cell_of(self, data: LocalData, words: Words) -> int:
         return self.terms().cell_of(data, words)

@@ -22,8 +22,6 @@ from odp.v1 import local_statistics_pb2, statistics_pb2
 
 #: Numbers that a report can be.
 MOST_CELLS = 2**20
-#: The same where the server counts them: each report writes a whole row.
-MOST_LOCAL_CELLS = 2**14
 #: A report on the wire: its cell, little-endian.
 REPORT = np.dtype("<u4")
 OWN_TABLES = frozenset({"ratings", "events"})

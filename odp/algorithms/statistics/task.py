@@ -34,7 +34,7 @@ from odp._validate import identifier, one_of, strict_keywords
 from odp.aggregation.table import DEFAULT
 from odp.algorithms.statistics.config import Histogram, Mean, resolve
 from odp.errors import ConfigurationError
-from odp.task import Question
+from odp.task import Question, without_rounds
 from odp.v1 import common_pb2
 
 AGGREGATOR, SHUFFLE, LOCAL = "aggregator", "shuffle", "local"
@@ -50,7 +50,7 @@ class Statistics(Question):
       name: For people: [a-z0-9_.-], at most 64 characters.
       queries: What is asked, by name; 1 to 64.
       privacy: Budget of all queries together; it has no ``max_items_per_user``, since each query bounds a user itself.
-      cohort: Whom the round needs.
+      cohort: Whom the round needs. With "local" there is no round: the task is finished after ``goal`` reports.
       population: Devices enrol in a population; its tasks share one privacy ledger. Default: the task's name.
       trust: "aggregator", "shuffle" or "local": see the module.
       corrupt_fraction: With "shuffle": at most this fraction of the reports comes from devices that help whoever
@@ -107,5 +107,5 @@ class Statistics(Question):
         from odp.algorithms.local_statistics.terms import resolve as resolve_reports
 
         definition.local_statistics.reports.CopyFrom(resolve_reports(asked, report_epsilon=privacy.epsilon))
-        definition.privacy.delta = 0.0
-        return definition
+        definition.local_statistics.most_reports = definition.cohort.goal
+        return without_rounds(definition)

@@ -9,9 +9,9 @@ import pytest
 
 import odp
 from odp.algorithms.draw_and_discard import adversaries
+from odp.algorithms.draw_and_discard.algorithm import TaskAlgorithm
 from odp.algorithms.draw_and_discard.client import descent
-from odp.algorithms.draw_and_discard.reporter import Reporter
-from odp.algorithms.draw_and_discard.server import first_instances
+from odp.algorithms.draw_and_discard.server import check, first_instances
 from odp.algorithms.draw_and_discard.spam import honest_statistics, thresholds
 from odp.algorithms.draw_and_discard.terms import Terms
 from odp.algorithms.seam import LocalRows
@@ -20,9 +20,9 @@ from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms.random_source import RandomSource
 
 
-def reporter(**changes: object) -> Reporter:
+def reporter(**changes: object) -> TaskAlgorithm:
     given = {"name": "clicks", "features": {"x": odp.Number(size=3)}, "epsilon": 1.0, "instances": 8} | changes
-    return Reporter(odp.DrawAndDiscard(**given).definition())  # type: ignore[arg-type]
+    return TaskAlgorithm(odp.DrawAndDiscard(**given).definition())  # type: ignore[arg-type]
 
 
 def rows(features: list[list[float]], labels: list[float]) -> LocalRows:
@@ -32,7 +32,7 @@ def rows(features: list[list[float]], labels: list[float]) -> LocalRows:
 EMPTY = rows([], [])
 
 
-def steps(given: Reporter, content: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def steps(given: TaskAlgorithm, content: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return given.terms.decode(content).astype(np.int64)
 
 
@@ -40,7 +40,7 @@ def test_a_report_is_the_instance_moved_by_the_gradient_and_laplace_noise() -> N
     """Mean and variance of 4,000 reports: each of 8 numbers is beyond 5 standard errors with probability 6e-7."""
     given, count = reporter(), 4_000
     source, data = RandomSource(SeededNoise(1)), {"examples": rows([[1, 0, 0.5], [1, 0, 0.5]], [1, 1])}
-    drawn = given.rows()[0]
+    drawn = given.first_rows()[0]
     sent = np.array([steps(given, given.report(drawn, data, source=source)) for _ in range(count)])
     moved = sent - steps(given, drawn)
     x = np.array([1, 1, 0, 0.5])
@@ -86,7 +86,7 @@ def test_the_worst_event_of_a_report_keeps_epsilon_and_shows_nearly_all_of_it(ep
 )
 def test_a_device_without_usable_rows_reports_noise_alone(data: LocalRows) -> None:
     given = reporter()
-    drawn = given.rows()[0]
+    drawn = given.first_rows()[0]
     sent = given.report(drawn, {"examples": data}, source=RandomSource(SeededNoise(3)))
     empty = given.report(drawn, {"examples": EMPTY}, source=RandomSource(SeededNoise(3)))
     assert sent == empty
@@ -130,7 +130,7 @@ def test_reports_of_the_wrong_length_or_beyond_the_bound_are_refused() -> None:
     given = reporter()
     for content, reason in ((bytes(12), Refusal.MALFORMED), (b"\xff\xff\xff\x7f" * 4, Refusal.OUT_OF_BOUNDS)):
         with pytest.raises(ContributionRefused) as refused:
-            given.check(content, given.rows())
+            check(given.terms, content, given.first_rows())
         assert refused.value.refusal is reason
 
 
@@ -143,13 +143,13 @@ def test_a_device_reports_nothing_for_a_task_without_noise() -> None:
         report(terms, bytes(8), EMPTY, source=RandomSource(SeededNoise(1)))
 
 
-def chain(given: Reporter, updates: int, seed: int) -> list[bytes]:
+def chain(given: TaskAlgorithm, updates: int, seed: int) -> list[bytes]:
     """Instances after honest reports without data."""
-    found, generator, source = given.rows(), np.random.default_rng(seed), RandomSource(SeededNoise(seed))
+    found, generator, source = given.first_rows(), np.random.default_rng(seed), RandomSource(SeededNoise(seed))
     for _ in range(updates):
         drawn, replaced = generator.integers(0, len(found), 2)
         sent = given.report(found[drawn], {"examples": EMPTY}, source=source)
-        found[replaced] = given.absorb(found[replaced], sent)
+        found[replaced] = sent
     return found
 
 
@@ -163,17 +163,17 @@ def test_planted_spam_is_found_and_honest_reports_pass() -> None:
         spam = np.rint(mean).astype(np.int32)
         spam[place] += round(size * deviation[place])
         with pytest.raises(ContributionRefused, match="OUT_OF_BOUNDS"):
-            given.check(given.terms.encode(spam), found)
+            check(given.terms, given.terms.encode(spam), found)
     # Three deviations in every weight are within each weight's bound; their sum is not.
     spread = np.rint(mean + 3 * deviation).astype(np.int32)
     with pytest.raises(ContributionRefused, match="OUT_OF_BOUNDS"):
-        given.check(given.terms.encode(spread), found)
+        check(given.terms, given.terms.encode(spread), found)
     generator, source, refused = np.random.default_rng(2), RandomSource(SeededNoise(7)), 0
     for _ in range(300):
         drawn, replaced = generator.integers(0, 20, 2)
         sent = given.report(found[drawn], {"examples": LocalRows(np.arange(0), np.zeros(0), {})}, source=source)
         try:
-            given.check(sent, found)
+            check(given.terms, sent, found)
         except ContributionRefused:
             refused += 1
             continue

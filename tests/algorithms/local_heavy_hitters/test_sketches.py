@@ -98,16 +98,17 @@ def test_devices_and_a_simulation_make_the_same_reports() -> None:
     seeds = user_seeds(texts, 4)
     counts = np.zeros(algorithm.cells, dtype=np.int64)
     source = RandomSource(SeededNoise(1))
-    rows = algorithm.rows()
+    kept = b""
     for user in range(0, USERS, 500):
         own = texts.texts[texts.offsets[user] : texts.offsets[user + 1]]
         data = {"words": LocalRows(np.zeros(len(own), np.int64), np.ones(len(own)), {"text": own})}
         report = algorithm.report(b"", data, source=source)
-        algorithm.check_report(report)
+        algorithm.judge([]).check(report)
         counts[int.from_bytes(report, "little")] += 1
-        rows[user % 16] = algorithm.absorb(rows[user % 16], report)
-    algorithm.check_report(algorithm.empty_report(b"", source=source))
-    assert algorithm.answers_of_rows(rows).to_json() == algorithm.answers_of_counts(counts).to_json()
+        kept += report
+    algorithm.judge([]).check(algorithm.empty_report(b"", source=source))
+    found = algorithm.answers_of_summary(algorithm.summary([], kept), reports=int(counts.sum()))
+    assert found.to_json() == algorithm.answers_of_counts(counts).to_json()
     assert algorithm.simulated(texts, seeds=seeds)[0].contributions == USERS
     with pytest.raises(odp.DataError, match="one seed per user"):
         algorithm.simulated(texts, seeds=seeds[1:])
@@ -115,7 +116,7 @@ def test_devices_and_a_simulation_make_the_same_reports() -> None:
 
 def test_no_reports_have_no_words() -> None:
     algorithm = algorithm_of(task())
-    assert len(algorithm.answers_of_rows(algorithm.rows())) == 0  # type: ignore[arg-type]
+    assert len(algorithm.answers_of_summary(algorithm.summary([], b""), reports=0)) == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_no_reports_have_no_words() -> None:
         (lambda d: d.local_heavy_hitters.__setattr__("buckets", 1), "buckets=1"),
         (lambda d: d.local_heavy_hitters.__setattr__("hashes", 0), "hashes=0"),
         (lambda d: d.local_heavy_hitters.__setattr__("report_epsilon", 4.0), "report_epsilon=4.0"),
-        (lambda d: d.privacy.__setattr__("delta", 1e-6), "delta=1e-06"),
+        (lambda d: d.privacy.__setattr__("delta", 1e-6), "an epsilon alone"),
         (lambda d: d.local_heavy_hitters.__setattr__("threshold", -1.0), "threshold=-1.0"),
         (lambda d: d.local_heavy_hitters.words.__setattr__("alphabet", "aa"), "distinct"),
     ],
@@ -134,10 +135,10 @@ def test_a_definition_out_of_its_bounds_is_refused(
     spoil: Callable[[common_pb2.TaskDefinition], None], message: str
 ) -> None:
     definition = task().definition()
-    algorithm_for(definition).check()
+    algorithm_for(definition).check_for_devices()
     spoil(definition)
     with pytest.raises(odp.ConfigurationError, match=message):
-        algorithm_for(definition).check()
+        algorithm_for(definition).check_for_devices()
 
 
 def test_a_task_file_says_the_same_and_masks_are_refused() -> None:

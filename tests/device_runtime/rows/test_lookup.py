@@ -33,6 +33,7 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import distributor_pb2, distributor_pb2_grpc, table_pb2_grpc
 from server.clients import DistributorClient
+from server.operator_token import OperatorToken
 from server.tables import NAME, TableBook, TablePublisher, table_servicer
 
 TOKEN = "operator"
@@ -82,7 +83,9 @@ class Place:
         address = self.distributor.address
         client = DistributorClient(connect(address, identity.ca_pem), address)
         tables = table_servicer(
-            TablePublisher(self.book, client, distributor_address=address, log=log), token=TOKEN, log=log
+            TablePublisher(self.book, client, distributor_address=address, log=log),
+            operator=OperatorToken(TOKEN, "operator.token"),
+            log=log,
         )
         self.server = serve(
             address="127.0.0.1:0",

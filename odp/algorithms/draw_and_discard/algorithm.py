@@ -1,0 +1,106 @@
+"""A Draw and Discard task as the platform sees it: the device's half, and the instances of the server.
+
+Each member imports the module of its own party alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from google.protobuf.message import Message
+
+from odp.algorithms.draw_and_discard.terms import Terms
+from odp.algorithms.local_seam import Judge, LocalReporter
+from odp.algorithms.seam import LocalData, LocalTable
+from odp.errors import ConfigurationError
+from odp.privacy.local_charge import LocalCharge
+from odp.privacy.mechanisms.random_source import RandomSource
+from odp.privacy.mechanisms.spherical_cap import LARGEST_DIMENSION
+
+if TYPE_CHECKING:
+    from odp.algorithms.draw_and_discard.model import LocalModel
+
+_WEIGHT = np.dtype("<f8")
+
+
+class TaskAlgorithm(LocalReporter):
+    """``odp.algorithms.local_seam.LocalReporter`` whose rows are the instances of a model.
+
+    Raises, by every member:
+      ConfigurationError, PrivacyError: as ``Terms.of``.
+    """
+
+    @functools.cached_property
+    def terms(self) -> Terms:
+        """The definition, read and checked."""
+        return Terms.of(self.definition)
+
+    @property
+    def resolved(self) -> Message:
+        return self.definition.draw_and_discard
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        return (self.terms.features.local_table,)
+
+    def check(self) -> None:
+        _ = self.terms
+
+    @property
+    def local_charge(self) -> LocalCharge:
+        terms = self.terms
+        return LocalCharge(
+            parts=(("model", terms.model_epsilon),), most=terms.most_reports,
+            dimension=terms.weights if 2 <= terms.weights <= LARGEST_DIMENSION else 0,
+        )  # fmt: skip
+
+    @property
+    def report_bytes(self) -> int:
+        return self.terms.report_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return self.terms.report_bytes
+
+    @property
+    def seconds_between(self) -> int:
+        return self.terms.seconds_between
+
+    @property
+    def most_updates(self) -> int:
+        return self.terms.most_updates
+
+    def report(self, drawn: bytes, data: LocalData, *, source: RandomSource) -> bytes:
+        from odp.algorithms.draw_and_discard.client import report
+
+        return report(self.terms, drawn, data[self.local_data[0].name], source=source)
+
+    def first_rows(self) -> list[bytes]:
+        from odp.algorithms.draw_and_discard.server import first_instances
+
+        return [self.terms.encode(instance) for instance in first_instances(self.terms)]
+
+    def judge(self, rows: Sequence[bytes]) -> Judge:
+        from odp.algorithms.draw_and_discard.server import InstanceJudge
+
+        return InstanceJudge(self.terms, rows)
+
+    def summary(self, rows: Sequence[bytes], reports: bytes) -> bytes:
+        """The weights to predict with, and how much the instances differ: float64 [weights + 1]."""
+        from odp.algorithms.draw_and_discard.server import deviation, model
+
+        found = np.append(model(self.terms, rows), deviation(self.terms, rows))
+        return found.astype(_WEIGHT).tobytes()
+
+    def answers_of_summary(self, summary: bytes, *, reports: int) -> LocalModel:
+        from odp.algorithms.draw_and_discard.model import LocalModel
+
+        if len(summary) != _WEIGHT.itemsize * (self.terms.weights + 1):
+            raise ConfigurationError(f"Expected {self.terms.weights} weights, got {len(summary)} bytes")
+        found = np.frombuffer(summary, dtype=_WEIGHT).astype(np.float64)
+        if not np.isfinite(found).all():
+            raise ConfigurationError("Expected finite weights")
+        return LocalModel(self.terms, found[:-1], reports, float(found[-1]))

@@ -1,0 +1,175 @@
+"""A model that reports made: its weights by name, what it predicts, and what one report tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.draw_and_discard.adversaries import learned
+from odp.algorithms.draw_and_discard.terms import Terms
+from odp.errors import DataError
+from odp.models.glm.shape import Family
+from odp.numerics.arrays import Float64Array
+
+_MOST_ROWS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class LocalModel:
+    """A model that reports made.
+
+    Attributes:
+      weights: float64 [weights], the mean of all instances.
+      updates: that made it.
+      deviation: standard deviation over the instances, the root of its mean square over the weights; 0 of one instance.
+    """
+
+    terms: Terms = field(repr=False)
+    weights: Float64Array
+    updates: int
+    deviation: float
+
+    @property
+    def named(self) -> dict[str, float]:
+        """The weights by name; of a multinomial model, ``class:name``."""
+        names, classes = self.terms.features.names, self.terms.classes
+        full = names if classes == 1 else [f"{one}:{name}" for one in range(classes) for name in names]
+        return dict(zip(full, self.weights.tolist(), strict=True))
+
+    def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+        """What the model expects of rows, float64 [n, classes]; not a number for rows that cannot be used."""
+        rows = len(next(iter(columns.values())))
+        numbers, known = self.terms.features.encode(columns, rows)
+        found = self.terms.means(numbers @ self.weights.reshape(self.terms.classes, -1).T)
+        found[~known] = np.nan
+        return found
+
+    def measures(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float]:
+        """How well the model predicts labelled rows: accuracy of classes, precision and recall of two, or a mean error.
+
+        Rows that cannot be used do not count.
+
+        Raises:
+          DataError: a column is missing, or no row can be used.
+        """
+        expected = self.predict(columns)
+        targets, usable = self.terms.targets(labels_of(self.terms, columns))
+        kept = usable & np.isfinite(expected).all(axis=1)
+        if not kept.any():
+            raise DataError("Expected labelled rows that the task can use")
+        return scores(self.terms.family, expected[kept], targets[kept])
+
+    @property
+    def contributions(self) -> int:
+        """Reports that made it."""
+        return self.updates
+
+    @property
+    def epsilon(self) -> float:
+        """Pure epsilon of one report, of the whole model; infinite without noise."""
+        return self.terms.model_epsilon
+
+    @property
+    def delta(self) -> float:
+        """Reports are private without it."""
+        return 0.0
+
+    def to_json(self, confidence: float = 0.95) -> dict[str, object]:
+        """Plain values: the weights by name, and what one report tells."""
+        del confidence  # the mean of the instances goes on walking: it has no interval of a fixed width
+        terms = self.terms
+        return {
+            "updates": self.updates,
+            "weights": self.named,
+            "deviation_of_instances": self.deviation,
+            "feature_epsilon": terms.feature_epsilon if terms.noise_scale else None,
+            "model_epsilon": terms.model_epsilon if terms.noise_scale else None,
+            "lifetime_epsilon": terms.lifetime_epsilon if terms.noise_scale else None,
+        }
+
+    def lines(self, confidence: float, exact: LocalModel | None = None) -> Iterator[object]:
+        """What a terminal shows: the largest weights."""
+        from rich.table import Table
+
+        named = self.named
+        shown = sorted(named, key=lambda name: -abs(named[name]))[:_MOST_ROWS]
+        table = Table("weight", "value", *([] if exact is None else ["without noise"]))
+        for name in shown:
+            table.add_row(name, f"{named[name]:.4g}", *([] if exact is None else [f"{exact.named[name]:.4g}"]))
+        yield table
+        if len(shown) < len(named):
+            yield f"the {len(shown)} largest of {len(named)} weights"
+        yield (
+            f"{self.terms.instances} instances differ by {self.deviation:.3g} (root mean square); "
+            f"epsilon of one report: {self.terms.feature_epsilon:.4g} for one weight, "
+            f"{self.terms.model_epsilon:.4g} for the model"
+        )
+
+    def draw(self, path: str | Path, *, exact: LocalModel | None = None, confidence: float = 0.95) -> None:
+        """Saves a picture: the largest weights, and those of ``exact`` beside them.
+
+        Raises:
+          DataError: the file cannot be written, or its ending names no format of pictures.
+        """
+        from matplotlib.figure import Figure
+
+        named = self.named
+        shown = sorted(named, key=lambda name: -abs(named[name]))[:_MOST_ROWS][::-1]
+        figure = Figure(figsize=(7.0, 1.0 + 0.25 * len(shown)), layout="constrained")
+        panel = figure.subplots()
+        places = np.arange(len(shown))
+        panel.barh(places, [named[name] for name in shown], color="#4477aa", label="mean of the instances")
+        if exact is not None:
+            panel.plot([exact.named[name] for name in shown], places, "kx", label="without noise (never released)")
+            panel.legend(frameon=False)
+        panel.set_yticks(places, shown)
+        panel.axvline(0.0, color="black", linewidth=0.8)
+        panel.set_xlabel("weight")
+        panel.set_title(f"{self.updates:,} reports, epsilon {self.epsilon:.4g} each")
+        try:
+            figure.savefig(path, dpi=130)
+        except (OSError, ValueError) as problem:
+            raise DataError(f"cannot draw {path}: {problem}; give a file that ends in .png, .svg or .pdf") from problem
+
+    def report(self, *, delta: float = 1e-8, updates: int = 1000) -> dict[str, float]:
+        """What one report tells, by adversary: ``adversaries.learned`` as plain values; infinite without noise."""
+        terms = self.terms
+        if not terms.noise_scale:
+            return {"feature_epsilon": math.inf, "model_epsilon": math.inf, "lifetime_epsilon": math.inf}
+        found = learned(
+            terms.feature_epsilon, weights=terms.weights, instances=terms.instances, updates=updates, delta=delta
+        )
+        return vars(found) | {"lifetime_epsilon": terms.lifetime_epsilon}
+
+
+def scores(family: Family, expected: Float64Array, targets: Float64Array) -> dict[str, float]:
+    """As ``LocalModel.measures``, of expectations [n, classes] and targets [n]."""
+    if family is Family.MULTINOMIAL:
+        return {"accuracy": float((expected.argmax(axis=1) == targets).mean())}
+    if family is not Family.LOGISTIC:
+        return {"mean_squared_error": float(np.square(expected[:, 0] - targets).mean())}
+    guessed, truth = expected[:, 0] >= 0.5, targets == 1
+    both = int((guessed & truth).sum())
+    return {
+        "accuracy": float((guessed == truth).mean()),
+        "precision": both / max(int(guessed.sum()), 1),
+        "recall": both / max(int(truth.sum()), 1),
+    }
+
+
+def labels_of(terms: Terms, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+    """The responses of rows, float64 [n]. Raises DataError where a column is missing, or they are no numbers."""
+    wanted = (*terms.features.columns, terms.features.label)
+    for name in wanted:
+        if name not in columns:
+            raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(columns)})")
+    labels = columns[terms.features.label]
+    if labels.ndim != 1 or labels.dtype.kind == "U":
+        raise DataError(f"Expected one number per row in the column {terms.features.label!r} of labels")
+    return labels.astype(np.float64)

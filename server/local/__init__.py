@@ -1,0 +1,1 @@
+"""Tasks of local trust: devices report to this server alone, and no enclave takes part."""

@@ -1,0 +1,94 @@
+"""Tokens of the devices that report to one task, where its population admits enrolled devices alone.
+
+An issuer gives each device one token for each of its keys. So the time of a task is divided into periods, each with a
+key of its own: a device reports once in a period, and whoever runs no device, not at all. A period is as long as a
+device waits between two reports; it also ends where its key does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from odp.crypto import domains
+from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
+from odp.errors import ContributionRefused, Refusal
+from odp.signed.task import task_sha256
+from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
+from server.token_keys import TokenKeys
+
+_MOST_KNOWN = 16
+
+
+class Admission:
+    """The current period of a task, and its key. Thread-safe; ``Admission.of`` makes one."""
+
+    def __init__(
+        self, task: common_pb2.SignedTask, task_sha256: bytes, tokens: TokenKeys, *, population: str, began: float,
+        period_seconds: float, clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._task, self._sha256, self._tokens, self._population = task, task_sha256, tokens, population
+        self._began, self._seconds, self._clock = began, period_seconds, clock
+        self._lock = threading.Lock()
+        self._known: dict[int, TokenKey] = {}
+        #: The current period, and its key.
+        self.period = -1
+        self.token_key: enrolment_pb2.SignedTokenKey | None = None
+
+    @classmethod
+    def of(
+        cls, task: common_pb2.SignedTask, tokens: TokenKeys, *, population: str, began: float, period_seconds: float,
+        clock: Callable[[], float],
+    ) -> Admission | None:  # fmt: skip
+        """The admission of an open task; None where the population's charter names no issuer.
+
+        Raises:
+          EnrolmentError, ServiceError: as ``TokenKeys.ordered``.
+        """
+        made = cls(
+            task, task_sha256(task), tokens, population=population, began=began, period_seconds=period_seconds,
+            clock=clock,
+        )  # fmt: skip
+        made.renew()
+        return None if made.token_key is None else made
+
+    def renew(self) -> bool:
+        """Begins the next period where the current one is over; whether it did. Raises as ``of``."""
+        elapsed = max(self._clock() - self._began, 0.0)
+        period = max(self.period, int(elapsed // self._seconds) if self._seconds else 0, 0)
+        while self._tokens.ended(self._task, period):
+            period += 1
+        if period == self.period:
+            return False
+        # The model of an order says what is trained on: nothing here, so that it names the task.
+        order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=period, model_sha256=self._sha256)
+        self.token_key = self._tokens.ordered(self._task, order, population=self._population)
+        self.period = period
+        return True
+
+    def require(self, report_id: bytes, token: bytes, period: int) -> None:
+        """Returns if ``token`` admits the report: one of this period, or of one before. Raises ContributionRefused."""
+        key = self._key(period) if len(token) == TOKEN_BYTES else None
+        if key is None or not key.admits(domains.contribution_token(report_id), token):
+            raise ContributionRefused(Refusal.NO_TOKEN)
+
+    def _key(self, period: int) -> TokenKey | None:
+        with self._lock:
+            known = self._known.get(period)
+        if known is None and 0 <= period <= self.period:
+            signed = self._tokens.kept(self._task, period)
+            if signed is None:
+                return None
+            # It was checked when it came.
+            known = opened(signed)
+            with self._lock:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.pop(next(iter(self._known)))
+                self._known[period] = known
+        return known
+
+
+def opened(signed: enrolment_pb2.SignedTokenKey) -> TokenKey:
+    """A stored token key, whose signature was checked before it was stored."""
+    stated = enrolment_pb2.TokenKey.FromString(signed.token_key)
+    return TokenKey(stated.population, stated.task_sha256, stated.round, stated.modulus, stated.not_after)
