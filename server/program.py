@@ -35,7 +35,7 @@ from server.driver import Driver
 from server.fetched_values import FetchedValues
 from server.local.desk import Desk
 from server.local.servicer import NAME as LOCAL_NAME
-from server.local.servicer import local_servicer
+from server.local.servicer import immediate, local_servicer
 from server.local.steps import LocalSteps
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
@@ -248,6 +248,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             add=add,
             service_names=[NAME, LOG_NAME, TABLE_NAME, LOCAL_NAME],
             workers=_WORKERS,
+            immediate=immediate(desk),
             limits=config.limits,
             reflection=config.reflection,
         )

@@ -315,6 +315,7 @@ def _contributions(
                 "charged": line.state is not State.REFUSED,
                 "charges": charges,
                 "local": None if own.local is None else own.local.to_json(),
+                "local_trust": own.local_trust,
                 "task_epsilon": line.epsilon,
                 "task_delta": line.delta,
                 "so_far": _numbers(spent(so_far, delta=limits.delta)),

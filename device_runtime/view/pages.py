@@ -174,12 +174,19 @@ def _sent(contributions: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         f"<td>{_when(one['time'])}</td><td>{_text(one['name'])}</td>"
         f'<td class="number">{one["round"]}</td><td><code>{_text(one["developer"][:8])}</code></td>'
-        f"<td><code>{_text(one['policy_sha256'][:8])}</code></td><td>{_text(one['refusal'] or one['state'])}</td>"
+        f"<td>{_receiver(one)}</td><td>{_text(one['refusal'] or one['state'])}</td>"
         f'<td class="number">{_epsilon(one["so_far"])}</td>'
         for one in reversed(contributions)
     ]
     heads = ("when", "task", "#round", "developer", "policy", "state", "#ε so far")
     return _table("What was sent", heads, rows, empty="Nothing left this device.")
+
+
+def _receiver(one: Mapping[str, Any]) -> str:
+    """Whose code may read a contribution: the policy of an enclave, or none."""
+    if one["local_trust"]:
+        return "no enclave: the developer's server reads it, and it is private by itself"
+    return f"<code>{_text(one['policy_sha256'][:8])}</code>"
 
 
 def _developers(developers: Sequence[Mapping[str, Any]]) -> str:

@@ -142,7 +142,7 @@ def _show(report: AuditReport, where: str, pins: Path) -> None:
         tasks.add_row(
             task.name,
             task.population,
-            f"{task.rounds}/{task.planned_rounds}",
+            f"{task.rounds}/{task.planned_rounds}" if task.planned_rounds else "none: local trust",
             f"{low:,}" if low == high else f"{low:,} to {high:,}",
             f"{task.epsilon:.6f}",
             f"{task.charged_epsilon:.6f}",

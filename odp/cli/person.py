@@ -303,7 +303,8 @@ def _show(device: int, found: dict[str, Any]) -> None:
     for one in found["contributions"]:
         table.add_row(
             time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time"])), one["name"], str(one["round"]),
-            f"{one['developer'][:8]}..", f"{one['policy_sha256'][:8]}..", one["refusal"] or one["state"],
+            f"{one['developer'][:8]}..", "no enclave" if one["local_trust"] else f"{one['policy_sha256'][:8]}..",
+            one["refusal"] or one["state"],
             _epsilon(one["so_far"]),
         )  # fmt: skip
     out.print(table if found["contributions"] else f"device {device} sent nothing")
@@ -325,6 +326,9 @@ def _show(device: int, found: dict[str, Any]) -> None:
             f"{local['reports']} reports were private by themselves: ε {local['epsilon']:.4f} together, whoever reads "
             f"them, of at most {found['limits']['max_local_epsilon']:g}"
         )
+    alone = sum(one["local_trust"] for one in found["contributions"])
+    if alone:
+        out.print(f"{alone} of them went to their developer's server alone: no enclave takes part, and none is trusted")
     for one in found["answers"]:
         out.print(
             f"told app {one['app']} one of {one['choices']} choices, with noise, by service {one['service']}: "

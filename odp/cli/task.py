@@ -231,7 +231,8 @@ def results(
 ) -> None:
     """Print what a task that asks a question released: statistics, quantiles or metrics of a model, with intervals.
 
-    With reference values in the state folder, the command checks that the attested aggregator signed the release.
+    Of a task of local trust it prints what the reports of devices say so far, by the server's word. With reference
+    values in the state folder, the command checks that the attested aggregator signed any other release.
     """
     from odp.cli.answers import show_results
 
@@ -296,8 +297,8 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
         "name": definition.name,
         "state": server_pb2.TaskStatus.State.Name(status.state).removeprefix("STATE_").lower(),
         "failure": status.failure,
-        "round": f"{last.round + 1 if last else 0}/{status.planned_rounds}",
-        "contributions": last.contributions if last else 0,
+        "round": f"{last.round + 1 if last else 0}/{status.planned_rounds}" if status.planned_rounds else "reports",
+        "contributions": (last.contributions if last else 0) if status.planned_rounds else status.reports,
         "epsilon": round(status.epsilon_spent, 6),
         "delta": definition.privacy.delta,
         "waits_for": status.waits_for.reason,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from odp import _validate
@@ -60,10 +61,9 @@ class LocalCharge:
 
     def after(self, reports: int) -> float:
         """Of that many reports together, rounded up."""
-        if not reports:
-            return 0.0
-        total = reports * math.fsum(epsilon for _, epsilon in self.parts)
-        return math.nextafter(total, math.inf)
+        exact = reports * sum(Fraction(epsilon) for _, epsilon in self.parts)
+        total = float(exact)
+        return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
 
     @property
     def certificate(self) -> ReconstructionCertificate | None:

@@ -67,7 +67,7 @@ class TaskFindings:
 
     Attributes:
         name, population, task_id: the task; the id in hexadecimal.
-        rounds, planned_rounds: releases in the log, and when the task is finished.
+        rounds, planned_rounds: releases in the log, and when the task is finished; none of a task of local trust.
         contributions: of each release.
         epsilon: recomputed from the charges of its releases alone, at ``delta``.
         charged_epsilon: recomputed from everything that the ledger charged to it, rounds without a release included.
@@ -187,17 +187,20 @@ class Records:
                     f"release of round {task.ledgers} of task {definition.name!r}", "no ledger of its charge is logged"
                 )
             ledger = self._ledgers.get(definition.population)
-            delta = definition.privacy.delta
+            # Without rounds nothing is released or charged: what each device sends is private by itself.
+            planned, delta = len(task.algorithm.planned_releases()), definition.privacy.delta
             found.append(
                 TaskFindings(
                     name=definition.name,
                     population=definition.population,
                     task_id=sha256.hex(),
                     rounds=rounds,
-                    planned_rounds=len(task.algorithm.planned_releases()),
+                    planned_rounds=planned,
                     contributions=tuple(release.contributions for release in task.releases),
-                    epsilon=accounting.epsilon(task.events, delta=delta),
-                    charged_epsilon=0.0 if ledger is None else ledger.state.epsilon_of_task(sha256.hex(), delta=delta),
+                    epsilon=accounting.epsilon(task.events, delta=delta) if planned else 0.0,
+                    charged_epsilon=0.0
+                    if ledger is None or not planned
+                    else ledger.state.epsilon_of_task(sha256.hex(), delta=delta),
                     budget=definition.privacy.epsilon,
                     delta=delta,
                 )

@@ -7,12 +7,12 @@ the two, so any number of devices may be between their draw and their report.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from odp.algorithms.local_seam import UNLIMITED, Judge, LocalReporter
 from odp.errors import ContributionRefused, Refusal
@@ -25,14 +25,62 @@ from server.waits import Wait
 
 @dataclass
 class _Open:
-    """An open task. ``rows``, ``judge`` and ``taken`` are changed by the writer's thread under ``lock``."""
+    """An open task. The writer's thread alone changes it."""
 
     algorithm: LocalReporter
     rows: list[bytes]
     judge: Judge
     taken: int
     admission: Admission | None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    #: Reports that were judged well and are not stored yet.
+    waiting: int = 0
+
+
+@dataclass(frozen=True)
+class _OfTask:
+    """``server.local.writer.Judgement`` of a report to an open task."""
+
+    task: _Open
+    report: NewReport
+    token: bytes
+    period: int
+
+    def refusal(self) -> Refusal | None:
+        """As declared."""
+        try:
+            if self.task.admission is not None:
+                self.task.admission.require(self.report.report_id, self.token, self.period)
+            if self.task.taken + self.task.waiting >= self.task.algorithm.most_updates:
+                raise ContributionRefused(Refusal.ROUND_CLOSED)
+            self.task.judge.check(self.report.content)
+        except ContributionRefused as error:
+            return error.refusal
+        self.task.waiting += 1
+        return None
+
+    def stored(self, new: bool) -> None:
+        """As declared."""
+        self.task.waiting -= 1
+        if not new:
+            return
+        if self.report.place is not None:
+            self.task.rows[self.report.place] = self.report.content
+            self.task.judge.replace(self.report.place, self.report.content)
+        self.task.taken += 1
+
+
+@dataclass(frozen=True)
+class _OfNone:
+    """The same of a report to a task that is over."""
+
+    why: Refusal
+
+    def refusal(self) -> Refusal | None:
+        """As declared."""
+        return self.why
+
+    def stored(self, new: bool) -> None:
+        """Never called."""
 
 
 class Desk:
@@ -53,7 +101,7 @@ class Desk:
     ) -> None:
         self._storage = storage
         self._tasks: dict[bytes, _Open] = {}
-        self._writer = Writer(storage, taken=self._taken, log=log, clock=clock)
+        self._writer = Writer(storage, log=log, clock=clock)
 
     def open(self, sha256: bytes, algorithm: LocalReporter, admission: Admission | None = None) -> None:
         """Opens a stored task, with what was stored of it before; ``admission`` says whose reports it takes.
@@ -66,7 +114,12 @@ class Desk:
         if not rows and algorithm.row_bytes:
             self._storage.begin(sha256, algorithm.first_rows())
             rows = self._storage.rows(sha256)
-        self._tasks[sha256] = _Open(algorithm, rows, algorithm.judge(rows), self._storage.count(sha256), admission)
+        judge = algorithm.judge(rows)
+        for row in rows[:1]:
+            # Machine code is loaded by the first call: not by that of a device.
+            with contextlib.suppress(ContributionRefused):
+                judge.check(row)
+        self._tasks[sha256] = _Open(algorithm, rows, judge, self._storage.count(sha256), admission)
 
     def close(self, sha256: bytes) -> None:
         """Ends a task: it takes no further report. Idempotent."""
@@ -108,33 +161,25 @@ class Desk:
 
     def report(
         self, sha256: bytes, report_id: bytes, content: bytes, *, token: bytes = b"", period: int = 0
-    ) -> Future[bool] | None:
-        """Takes a report; the future is done once it is on the disk. None: the task is not open.
+    ) -> Future[Refusal | None] | None:
+        """Takes a report, or says why not; the future is done once it is on the disk. None: the task is not open.
+
+        It is refused as MALFORMED, OUT_OF_BOUNDS, NO_TOKEN, or ROUND_CLOSED where the task has all of its reports;
+        unless a report with this id was taken before.
 
         Raises:
-          ContributionRefused: MALFORMED, OUT_OF_BOUNDS, NO_TOKEN, or ROUND_CLOSED where the task has all of its
-            reports; unless a report with this id was taken before.
           Busy, StateError: as ``Writer.put``.
         """
         task = self._tasks.get(sha256)
         if task is None:
             return None
-        try:
-            if task.admission is not None:
-                task.admission.require(report_id, token, period)
-            with task.lock:
-                if task.taken >= task.algorithm.most_updates:
-                    raise ContributionRefused(Refusal.ROUND_CLOSED)
-                task.judge.check(content)
-        except ContributionRefused:
-            # Rows go on changing: one that was taken may be unlike them when it comes again.
-            if not self._storage.has(sha256, report_id):
-                raise
-            known: Future[bool] = Future()
-            known.set_result(False)
-            return known
         place = secrets.randbelow(len(task.rows)) if task.rows else None
-        return self._writer.put(NewReport(sha256, report_id, place, content))
+        report = NewReport(sha256, report_id, place, content)
+        return self._writer.put(report, _OfTask(task, report, token, period))
+
+    def refuse(self, sha256: bytes, report_id: bytes, why: Refusal) -> Future[Refusal | None]:
+        """Refuses a report to a task that is over, unless it was taken before. Raises as ``report``."""
+        return self._writer.put(NewReport(sha256, report_id, None, b""), _OfNone(why))
 
     def summary(self, sha256: bytes, algorithm: LocalReporter) -> tuple[int, bytes]:
         """(reports, what they say) of a task, open or not. Raises StateError."""
@@ -146,13 +191,3 @@ class Desk:
     def stop(self) -> None:
         """Stores what waits. Idempotent."""
         self._writer.stop()
-
-    def _taken(self, report: NewReport) -> None:
-        task = self._tasks.get(report.task_sha256)
-        if task is None:
-            return
-        with task.lock:
-            task.taken += 1
-            if report.place is not None:
-                task.rows[report.place] = report.content
-                task.judge.replace(report.place, report.content)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
-from odp.errors import ContributionRefused, Refusal
+from odp.errors import Refusal
 from odp.signed.task import HASH_BYTES, check_length, open_task
 from odp.transport.logs import Log, short
 from odp.transport.service import Later, NotFound, servicer
@@ -52,16 +52,10 @@ def local_servicer(
         sha256 = request.task_sha256
         check_length("task_sha256", sha256, HASH_BYTES)
         check_length("report_id", request.report_id, ID_BYTES)
-        try:
-            done: Future[Any] | None = desk.report(
-                sha256, request.report_id, request.report, token=request.token, period=request.period
-            )
-            if done is None:
-                refusal = over(sha256)
-                return _TAKEN if storage.reports.has(sha256, request.report_id) else refused(refusal)
-        except ContributionRefused as error:
-            return refused(error.refusal)
-        return Later(done, lambda new: _TAKEN)
+        done = desk.report(sha256, request.report_id, request.report, token=request.token, period=request.period)
+        if done is not None:
+            return Later(done, _answer)
+        return Later(desk.refuse(sha256, request.report_id, over(sha256)), _answer)
 
     def results(request: local_pb2.GetResultsRequest, context: grpc.ServicerContext) -> local_pb2.GetResultsResponse:
         operator.require(context)
@@ -75,6 +69,13 @@ def local_servicer(
     return servicer(local_pb2_grpc.LocalServiceServicer, log, {"Draw": draw, "Report": report, "GetResults": results})
 
 
-def refused(refusal: Refusal) -> local_pb2.ReportResponse:
-    """The answer to a report that is not taken."""
+def immediate(desk: Desk) -> dict[str, Callable[[Any], bool]]:
+    """The calls that the event loop answers itself (``odp.transport.service.serve``)."""
+    # Of an open task both need its memory alone: a draw is a look-up, and a report is put into a queue.
+    return dict.fromkeys((f"/{NAME}/Draw", f"/{NAME}/Report"), lambda request: desk.is_open(request.task_sha256))
+
+
+def _answer(refusal: Refusal | None) -> local_pb2.ReportResponse:
+    if refusal is None:
+        return _TAKEN
     return local_pb2.ReportResponse(refusal=refusal.value)  # type: ignore[arg-type]  # the numbers of odp.v1.Refusal

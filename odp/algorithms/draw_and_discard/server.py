@@ -65,7 +65,10 @@ class InstanceJudge:
     """
 
     def __init__(self, terms: Terms, rows: Sequence[bytes]) -> None:
-        self._terms, self._instances = terms, instances_of(terms, rows)
+        self._instances = instances_of(terms, rows)
+        self._bytes, self._largest, self._spam, self._count = (
+            terms.report_bytes, terms.largest, terms.spam, terms.instances,
+        )  # fmt: skip
         self._tests = terms.instances >= 2 and bool(terms.spam.most_deviations or terms.spam.most_spread)
         self._sums: tuple[Float64Array, Float64Array, Float64Array] | None = None
         self._replaced = 0
@@ -77,21 +80,20 @@ class InstanceJudge:
           ContributionRefused: MALFORMED for another length, OUT_OF_BOUNDS for a weight beyond the bound or an unlike
             model.
         """
-        if len(report) != self._terms.report_bytes:
+        if len(report) != self._bytes:
             raise ContributionRefused(Refusal.MALFORMED)
-        try:
-            given = self._terms.decode(report)
-        except ConfigurationError:
-            raise ContributionRefused(Refusal.OUT_OF_BOUNDS) from None
+        given = _steps(report)
+        if not -self._largest <= int(given.min()) <= int(given.max()) <= self._largest:
+            raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
         if not self._tests:
             return
         from odp.algorithms.draw_and_discard import kernels
 
         if self._sums is None:
             self._sums = kernels.sums_of(self._instances)
-        spam = self._terms.spam
         centre, total, squares = self._sums
-        largest, spread = kernels.compare(given, centre, total, squares, self._terms.instances)
+        largest, spread = kernels.compare(given, centre, total, squares, self._count)
+        spam = self._spam
         if (spam.most_deviations and largest > spam.most_deviations) or (
             spam.most_spread and spread > spam.most_spread
         ):
@@ -103,13 +105,18 @@ class InstanceJudge:
             return
         from odp.algorithms.draw_and_discard import kernels
 
-        given = self._terms.decode(report)
+        given = _steps(report)
         if self._sums is not None:
             kernels.move_sums(*self._sums, self._instances[place], given)
         self._instances[place] = given
         self._replaced += 1
-        if self._replaced % self._terms.instances == 0:
+        if self._replaced % self._count == 0:
             self._sums = None
+
+
+def _steps(report: bytes) -> Int32Array:
+    """A report of the right length as int32 [weights], without a copy where the machine has this byte order."""
+    return np.frombuffer(report, dtype="<i4").astype(np.int32, copy=False)
 
 
 def check(terms: Terms, report: bytes, rows: Sequence[bytes]) -> None:
