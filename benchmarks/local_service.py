@@ -111,7 +111,8 @@ async def _load(
 
     def moved(row: bytes) -> bytes:
         start = int(generator.integers(_NOISE))
-        return (np.frombuffer(row, "<i4") + noise[start : start + terms.weights]).tobytes()
+        report: bytes = (np.frombuffer(row, "<i4") + noise[start : start + terms.weights]).tobytes()
+        return report
 
     async def device(number: int, stub: Any) -> None:
         nonlocal done
@@ -226,10 +227,12 @@ async def _serve_aio(folder: Path, task: common_pb2.SignedTask, tls: Any) -> Non
     draw, report = _handlers(task)
 
     async def drawn(request: local_pb2.DrawRequest, context: object) -> local_pb2.DrawResponse:
-        return draw(request, context)
+        answer: local_pb2.DrawResponse = draw(request, context)
+        return answer
 
     async def reported(request: local_pb2.ReportRequest, context: object) -> local_pb2.ReportResponse:
-        return report(request, context)
+        answer: local_pb2.ReportResponse = report(request, context)
+        return answer
 
     server = grpc.aio.server(options=_OPTIONS)
     server.add_generic_rpc_handlers((_generic(drawn, reported),))

@@ -177,7 +177,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             channel = undo.enter_context(connect(config.issuer_control, issuer_ca, identity=identity))
             issuer = IssuerClient(channel, config.issuer_control)
         tokens = TokenKeys(storage, populations=populations, key=key, log=log, issuer=issuer, clock=clock)
-        desk = Desk(storage.reports, log=log, clock=clock)
+        desk = Desk(storage.reports, log=log)
         undo.callback(desk.stop)
         board = Board(
             storage,

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -89,19 +87,12 @@ class Desk:
     Args:
       storage: what outlives the program.
       log: where events go.
-      clock: seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        storage: ReportStorage,
-        *,
-        log: Log,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, storage: ReportStorage, *, log: Log) -> None:
         self._storage = storage
         self._tasks: dict[bytes, _Open] = {}
-        self._writer = Writer(storage, log=log, clock=clock)
+        self._writer = Writer(storage, log=log)
 
     def open(self, sha256: bytes, algorithm: LocalReporter, admission: Admission | None = None) -> None:
         """Opens a stored task, with what was stored of it before; ``admission`` says whose reports it takes.

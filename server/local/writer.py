@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -59,11 +59,10 @@ class Writer:
     Args:
       storage: where to.
       log: where an unforeseen error goes.
-      clock: seconds since the epoch.
     """
 
-    def __init__(self, storage: ReportStorage, *, log: Log, clock: Callable[[], float] = time.time) -> None:
-        self._storage, self._log, self._clock = storage, log, clock
+    def __init__(self, storage: ReportStorage, *, log: Log) -> None:
+        self._storage, self._log = storage, log
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._bytes = 0
@@ -148,7 +147,6 @@ class Writer:
         return answers
 
     def _forget(self) -> None:
-        now = self._clock()
-        if now - self._forgotten >= _FORGET_SECONDS:
-            self._forgotten = now
-            self._storage.forget_ids(before=now - ID_SECONDS)
+        if time.monotonic() - self._forgotten >= _FORGET_SECONDS:
+            self._forgotten = time.monotonic()
+            self._storage.forget_ids(older_than=ID_SECONDS)

@@ -1,0 +1,261 @@
+"""One device reports to a task of local trust: what it sends, when, and what it costs, whatever the server does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import odp
+from device_runtime.network.services import Traffic
+from device_runtime.person.limits import Limits
+from device_runtime.round.gate import Gate
+from device_runtime.round.local_reports import RESEND_SECONDS, LocalReporting
+from device_runtime.round.participation import Outcome
+from device_runtime.store.schema import State
+from device_runtime.store.store import Store
+from device_runtime.tasks.local_assignment import LocalWork, open_local_assignment
+from device_runtime.view.overview import overview
+from odp.crypto.signing import SigningKey
+from odp.errors import ConfigurationError, PrivacyError, Refusal, ServiceError, ServiceUnavailable
+from odp.signed.charter import approve, found
+from odp.signed.task import sign_task
+from odp.v1 import aggregator_pb2, local_pb2, population_pb2, server_pb2
+
+NOW = 1_800_000_000.0
+KEY = SigningKey.from_bytes(bytes(range(32)))
+_GENEROUS = Limits(
+    max_epsilon=100.0, max_total_epsilon=100.0, max_total_epsilon_30_days=100.0, max_developer_epsilon=100.0,
+    max_developer_epsilon_30_days=100.0,
+)  # fmt: skip
+
+
+class Server:
+    """Its answers, and what devices asked of it."""
+
+    def __init__(self, row: bytes) -> None:
+        self.row, self.drawn = row, 0
+        self.reports: list[local_pb2.ReportRequest] = []
+        self.refusal = aggregator_pb2.REFUSAL_UNSPECIFIED
+        self.dies = False
+
+    def draw(self, task_sha256: bytes, traffic: Traffic) -> bytes:
+        self.drawn += 1
+        return self.row
+
+    def report(self, request: local_pb2.ReportRequest, traffic: Traffic) -> local_pb2.ReportResponse:
+        self.reports.append(request)
+        if self.dies:
+            raise ServiceUnavailable("killed before it answered")
+        return local_pb2.ReportResponse(refusal=self.refusal)
+
+
+class Device:
+    """A device, its clock and its server."""
+
+    def __init__(self, store: Store, *, limits: Limits = _GENEROUS, **changes: object) -> None:
+        self.store, self.now = store, NOW
+        self.work = work(**changes)
+        self.server = Server(self.work.algorithm.first_rows()[0])
+        self.reporting = LocalReporting(
+            services=self.server,  # type: ignore[arg-type]
+            gate=Gate(limits=limits, clock=lambda: self.now),
+            clock=lambda: self.now,
+        )
+
+    def report(self) -> Outcome:
+        return self.reporting.report(self.store, self.work, Traffic()).outcome
+
+
+def task(**changes: object) -> odp.DrawAndDiscard:
+    given: dict[str, object] = {
+        "name": "clicks", "population": "people", "features": {"x": odp.Number()}, "epsilon": 2.0, "instances": 3,
+        "most_reports": 2, "seconds_between": 100, "false_alarms": 0.0,
+    }  # fmt: skip
+    return odp.DrawAndDiscard(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def charter(owner: SigningKey = KEY) -> population_pb2.SignedCharter:
+    return approve(found("people", owners=[owner.public]), owner)
+
+
+def work(**changes: object) -> LocalWork:
+    assignment = server_pb2.LocalAssignment(task=sign_task(task(**changes).definition(), KEY), charter=charter())
+    return open_local_assignment(assignment, population="people")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open_or_create(tmp_path / "0.sqlite") as store:
+        store.examples("examples").add({"x": np.array([0.5, 0.25]), "label": np.array([1.0, 0.0])}, time=NOW)
+        yield store
+
+
+def test_a_device_charges_itself_before_it_sends_and_sends_the_same_bytes_again(store: Store) -> None:
+    device = Device(store)
+    device.server.dies = True
+    with pytest.raises(ServiceUnavailable):
+        device.report()
+    (line,) = store.ledger()
+    assert (line.state, line.epsilon) == (State.PREPARED, device.work.terms.epsilon)
+    assert len(store.charged(refused=True)) == 1
+    device.server.dies, device.server.row = False, device.work.algorithm.first_rows()[1]
+    assert device.report() is Outcome.SENT
+    first, second = device.server.reports
+    assert first == second
+    assert device.server.drawn == 1, "nothing was computed anew"
+    assert (first.report_id, len(first.report)) == (line.contribution_id, device.work.algorithm.report_bytes)
+    assert store.ledger()[0].sealed is None
+    assert device.report() is Outcome.SETTLED, "it is not due"
+    assert len(device.server.reports) == 2
+
+
+def test_a_device_reports_as_often_and_as_far_apart_as_signed(store: Store) -> None:
+    device = Device(store)
+    assert device.report() is Outcome.SENT
+    device.now += 99
+    assert device.reporting.report(store, device.work, Traffic()).next_seconds == pytest.approx(1.0)
+    device.now = NOW - 1e6
+    assert device.report() is Outcome.SETTLED, "a clock that was set back makes it no sooner"
+    device.now = NOW + 100
+    assert device.report() is Outcome.SENT
+    device.now += 1e9
+    assert device.reporting.report(store, device.work, Traffic()).next_seconds == np.inf
+    ids = [request.report_id for request in device.server.reports]
+    assert len(set(ids)) == len(ids) == 2
+
+
+def test_a_report_without_an_answer_for_a_day_is_not_sent_again(store: Store) -> None:
+    """The server may have forgotten its id: it would count a second time. Its charge stays."""
+    device = Device(store, most_reports=1)
+    device.server.dies = True
+    with pytest.raises(ServiceUnavailable):
+        device.report()
+    device.now += RESEND_SECONDS + 1
+    device.server.dies = False
+    assert device.report() is Outcome.SETTLED
+    assert len(device.server.reports) == 1
+    assert len(store.charged(refused=True)) == 1
+
+
+@pytest.mark.parametrize("row", [b"", bytes(4), bytes(12), b"\xff\xff\xff\x7f" * 2])
+def test_a_row_that_is_none_is_refused_before_data_are_read(
+    store: Store, row: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(store)
+    device.server.row = row
+    monkeypatch.setattr("device_runtime.round.local_reports.examples", lambda *_, **__: pytest.fail("data were read"))
+    with pytest.raises(ServiceError, match="a row that is none"):
+        device.report()
+    assert store.ledger() == ()
+
+
+@pytest.mark.parametrize("failure", [ValueError("a row of the person"), MemoryError()])
+def test_a_computation_that_fails_ends_in_a_report_like_any_other(
+    store: Store, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    device = Device(store)
+    monkeypatch.setattr("device_runtime.round.local_reports.examples", fail)
+    assert device.report() is Outcome.SENT
+    (request,) = device.server.reports
+    assert len(request.report) == device.work.algorithm.report_bytes
+    assert request.report != device.server.row, "it has its noise"
+    assert store.empty_contributions() == 1
+
+
+def test_what_is_sent_has_noise_even_of_the_same_row_and_data(tmp_path: Path) -> None:
+    """Two devices whose reports agreed in both weights would be a false alarm of below 1e-5."""
+    found = set()
+    for number in range(2):
+        with Store.open_or_create(tmp_path / f"{number}.sqlite") as store:
+            device = Device(store)
+            device.report()
+            found.add(device.server.reports[0].report)
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("refusal", [Refusal.OUT_OF_BOUNDS, Refusal.TASK_ABANDONED, Refusal.ROUND_CLOSED])
+def test_a_refused_report_stays_charged(store: Store, refusal: Refusal) -> None:
+    """No enclave signs that it was not used: the server has seen it."""
+    device = Device(store)
+    device.server.refusal = refusal.value  # type: ignore[assignment]
+    assert device.report() is Outcome.REFUSED
+    (line,) = store.ledger()
+    assert (line.state, line.refusal, line.sealed) == (State.SENT, refusal, None)
+    assert len(store.charged()) == len(store.charged(refused=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(max_epsilon=3.9), "max_epsilon=3.9"),
+        (Limits(max_total_epsilon=1.0), "max_total_epsilon=1"),
+        (Limits(max_local_epsilon=3.0), "max_local_epsilon=3"),
+        (Limits(max_local_epsilon=0.0), "max_local_epsilon=0"),
+        (Limits(tables=("ratings",)), "table='examples'"),
+        (Limits(populations=("films",)), "population='people'"),
+    ],
+)
+def test_the_limits_of_the_person_hold_before_anything_is_asked(store: Store, limits: Limits, message: str) -> None:
+    device = Device(store, limits=limits, epsilon=2.0, most_reports=1)
+    with pytest.raises(PrivacyError, match=message):
+        device.report()
+    assert (device.server.drawn, device.server.reports) == (0, [])
+
+
+def test_a_person_who_opts_out_between_draw_and_report_is_heard(store: Store) -> None:
+    device = Device(store)
+    draw = device.server.draw
+
+    def opted_out(task_sha256: bytes, traffic: Traffic) -> bytes:
+        store.change_person(lambda person: person.with_opt_out("clicks", NOW))
+        return draw(task_sha256, traffic)
+
+    device.server.draw = opted_out  # type: ignore[method-assign]
+    with pytest.raises(PrivacyError):
+        device.report()
+    assert device.server.reports == []
+    assert store.ledger() == ()
+
+
+def test_the_page_says_that_no_enclave_takes_part(store: Store) -> None:
+    device = Device(store, epsilon=2.0, most_reports=2)
+    device.report()
+    found = overview(store, device.reporting.gate, now=NOW)
+    (line,) = found["contributions"]
+    assert (line["local_trust"], line["policy_sha256"], line["charges"][0]["mechanism"]) == (True, "", "local_report")
+    assert found["local"]["reports"] == 1
+    assert found["local"]["epsilon"] == pytest.approx(2 * task().feature_epsilon)
+    assert found["spent"]["total"]["epsilon"] >= found["local"]["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (lambda given: given.ClearField("charter"), ConfigurationError, "charter"),
+        (lambda given: given.charter.CopyFrom(charter(SigningKey.generate())), PrivacyError, "owner"),
+        (lambda given: given.task.__setattr__("signature", bytes(64)), odp.OdpError, "signature"),
+        (lambda given: given.task.CopyFrom(_with_rounds()), ConfigurationError, "has rounds"),
+    ],
+)
+def test_an_assignment_that_is_not_what_it_says_is_refused(spoil, error, message) -> None:  # type: ignore[no-untyped-def]
+    given = server_pb2.LocalAssignment(task=sign_task(task().definition(), KEY), charter=charter())
+    open_local_assignment(given, population="people")
+    with pytest.raises(ConfigurationError, match="population 'people'"):
+        open_local_assignment(given, population="others")
+    spoil(given)
+    with pytest.raises(error, match=message):
+        open_local_assignment(given, population="people")
+
+
+def _with_rounds():  # type: ignore[no-untyped-def]
+    statistics = odp.Statistics(
+        name="stars", population="people", queries={"seen": odp.Histogram(bins=5)},
+        privacy=odp.UserLevelDP(epsilon=1, delta=1e-6), cohort=odp.Cohort(minimum=20, goal=100),
+    )  # fmt: skip
+    return sign_task(statistics.definition(), KEY)
