@@ -57,6 +57,11 @@ class Populations:
         charter = self._known(population)
         return None if charter is None else charter.signed
 
+    def issuer_key(self, population: str) -> bytes:
+        """The issuer of tokens of a population, or the one that it will be founded with; empty without one."""
+        charter = self._known(population)
+        return self._issuer_key if charter is None else charter.issuer_key
+
     def refreshed(self, population: str) -> SignedCharter | None:
         """``newest`` after a query to the aggregator. Raises ServiceError if it does not answer."""
         with self._lock:

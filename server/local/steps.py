@@ -8,7 +8,6 @@ from collections.abc import Callable
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
-from odp.signed.charter import open_charter
 from odp.signed.task import open_task
 from odp.transport.logs import Log, short
 from odp.v1 import common_pb2
@@ -33,8 +32,8 @@ def reporter_of(definition: common_pb2.TaskDefinition) -> LocalReporter | None:
 
 def require_periods(populations: Populations, definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError where devices would need tokens faster than the population's issuer gives them."""
-    reporter, signed = reporter_of(definition), populations.newest(definition.population)
-    if reporter is None or signed is None or not open_charter(signed).issuer_key:
+    reporter = reporter_of(definition)
+    if reporter is None or not populations.issuer_key(definition.population):
         return
     if reporter.local_charge.most > 1 and reporter.seconds_between < SHORTEST_PERIOD:
         raise ConfigurationError(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import threading
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from e2e.world import World
@@ -17,10 +20,12 @@ from odp.algorithms.coins import SourceWords
 from odp.algorithms.draw_and_discard.model import LocalModel
 from odp.algorithms.local_statistics.population import records_of
 from odp.algorithms.local_statistics.terms import ReportTerms
+from odp.client import TaskHandle
 from odp.datasets import Ratings
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.signed.task import open_task
-from odp.v1 import server_pb2
+from odp.transport.channel import connect
+from odp.v1 import aggregator_pb2, local_pb2, local_pb2_grpc, server_pb2
 
 pytestmark = pytest.mark.slow
 LIMITS = device_runtime.Limits(min_cohort=20, max_local_epsilon=50.0)
@@ -86,3 +91,72 @@ def test_devices_train_instances_of_a_model_and_come_back_when_due(tmp_path: Pat
     assert found.contributions == 60
     assert set(found.named) == {"intercept", "x"}
     assert 0 < found.deviation < 1
+
+
+def test_reports_need_a_token_where_the_population_says_so(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    """Who runs no enrolled device changes no row, and who shows another device's token neither."""
+    world = World(tmp_path).start(stack)
+    people = odp.ExampleColumns.of_users({"x": np.full(4, 0.5), "label": np.array([0.0, 1.0, 0.0, 1.0])}, np.arange(4))
+    task = odp.DrawAndDiscard(
+        name="clicks", population="films", features={"x": odp.Number()}, epsilon=2.0, instances=3, most_updates=5,
+        false_alarms=0.0,
+    )  # fmt: skip
+    with pytest.raises(odp.ServiceError, match="seconds_between=60"):
+        # Each of the reports would need a token of its own.
+        world.connection.submit(dataclasses.replace(task, most_reports=2, seconds_between=60))
+    handle = world.connection.submit(task)
+    devices, pause = world.devices(examples=people, limits=LIMITS), threading.Event()
+    for _ in range(600):
+        if handle.status().reports == 4:
+            break
+        pause.wait(0.1)
+    devices.stop()
+    status = handle.status()
+    assert status.reports == 4
+    sent = [_sent(world, device) for device in range(4)]
+    with connect(world.server.address, world.ca.read_bytes()) as channel:
+        stub = local_pb2_grpc.LocalServiceStub(channel)
+        row = stub.Draw(local_pb2.DrawRequest(task_sha256=handle.task_sha256), timeout=30).row
+        for token in (b"", bytes(256), bytes(255)):
+            request = local_pb2.ReportRequest(
+                task_sha256=handle.task_sha256, report_id=bytes(32), report=row, token=token, period=0
+            )
+            assert stub.Report(request, timeout=30).refusal == aggregator_pb2.REFUSAL_NO_TOKEN
+            request.period = 7
+            assert stub.Report(request, timeout=30).refusal == aggregator_pb2.REFUSAL_NO_TOKEN
+        again = local_pb2.ReportRequest(task_sha256=handle.task_sha256, report_id=sent[0], report=row)
+        assert stub.Report(again, timeout=30).refusal == 0, "it was taken before, and counts no second time"
+        for request, code in (
+            (local_pb2.ReportRequest(task_sha256=bytes(32), report_id=bytes(32)), grpc.StatusCode.NOT_FOUND),
+            (local_pb2.ReportRequest(task_sha256=bytes(3), report_id=bytes(32)), grpc.StatusCode.INVALID_ARGUMENT),
+            (
+                local_pb2.ReportRequest(task_sha256=handle.task_sha256, report_id=bytes(16)),
+                grpc.StatusCode.INVALID_ARGUMENT,
+            ),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.Report(request, timeout=30)
+            assert refused.value.code() is code
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.GetResults(local_pb2.GetResultsRequest(task_sha256=handle.task_sha256), timeout=30)
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert handle.status().reports == 4
+    before = handle.results()
+    handle.cancel()
+    assert handle.status().state == server_pb2.TaskStatus.STATE_CANCELLED or _cancelled(handle)
+    assert handle.results().to_json() == before.to_json(), "what was reported stays readable"
+
+
+def _sent(world: World, device: int) -> bytes:
+    with Store.open(store_path(world.root / "devices", device)) as store:
+        (line,) = store.ledger()
+        return line.contribution_id
+
+
+def _cancelled(handle: TaskHandle) -> bool:
+    pause = threading.Event()
+    for _ in range(600):
+        if handle.status().state == server_pb2.TaskStatus.STATE_CANCELLED:
+            return True
+        pause.wait(0.05)
+    return False
