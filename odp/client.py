@@ -303,6 +303,8 @@ class Connection:
             address=self.address,
             metadata=self._metadata,
         )
+        if not reply.reports and not algorithm.row_bytes:
+            raise ConfigurationError("no device has reported to the task yet; wait for the first ones")
         try:
             return algorithm.answers_of_summary(reply.summary, reports=reply.reports)
         except ConfigurationError as error:

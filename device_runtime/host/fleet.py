@@ -277,13 +277,9 @@ class Fleet:
         if self._idle_since is None:
             self._idle_since = now
         if self._options.until_finished:
-            was_last = self._last is not None and self._last.is_last
+            last = self._last
             # The server may be between two answers for one moment: devices that still wanted the round ask once more.
-            if (
-                self._last is not None
-                and was_last
-                and (self._idle_answers > 1 or not self._roster.pending(self._last.key))
-            ):
+            if last is not None and last.is_last and (self._idle_answers > 1 or not self._roster.pending(last.key)):
                 return None
             if now - self._idle_since > _QUIET_SECONDS:
                 self._log.warning("no_open_round", seconds=round(now - self._idle_since))

@@ -299,7 +299,7 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
         "failure": status.failure,
         "round": f"{last.round + 1 if last else 0}/{status.planned_rounds}" if status.planned_rounds else "reports",
         "contributions": (last.contributions if last else 0) if status.planned_rounds else status.reports,
-        "epsilon": round(status.epsilon_spent, 6),
+        "epsilon": round(status.epsilon_spent, 6) if status.planned_rounds else definition.privacy.epsilon,
         "delta": definition.privacy.delta,
         "waits_for": status.waits_for.reason,
         "waits_until": datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds") if until else "",

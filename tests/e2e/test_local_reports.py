@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from callers import control_channel
 from e2e.world import World
 
 import device_runtime
@@ -26,6 +27,7 @@ from odp.privacy.mechanisms.random_source import RandomSource
 from odp.signed.task import open_task
 from odp.transport.channel import connect
 from odp.v1 import aggregator_pb2, local_pb2, local_pb2_grpc, server_pb2
+from server.clients import AggregatorClient
 
 pytestmark = pytest.mark.slow
 LIMITS = device_runtime.Limits(min_cohort=20, max_local_epsilon=50.0)
@@ -160,3 +162,16 @@ def _cancelled(handle: TaskHandle) -> bool:
             return True
         pause.wait(0.05)
     return False
+
+
+def test_an_enclave_that_is_handed_such_a_task_refuses_it(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    world = World(tmp_path, with_tokens=False).start(stack)
+    task = odp.DrawAndDiscard(name="clicks", population="films", features={"x": odp.Number()}, epsilon=2.0)
+    handle = world.connection.submit(task)
+    control = stack.enter_context(control_channel(world.aggregator, tmp_path, tmp_path / "ca"))
+    public = stack.enter_context(connect(world.aggregator.address, world.ca.read_bytes()))
+    client = AggregatorClient(
+        public, control, address=world.aggregator.address, control_address=world.aggregator.control_address
+    )
+    with pytest.raises(odp.ServiceError, match=r"cohort\.minimum=0"):
+        client.check_task(handle.status().task)

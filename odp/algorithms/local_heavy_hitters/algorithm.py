@@ -11,7 +11,6 @@ from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.coins import HashedWords, Words
-from odp.algorithms.heavy_hitters.results import WordResults
 from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
 from odp.algorithms.local_heavy_hitters.terms import Terms
 from odp.algorithms.local_reports import LocalReports
@@ -64,6 +63,7 @@ class TaskAlgorithm(LocalReports):
         return int(self.terms().reports(np.zeros(len(texts), dtype=np.int64), texts, words, users=1)[0])
 
     def answers_of_counts(self, counts: Int64Array) -> Answers:
+        from odp.algorithms.heavy_hitters.results import WordResults
         from odp.algorithms.local_heavy_hitters.decoding import decode
 
         terms = self.terms()
@@ -78,6 +78,8 @@ class TaskAlgorithm(LocalReports):
         )
 
     def exact(self, users: UsersTexts) -> Answers:
+        from odp.algorithms.heavy_hitters.results import WordResults
+
         terms = self.terms()
         numbers, usable = terms.words.numbers(users.texts)
         seeds = users.user_keys.astype(np.uint64)
