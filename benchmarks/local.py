@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks import local_service, local_shuffle
+from benchmarks import local_service, local_shuffle, local_updates
 from benchmarks.harness import Figure, Limit
 from odp.privacy.mechanisms.privunit import PrivUnit
 from odp.privacy.mechanisms.random_source import RandomSource
@@ -16,8 +16,8 @@ _DIMENSIONS = (10_000, 100_000, 1_000_000)
 
 
 def run(quick: bool) -> list[Figure]:
-    """Directions of many dimensions, bounds on what shuffled reports reveal, and the service of local reports."""
-    return [*_directions(quick), *local_shuffle.run(quick), *local_service.run(quick)]
+    """Directions, bounds on what shuffled reports reveal, updates of Draw and Discard, and the service of reports."""
+    return [*_directions(quick), *local_shuffle.run(quick), *local_updates.run(quick), *local_service.run(quick)]
 
 
 def _directions(quick: bool) -> list[Figure]:

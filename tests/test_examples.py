@@ -277,3 +277,26 @@ def test_private_clicks_learns_from_private_reports_and_says_what_they_cost(
     assert accuracies[-1] < accuracies[0] - 0.02
     assert "ε = 16 (direction) + 4 (magnitude) = 20" in printed[0]
     assert all("released: ε = 4.000" in line for line in printed)
+
+
+def test_local_model_nears_the_true_model_and_states_both_epsilons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over 8 seeds with 300,000 people: accuracy .60 at epsilon .5, standard deviation .06, and .779 at 8, below .001.
+
+    The seed is fixed; a new one would raise a false alarm in .4 % of cases.
+    """
+    picture = tmp_path / "model.png"
+    monkeypatch.setattr(sys, "argv", ["local_model.py", str(picture), "--people", "300000"])
+    runpy.run_path(str(EXAMPLES / "local_model.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    rows = {float(row[0]): [float(value) for value in row[1:]] for line in told.splitlines()
+            if re.match(r"\d\.\d\d ", line) and (row := line.split())}  # fmt: skip
+    (best,) = re.findall(r"^true model +([\d.]+)", told, re.MULTILINE)
+    assert list(rows) == pytest.approx([0.5, 1, 2, 4, 8], abs=0.011)
+    for epsilon, (whole, _, _) in rows.items():
+        assert whole == pytest.approx(7 * epsilon, abs=0.1)
+    least, *_, most = (accuracy for _, accuracy, _ in rows.values())
+    assert float(best) - 0.01 < most < float(best) + 0.01
+    assert least < most - 0.03
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -61,6 +61,8 @@ def draw(path: Path, result: Result) -> None:
         colour = "k" if one.rule == WITHOUT else f"C{_places(result).index(one.epsilon)}"
         left.plot(result.steps, one.curve, dashed, color=colour, linewidth=1.4, label=_name(one))
     left.axhline(NORM, color="0.6", linewidth=0.8)
+    left.xaxis.set_major_formatter("{x:,.0f}")
+    left.locator_params(axis="x", nbins=5)
     left.set(
         xlabel="people",
         ylabel="error of the mean parameters",

@@ -56,9 +56,18 @@ def test_the_model_drifts_by_the_noise_over_the_instances() -> None:
 
 
 def test_all_weights_of_the_known_model_are_found_without_noise() -> None:
-    found = known_weights.train(updates=20_000_000, epsilon=math.inf, seed=1)
+    """The mean error of the 33 weights over seeds: .208 after 5 million updates, .059 after 20 million.
+
+    Standard deviations .011 and .006: the bounds on means are 5 of them away, a false alarm of 3e-7 each. The largest
+    error after 20 million was .13, .15 and .18 in three seeds.
+    """
+    begun, found = (
+        known_weights.train(updates=updates, epsilon=math.inf, seed=1) for updates in (5 * 10**6, 2 * 10**7)
+    )
     assert found.updates == 20_000_000
-    assert np.abs(found.errors).mean() < 0.15
+    assert np.abs(begun.errors).mean() > 0.15
+    assert np.abs(found.errors).mean() < 0.09
+    assert np.abs(found.errors).max() < 0.3
     assert abs(found.measures["accuracy"] - found.best["accuracy"]) < 0.005
 
 
