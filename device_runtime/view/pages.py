@@ -55,6 +55,7 @@ def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
         + _cards(found)
         + _results(results, now)
         + _sent(found["contributions"])
+        + _reports(found["local"]["tasks"])
         + _tasks(found)
         + _developers(found.get("developers", ()))
         + _answers(found.get("answers", ()))
@@ -180,6 +181,17 @@ def _sent(contributions: Sequence[Mapping[str, Any]]) -> str:
     ]
     heads = ("when", "task", "#round", "developer", "policy", "state", "#ε so far")
     return _table("What was sent", heads, rows, empty="Nothing left this device.")
+
+
+def _reports(tasks: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        f'<td>{_text(one["name"])}</td><td class="number">{one["epsilon"]:.4g}</td>'
+        f'<td class="number">{one["sent"]} of {one["most_participations"]}</td>'
+        f'<td class="number">{one["lifetime_epsilon"]:.4g}</td><td>{_text(one["certificate"] or "none")}</td>'
+        for one in tasks
+    ]
+    heads = ("task", "#ε of each report", "#sent, of at most", "#ε of all of them", "against reconstruction")
+    return _table("Reports that are private by themselves, whoever reads them", heads, rows, empty="")
 
 
 def _developers(developers: Sequence[Mapping[str, Any]]) -> str:

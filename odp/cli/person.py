@@ -325,6 +325,10 @@ def _show(device: int, found: dict[str, Any]) -> None:
             f"{local['reports']} reports were private by themselves: ε {local['epsilon']:.4f} together, whoever reads "
             f"them, of at most {found['limits']['max_local_epsilon']:g}"
         )
+    for one in local["tasks"]:
+        out.print(f"  task {one['name']}, {one['sent']} sent: {one['in_words']}", markup=False)
+        if one["certificate"] is not None:
+            out.print(f"  task {one['name']}: {one['certificate']}", markup=False)
     for one in found["answers"]:
         out.print(
             f"told app {one['app']} one of {one['choices']} choices, with noise, by service {one['service']}: "
