@@ -14,7 +14,9 @@ from odp.task import ENCLAVE_POISSON, FULL, Cohort
 
 ITEMS = 12
 DEVICES = 4
-QUESTIONS = ("statistics", "quantiles", "model_evaluation")
+QUESTIONS = ("statistics", "shuffled_statistics", "quantiles", "model_evaluation", "heavy_hitters")
+#: Words of the devices, for searches.
+WORDS = ("ab", "ba", "ab", "a")
 #: Trainings on labelled examples.
 FEDERATED = {
     "fedavg": odp.DPFedAvg(rounds=2, clip_quantile=0.5, noise_schedule=[(1, 2.0), (1, 1.0)]),
@@ -60,10 +62,21 @@ class Combination:
     def is_offered(self) -> bool:
         """Whether there is such a task (docs/secure-aggregation.md, "Modes")."""
         if self.algorithm in QUESTIONS:
-            return self.sampling == FULL and not self.broadcast
+            return self.sampling == FULL and not self.broadcast and self._is_asked
         if self.algorithm in FEDERATED:
             return self._is_trained and self.broadcast in ("", ENCLAVE)
         return self.aggregation == DEFAULT
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether there is such a question."""
+        match self.algorithm:
+            case "shuffled_statistics":  # what devices send is no vector
+                return self.aggregation == DEFAULT
+            case "heavy_hitters":  # later rounds ask by what earlier ones released
+                return self.aggregation != SECAGG
+            case _:
+                return True
 
     @property
     def _is_trained(self) -> bool:
@@ -85,7 +98,7 @@ class Combination:
         without_rows = self.algorithm in (*QUESTIONS, *FEDERATED)
         return self.is_offered and (not self.broadcast if without_rows else self.broadcast in (ENCLAVE, ALL, PIR))
 
-    def task(self, helper_key: str) -> odp.Task | odp.Statistics | odp.Quantiles | odp.Evaluation:
+    def task(self, helper_key: str) -> odp.Task | odp.Statistics | odp.Quantiles | odp.Evaluation | odp.HeavyHitters:
         """The task. Raises ConfigurationError or PrivacyError where there is none."""
         sampled: dict[str, float] = {"sampling_probability": 0.5, "most_contributions": 2 * DEVICES}
         if self.algorithm == "scheduled":  # which says how many count, of all that contribute
@@ -107,6 +120,12 @@ class Combination:
             if self.algorithm == "model_evaluation":
                 of = np.zeros(MODEL.size)
                 return odp.Evaluation(model=MODEL, data=EXAMPLES, of=of, against=of, bins=4, **asked, **broadcast)
+            if self.algorithm == "heavy_hitters":
+                events = odp.Events(service="keyboard", type="typed", item="word")
+                return odp.HeavyHitters(events=events, alphabet="ab", length=2, prefixes=2, **asked, **broadcast)
+            if self.algorithm == "shuffled_statistics":
+                queries = {"items": odp.Histogram(bins=ITEMS), "stars": odp.Mean(low=0, high=6)}
+                return odp.Statistics(queries=queries, trust="shuffle", **asked, **broadcast)
             return odp.Statistics(queries={"items": odp.Histogram(bins=ITEMS)}, **asked, **broadcast)
         if self.algorithm in FEDERATED:
             return odp.Task(

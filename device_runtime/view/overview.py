@@ -340,12 +340,30 @@ def _both(charged: list[Charged], limits: Limits, now: float, answered: Sequence
 
 
 def _local(uploads: list[Charged]) -> dict[str, Any]:
-    """What reports that are private by themselves cost together."""
+    """What reports that are private by themselves cost together, and those of each task."""
     reports = [one for one in uploads if one.terms.local is not None]
+    sent: dict[bytes, list[Charged]] = {}
+    for one in reports:
+        sent.setdefault(one.terms.task_sha256, []).append(one)
     return {
         "adjacency": LocalCharge.adjacency.value,
         "reports": len(reports),
         "epsilon": local_epsilon(reports),
+        "tasks": [_reports_of(own[0].terms, len(own)) for own in sent.values()],
+    }
+
+
+def _reports_of(terms: TaskTerms, sent: int) -> dict[str, Any]:
+    charge = terms.local
+    assert charge is not None
+    certificate = charge.certificate
+    return {
+        "task": terms.task_sha256.hex(),
+        "name": terms.name,
+        "sent": sent,
+        **charge.to_json(),
+        "in_words": charge.in_words,
+        "certificate": None if certificate is None else certificate.in_words,
     }
 
 

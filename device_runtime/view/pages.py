@@ -55,6 +55,7 @@ def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
         + _cards(found)
         + _results(results, now)
         + _sent(found["contributions"])
+        + _reports(found["local"]["tasks"])
         + _tasks(found)
         + _developers(found.get("developers", ()))
         + _answers(found.get("answers", ()))
@@ -187,6 +188,17 @@ def _receiver(one: Mapping[str, Any]) -> str:
     if one["local_trust"]:
         return "no enclave: the developer's server reads it, and it is private by itself"
     return f"<code>{_text(one['policy_sha256'][:8])}</code>"
+
+
+def _reports(tasks: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        f'<td>{_text(one["name"])}</td><td class="number">{one["epsilon"]:.4g}</td>'
+        f'<td class="number">{one["sent"]} of {one["most_participations"]}</td>'
+        f'<td class="number">{one["lifetime_epsilon"]:.4g}</td><td>{_text(one["certificate"] or "none")}</td>'
+        for one in tasks
+    ]
+    heads = ("task", "#ε of each report", "#sent, of at most", "#ε of all of them", "against reconstruction")
+    return _table("Reports that are private by themselves, whoever reads them", heads, rows, empty="")
 
 
 def _developers(developers: Sequence[Mapping[str, Any]]) -> str:

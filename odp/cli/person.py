@@ -326,6 +326,10 @@ def _show(device: int, found: dict[str, Any]) -> None:
             f"{local['reports']} reports were private by themselves: ε {local['epsilon']:.4f} together, whoever reads "
             f"them, of at most {found['limits']['max_local_epsilon']:g}"
         )
+    for one in local["tasks"]:
+        out.print(f"  task {one['name']}, {one['sent']} sent: {one['in_words']}", markup=False)
+        if one["certificate"] is not None:
+            out.print(f"  task {one['name']}: {one['certificate']}", markup=False)
     alone = sum(one["local_trust"] for one in found["contributions"])
     if alone:
         out.print(f"{alone} of them went to their developer's server alone: no enclave takes part, and none is trusted")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import device_runtime_ledger
 import pytest
 from cli.conftest import Printed
 from e2e.world import World, small_task
@@ -16,10 +17,12 @@ from typer.testing import CliRunner
 
 import odp as package
 from device_runtime import Limits, Store, store_path
+from device_runtime.person.ledger import TaskTerms
 from device_runtime.round.verification import FOLDER, record_path
 from odp.cli.main import app
 from odp.errors import ConfigurationError, StateError
 from odp.privacy import accounting
+from odp.v1 import common_pb2
 
 Odp = Callable[..., Printed]
 USERS = 24
@@ -265,3 +268,23 @@ def test_the_privacy_page_says_how_the_store_is_protected_and_what_apps_keep(odp
     assert "whole" in run("device", "repair", *given).output
     assert run("device", "erase", *given, "--yes").exit_code == 0
     assert odp("device", "privacy", *given, "--json").json["services"] == {}
+
+
+def test_the_privacy_page_says_what_reports_tell_by_themselves(odp: Odp, tmp_path: Path) -> None:
+    definition = package.Task(
+        name="clicks", population="people", model=package.Glm("logistic", 3),
+        data=package.Examples({"x": package.Tensor((3,), -1.0, 1.0)}, label="clicked"),
+        privacy=package.UserLevelDP(epsilon=4, delta=1e-6), training=package.PrivateFL(rounds=6, participations=2),
+        cohort=package.Cohort(minimum=100, goal=200),
+    ).definition()  # fmt: skip
+    definition.developer_key = b"d" * 32
+    terms = TaskTerms.of(definition, bytes(range(32)))
+    signed = common_pb2.SignedTask(definition=definition.SerializeToString(), signature=b"s" * 64)
+    with Store.open_or_create(store_path(tmp_path, 0)) as store:
+        line = device_runtime_ledger.participation(0, task=terms.task_sha256)
+        store.prepare(line, local_parameters=None, task=signed, terms=terms)
+    (found,) = odp("device", "privacy", "--state", tmp_path, "--json").json["local"]["tasks"]
+    assert (found["sent"], found["most_participations"]) == (1, 2)
+    shown = "".join(run("device", "privacy", "--state", tmp_path).output.split())
+    for text in ("1 reports were private by themselves: ε 24", found["in_words"], found["certificate"], "at most 50"):
+        assert "".join(text.split()) in shown

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from task_combinations import COMBINATIONS, DEVICES, ITEMS, OF_EXAMPLES, Combination
+from task_combinations import COMBINATIONS, DEVICES, ITEMS, OF_EXAMPLES, WORDS, Combination
 
 import device_runtime
 import odp
+from device_runtime.host.provision import provision
 from odp.client import TaskHandle, connect
 from odp.datasets import Ratings, synthetic_movielens
 from odp.enclave.policy import EnclavePolicy
@@ -65,6 +66,11 @@ def _devices(services: Services, combination: Combination) -> device_runtime.Run
         owners = np.arange(20) % combination.devices
         columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
         data = {"examples": odp.ExampleColumns.of_users(columns, owners)}
+    if combination.algorithm == "heavy_hitters":
+        provision(folder, ratings)
+        for user, word in enumerate(WORDS):
+            with device_runtime.Store.open(device_runtime.store_path(folder, user)) as store:
+                store.data("keyboard").add_event("typed", {"word": word}, time=1e9)
     config = device_runtime.Config(
         state=folder, server=services.server_address, ca=services.ca, reference_values=services.reference_values,
         population=combination.name, limits=device_runtime.Limits(min_cohort=DEVICES), durable=False, keyring=False,

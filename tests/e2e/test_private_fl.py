@@ -12,6 +12,7 @@ from e2e.world import World, device_seeds
 
 import odp
 from device_runtime import Gate, Limits, Store, store_path
+from device_runtime.round import secagg
 from device_runtime.view.overview import overview
 from odp.algorithms.federated.terms import RELEASE
 from odp.algorithms.private_fl.algorithm import TaskAlgorithm
@@ -26,21 +27,25 @@ from odp.v1 import common_pb2
 ROUNDS = 2
 
 
-@pytest.mark.parametrize("mode", ["enclave", "masked"])
+@pytest.mark.parametrize("mode", ["enclave", "masked", "secagg+"])
 def test_devices_send_reports_whose_sum_is_that_of_their_updates_but_for_the_stated_error(
-    tmp_path: Path, stack: contextlib.ExitStack, mode: str
+    tmp_path: Path, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Both sums of 24 random reports are of 54 numbers. Their squared distance is above four times its expectation
+    """The noise of the enclave, and the shares of devices, are off.
+
+    Both sums of 24 random reports are of 54 numbers. Their squared distance is above four times its expectation
     with probability below 1e-6, and below a tenth of it, as with equal or missing randomness, as rarely.
     """
-    users = people()
+    monkeypatch.setattr(secagg, "draw_share", lambda definition, query, source: np.zeros(query.grid.size, np.int64))
+    users, in_session = people(), mode == "secagg+"
+    fractions = {"corrupt_fraction": 0.05, "dropout_fraction": 0.2} if in_session else {}
     asked = odp.Task(
         name="kinds", population="films", model=MODEL, data=DATA,
         training=odp.PrivateFL(rounds=ROUNDS, epochs=2, batch=4, rate=0.5, participations=ROUNDS),
         privacy=odp.UserLevelDP(epsilon=8, delta=1e-5),
-        cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode),
+        cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode, **fractions),
     )  # fmt: skip
-    world = World(tmp_path, noise=NoNoise()).start(stack)
+    world = World(tmp_path, **({} if in_session else {"noise": NoNoise()})).start(stack)
     status = world.finish(world.connection.submit(asked), world.devices(examples=odp.ExampleColumns.of(users, DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * ROUNDS
 

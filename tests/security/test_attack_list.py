@@ -218,6 +218,32 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "simulation/test_neighbours.py::"
          "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),
     ],
+    "local reports": [
+        ("R310", "the worst event of every randomizer",
+         "privacy/test_local_audit.py::test_the_worst_event_has_the_stated_epsilon_and_no_more"),
+        ("R310", "telling a device without data from the others",
+         "algorithms/private_fl/test_private_fl.py::test_a_device_without_data_sends_what_an_update_of_zeros_would"),
+        ("R310", "examples and models that make training fail",
+         "algorithms/private_fl/test_private_fl.py::"
+         "test_whatever_a_device_holds_it_sends_a_random_report_within_the_bound"),
+        ("R311", "an enclave that refuses a report to get another one",
+         "device_runtime/person/test_local_reports.py::"
+         "test_a_second_report_is_declined_whatever_became_of_the_first"),
+        ("R311", "many tasks that ask the same person",
+         "device_runtime/person/test_local_reports.py::test_the_persons_limit_is_over_all_tasks_and_names_its_number"),
+        ("R311", "shuffled reports as if their enclave could not fail",
+         "device_runtime/person/test_local_reports.py::test_a_shuffled_report_counts_at_its_own_epsilon_and_once"),
+        ("R312", "a report above the bound",
+         "algorithms/private_fl/test_private_fl.py::test_the_enclave_refuses_a_report_that_is_longer_than_the_bound"),
+        ("R313", "a report that is none",
+         "algorithms/local_statistics/test_reports.py::test_what_is_no_report_is_refused"),
+        ("R313", "who sent which report",
+         "e2e/test_shuffled_statistics.py::test_devices_send_reports_that_the_enclave_only_counts"),
+        ("R314", "a charge by more reports than the minimum",
+         "e2e/test_shuffled_statistics.py::test_a_definition_out_of_its_bounds_is_refused"),
+        ("R314", "a person among devices of the server",
+         "privacy/test_local_events.py::test_a_device_among_devices_of_the_server_has_its_randomiser_alone"),
+    ],
     "side channels": [
         ("R202", "operations and memory of a sampled round",
          "trusted_aggregator/modes/enclave/test_sampling.py::"

@@ -51,7 +51,8 @@ class Terms:
         check_question(definition, "heavy_hitters")
         if mode_of(definition.cohort).in_session:
             raise ConfigurationError(
-                f"Expected aggregation={mode_of(definition.cohort).name!r} to be of an enclave: words take rounds"
+                f"Expected aggregation={mode_of(definition.cohort).name!r} to be of an enclave: a "
+                "search takes rounds, and each asks by what the ones before it released"
             )
         asked = definition.heavy_hitters
         words = WordTerms.of(asked.words)

@@ -17,6 +17,7 @@ from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.privacy import accounting
 from odp.privacy.events import Event
+from odp.privacy.local_charge import LocalCharge
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -42,6 +43,10 @@ class TaskAlgorithm(RandomizedInquiry):
     @property
     def tables(self) -> tuple[ModelTable, ...]:
         return (ModelTable(RELEASE, self.terms().reports.cells, 1, False),)
+
+    @property
+    def local_charge(self) -> LocalCharge:
+        return self.terms().local_charge
 
     @property
     def fewest_users(self) -> int:

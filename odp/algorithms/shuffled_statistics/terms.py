@@ -9,6 +9,7 @@ from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS
 from odp.algorithms.dense.records import check_question
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.errors import ConfigurationError
+from odp.privacy.local_charge import LocalCharge
 from odp.privacy.local_events import ShuffledReports
 from odp.v1 import common_pb2
 
@@ -53,3 +54,8 @@ class Terms:
         return ShuffledReports(
             name=RELEASE, epsilon0=self.reports.epsilon, reports=self.honest, choices=self.reports.choices
         )
+
+    @property
+    def local_charge(self) -> LocalCharge:
+        """What the one report of a device costs by itself, also where the enclave fails."""
+        return LocalCharge((("answer", self.reports.epsilon),), 1)
