@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from conformance.postgresql import PostgresqlServer
+
 from server.storage import Storage
+from server.storage.postgresql import open_postgresql
 from server.storage.sqlite import open_sqlite
 
 NOW = 7.0
@@ -47,5 +51,24 @@ class SqliteStores:
         return into
 
 
-#: Every implementation, by name.
-SERVER_STORES: dict[str, type[ServerStores]] = {"sqlite": SqliteStores}
+class PostgresqlStores:
+    """A database of ``server`` for each place, made on first use."""
+
+    def __init__(self, server: PostgresqlServer) -> None:
+        self._server = server
+
+    def open(self, place: Path, clock: Callable[[], float] = lambda: NOW) -> Storage:
+        self._server.create(_database(place))
+        return open_postgresql(self._server.url(_database(place)), clock=clock)
+
+    def execute(self, place: Path, statement: str) -> None:
+        self._server.execute(_database(place), statement)
+
+    def copy(self, place: Path, into: Path) -> Path:
+        into.mkdir()
+        self._server.create(_database(into), template=_database(place))
+        return into
+
+
+def _database(place: Path) -> str:
+    return "place_" + hashlib.sha256(bytes(place)).hexdigest()[:16]
