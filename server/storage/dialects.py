@@ -1,4 +1,4 @@
-"""SQL that differs between databases: an insert that ignores an existing row, an append-only table, one maker of tables.
+"""SQL that differs between databases: inserts that ignore an existing row, append-only tables, making tables once.
 
 The table of kinds is closed: on any other the history would silently not be append-only.
 """

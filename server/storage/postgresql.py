@@ -1,7 +1,7 @@
 """The server's store in a PostgreSQL database, which several processes and machines can share.
 
-Transactions are READ COMMITTED. Each transition is one ``UPDATE .. WHERE state = expected``: the second writer waits for
-the row, reads it again, and changes nothing. So nothing has to be serialized, and no transaction is ever repeated.
+Transactions are READ COMMITTED. Each transition is one ``UPDATE .. WHERE state = expected``: the second writer waits
+for the row, reads it again, and changes nothing. So nothing has to be serialized, and no transaction is repeated.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ class PostgresqlServer:
         self._folder = folder
         self._binaries = binaries
         self._user = user
-        self._made: set[str] = set()
 
     @classmethod
     @contextlib.contextmanager
@@ -63,30 +62,17 @@ class PostgresqlServer:
         finally:
             shutil.rmtree(folder)
 
-    def url(self, database: str, *, user: str = _USER) -> str:
-        return f"postgresql://{user}@/{database}?host={self._folder}"
+    def url(self, *, schema: str = "public", database: str = "postgres", user: str = _USER) -> str:
+        return f"postgresql://{user}@/{database}?host={self._folder}&options=-csearch_path%3D{schema}"
 
-    def execute(self, database: str, statement: str) -> None:
-        """Runs a statement by itself, as the owner of all databases; raises what the database does."""
+    def execute(self, *statements: str, schema: str = "public") -> None:
+        """Runs statements by themselves, as the owner of everything; raises what the database does."""
         # The driver is an extra, and without it the tests that need it are skipped.
         import psycopg
 
-        with psycopg.connect(self.url(database), autocommit=True) as connection:
-            connection.execute(statement)
-
-    def create(self, database: str, *, template: str = "template0") -> None:
-        """Makes a database, a copy of ``template``; nothing if a process of these tests made it before."""
-        import psycopg
-
-        with contextlib.suppress(psycopg.errors.DuplicateDatabase):
-            self.execute("postgres", f"CREATE DATABASE {database} TEMPLATE {template}")
-        self._made.add(database)
-
-    def drop_all(self) -> None:
-        """Drops what ``create`` made, also where somebody is still connected."""
-        for database in self._made:
-            self.execute("postgres", f"DROP DATABASE {database} WITH (FORCE)")
-        self._made.clear()
+        with psycopg.connect(self.url(schema=schema)) as connection:
+            for statement in statements:
+                connection.execute(statement)
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         command = [self._binaries / program, "--pgdata", self._folder / "data", *arguments]

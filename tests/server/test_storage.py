@@ -42,14 +42,11 @@ def version(number: int) -> NewVersion:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def stores(request: pytest.FixtureRequest) -> Iterator[ServerStores]:
+def stores(request: pytest.FixtureRequest) -> ServerStores:
     """Every implementation; that of PostgreSQL is skipped where it is not installed."""
     if request.param == "sqlite":
-        yield SqliteStores()
-        return
-    server = request.getfixturevalue("postgresql")
-    yield PostgresqlStores(server)
-    server.drop_all()
+        return SqliteStores()
+    return PostgresqlStores(request.getfixturevalue("postgresql"))
 
 
 @pytest.fixture
