@@ -1,4 +1,7 @@
-"""The server's storage. ``protocol`` has the guarantees of every store; ``sqlite`` opens one."""
+"""The server's storage. ``protocol`` has the guarantees of every store.
+
+``sqlite`` and ``postgresql`` open one each.
+"""
 
 from server.storage.protocol import (
     HistoryEntry,

@@ -1,4 +1,4 @@
-"""SQL that differs between databases: an insert that ignores an existing row, and an append-only table.
+"""SQL that differs between databases: inserts that ignore an existing row, append-only tables, making tables once.
 
 The table of kinds is closed: on any other the history would silently not be append-only.
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 
 from odp.errors import ConfigurationError
 
@@ -23,10 +23,12 @@ class Dialect:
     Attributes:
       insert: SQLAlchemy's ``insert`` with ``ON CONFLICT``.
       append_only: the statements after which a table refuses UPDATE and DELETE; they can be repeated.
+      exclusive: the statements after which no other process makes tables until the transaction ends.
     """
 
     insert: Callable[[sa.Table], Any]
     append_only: Callable[[sa.Table], tuple[str, ...]]
+    exclusive: tuple[str, ...] = ()
 
 
 def dialect_of(engine: sa.Engine) -> Dialect:
@@ -48,4 +50,23 @@ def _sqlite_triggers(table: sa.Table) -> tuple[str, ...]:
     )
 
 
-_DIALECTS: Mapping[str, Dialect] = MappingProxyType({"sqlite": Dialect(sqlite.insert, _sqlite_triggers)})
+def _postgresql_triggers(table: sa.Table) -> tuple[str, ...]:
+    # Of each statement, not of each row: TRUNCATE fires no trigger of rows.
+    return (
+        f"CREATE OR REPLACE FUNCTION {table.name}_refuses_changes() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION '{table.name} is append-only'; END $$",
+        f"CREATE OR REPLACE TRIGGER {table.name}_refuses_changes BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {table.name}_refuses_changes()",
+    )
+
+
+# PostgreSQL looks whether a table exists before it locks its name, so that of two makers one would fail. The number of
+# the lock is the ASCII of "odp".
+_POSTGRESQL_LOCK = "SELECT pg_advisory_xact_lock(7300208)"
+
+_DIALECTS: Mapping[str, Dialect] = MappingProxyType(
+    {
+        "sqlite": Dialect(sqlite.insert, _sqlite_triggers),
+        "postgresql": Dialect(postgresql.insert, _postgresql_triggers, exclusive=(_POSTGRESQL_LOCK,)),
+    }
+)

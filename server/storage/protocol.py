@@ -4,8 +4,8 @@ States are enums with gaps between their codes (below 50 under way, 50 done, 60 
 transition is a compare-and-set: of two writers one wins, and the other reads again. Changes that belong together are
 one call, atomic: a process may die between any two calls, and within any of them.
 
-``Storage`` says what every store guarantees. ``tests/server/test_storage.py`` is its conformance suite, and
-``sqlite`` opens the implementation.
+``Storage`` says what every store guarantees. ``tests/server/test_storage.py`` is its conformance suite.
+``sqlite`` and ``postgresql`` open an implementation each.
 
 The tables of a version are stored as the bytes that its signed manifest hashes, beside the algorithm's state:
 publishing again after a crash sends the same bytes, whatever library versions are in use by then.

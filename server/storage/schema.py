@@ -7,19 +7,22 @@ import sqlalchemy as sa
 from server.storage.dialects import dialect_of
 
 _ID_BYTES = 32
+# 64 bits in every database: counts and numbers of rounds are unsigned 32-bit integers. In SQLite, INTEGER has them, and
+# only a key of that type is drawn by the database.
+_INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 METADATA = sa.MetaData()
 TASKS = sa.Table(
     "tasks",
     METADATA,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("sequence", _INTEGER, primary_key=True, autoincrement=True),
     sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), nullable=False, unique=True),
     sa.Column("name", sa.String(64), nullable=False),
     sa.Column("population", sa.String(64), nullable=False),
     sa.Column("definition", sa.LargeBinary, nullable=False),
     sa.Column("signature", sa.LargeBinary, nullable=False),
-    sa.Column("planned_rounds", sa.Integer, nullable=False),
-    sa.Column("state", sa.Integer, nullable=False, index=True),
+    sa.Column("planned_rounds", _INTEGER, nullable=False),
+    sa.Column("state", _INTEGER, nullable=False, index=True),
     sa.Column("failure", sa.Text, nullable=False),
     # When the aggregator was known to have ended it; null before, and of tasks that were never ended.
     sa.Column("abandoned", sa.Float, nullable=True),
@@ -29,7 +32,7 @@ CHARTERS = sa.Table(
     "charters",
     METADATA,
     sa.Column("population", sa.String(64), primary_key=True),
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("sequence", _INTEGER, primary_key=True, autoincrement=False),
     sa.Column("signed", sa.LargeBinary, nullable=False),
 )
 # Only of tasks with public item features: what their definition names by its hash.
@@ -43,7 +46,7 @@ VERSIONS = sa.Table(
     "versions",
     METADATA,
     sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("version", _INTEGER, primary_key=True, autoincrement=False),
     sa.Column("manifest", sa.LargeBinary, nullable=False),
     sa.Column("signature", sa.LargeBinary, nullable=False),
     sa.Column("published", sa.Float, nullable=True),
@@ -55,9 +58,9 @@ ROUNDS = sa.Table(
     "rounds",
     METADATA,
     sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("state", sa.Integer, nullable=False),
-    sa.Column("contributions", sa.Integer, nullable=False),
+    sa.Column("round", _INTEGER, primary_key=True, autoincrement=False),
+    sa.Column("state", _INTEGER, nullable=False),
+    sa.Column("contributions", _INTEGER, nullable=False),
     sa.Column("opened", sa.Float, nullable=False),
     sa.Column("closed", sa.Float, nullable=False),
     sa.Column("release", sa.LargeBinary, nullable=False),
@@ -70,7 +73,7 @@ TOKEN_KEYS = sa.Table(
     "token_keys",
     METADATA,
     sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("round", _INTEGER, primary_key=True, autoincrement=False),
     sa.Column("signed", sa.LargeBinary, nullable=False),
 )
 # Of tasks of local trust (``reports.py``): the rows that reports overwrite, and how often each was.
@@ -95,19 +98,21 @@ LOCAL_REPORTS = sa.Table(
 HISTORY = sa.Table(
     "task_history",
     METADATA,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("sequence", _INTEGER, primary_key=True, autoincrement=True),
     sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), nullable=False, index=True),
     sa.Column("at", sa.Float, nullable=False),
     sa.Column("event", sa.String(32), nullable=False),
-    sa.Column("round", sa.Integer, nullable=True),
+    sa.Column("round", _INTEGER, nullable=True),
     sa.Column("detail", sa.Text, nullable=False),
 )
 
 
 def create_tables(engine: sa.Engine) -> None:
     """Creates missing tables. Makes the history append-only, also if an earlier start was interrupted."""
-    guards = dialect_of(engine).append_only(HISTORY)
-    METADATA.create_all(engine)
+    dialect = dialect_of(engine)
     with engine.begin() as connection:
-        for statement in guards:
+        for statement in dialect.exclusive:
+            connection.exec_driver_sql(statement)
+        METADATA.create_all(connection)
+        for statement in dialect.append_only(HISTORY):
             connection.exec_driver_sql(statement)

@@ -381,6 +381,9 @@ class SqlStorage:
     def _note(
         self, connection: sa.Connection, sha256: bytes, event: str, *, round: int | None = None, detail: str = ""
     ) -> None:
+        # A database with several writers would else number a task's entries in another order than they commit in.
+        task = sa.select(TASKS.c.sequence).where(TASKS.c.task_sha256 == sha256)
+        connection.execute(task.with_for_update(key_share=True))
         values = {"task_sha256": sha256, "at": self._clock(), "event": event, "round": round, "detail": detail}
         connection.execute(sa.insert(HISTORY).values(values))
 

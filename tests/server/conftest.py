@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from conformance.postgresql import PostgresqlServer
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
@@ -493,6 +494,13 @@ class _Relay:
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     with ExitStack() as stack:
         yield Services(tmp_path_factory.mktemp("services"), stack)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """A PostgreSQL of this test session; the test is skipped where it, or its driver, is not installed."""
+    with PostgresqlServer.started() as server:
+        yield server
 
 
 @pytest.fixture

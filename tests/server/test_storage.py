@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 from conformance.dying import deaths
-from conformance.servers import SERVER_STORES, ServerStores
+from conformance.servers import PostgresqlStores, ServerStores, SqliteStores
 
 from odp.errors import ConfigurationError, StateError
 from odp.signed.task import task_sha256
@@ -41,9 +41,12 @@ def version(number: int) -> NewVersion:
     return NewVersion(version=number, state=b"state%d" % number, tables=b"tables%d" % number, manifest=manifest)
 
 
-@pytest.fixture(params=SERVER_STORES)
+@pytest.fixture(params=["sqlite", "postgresql"])
 def stores(request: pytest.FixtureRequest) -> ServerStores:
-    return SERVER_STORES[request.param]()
+    """Every implementation; that of PostgreSQL is skipped where it is not installed."""
+    if request.param == "sqlite":
+        return SqliteStores()
+    return PostgresqlStores(request.getfixturevalue("postgresql"))
 
 
 @pytest.fixture
@@ -498,5 +501,5 @@ def test_a_file_that_is_no_database_is_named_in_one_line(tmp_path: Path) -> None
 
 def test_a_kind_of_database_without_a_store_is_refused_by_name() -> None:
     engine = sqlalchemy.create_mock_engine("mysql://", executor=lambda *_, **__: None)
-    with pytest.raises(ConfigurationError, match=r"database='mysql' to be one of sqlite.*append-only"):
+    with pytest.raises(ConfigurationError, match=r"database='mysql' to be one of sqlite, postgresql.*append-only"):
         dialect_of(engine)
