@@ -81,8 +81,8 @@ LOCAL_ROWS = sa.Table(
     "local_rows",
     METADATA,
     sa.Column("task_sha256", sa.LargeBinary(_ID_BYTES), sa.ForeignKey("tasks.task_sha256"), primary_key=True),
-    sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("overwritten", sa.BigInteger, nullable=False),
+    sa.Column("place", _INTEGER, primary_key=True, autoincrement=False),
+    sa.Column("overwritten", _INTEGER, nullable=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
 # One line per report; without content where it overwrote a row.

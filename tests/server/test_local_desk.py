@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance.servers import PostgresqlStores, ServerStores, SqliteStores
 
 import odp
 from odp.algorithms.local_seam import LocalReporter
@@ -25,15 +26,22 @@ from server.local.desk import Desk
 from server.local.steps import reporter_of
 from server.storage import Storage, TaskRecord
 from server.storage.reports import NewReport
-from server.storage.sqlite import open_sqlite
 
 KEY = SigningKey.from_bytes(hashlib.sha256(b"local desk").digest())
 SECONDS = 60.0
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def stores(request: pytest.FixtureRequest) -> ServerStores:
+    """Both kinds of database; PostgreSQL is skipped where it is not installed."""
+    if request.param == "sqlite":
+        return SqliteStores()
+    return PostgresqlStores(request.getfixturevalue("postgresql"))
+
+
 @pytest.fixture
-def storage(tmp_path: Path) -> Iterator[Storage]:
-    opened = open_sqlite(tmp_path / "server.sqlite", clock=lambda: 1000.0)
+def storage(stores: ServerStores, tmp_path: Path) -> Iterator[Storage]:
+    opened = stores.open(tmp_path)
     yield opened
     opened.close()
 
@@ -252,9 +260,9 @@ def test_many_threads_at_once_lose_nothing(storage: Storage, desk: Desk) -> None
     assert {desk.draw(sha256) for _ in range(200)} == set(rows)
 
 
-def test_ids_are_forgotten_once_no_device_sends_them_again(tmp_path: Path) -> None:
+def test_ids_are_forgotten_once_no_device_sends_them_again(stores: ServerStores, tmp_path: Path) -> None:
     now = [1000.0]
-    storage = open_sqlite(tmp_path / "server.sqlite", clock=lambda: now[0])
+    storage = stores.open(tmp_path, clock=lambda: now[0])
     sha256, reporter = added(storage, model())
     kept, counter = added(storage, statistics())
     storage.reports.begin(sha256, reporter.first_rows())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance.postgresql import PostgresqlServer
 from local_service import Load, Program, opened, prepare, simulated_spreads, spread_of
 
 import odp
@@ -21,9 +22,14 @@ UPDATES = int(os.environ.get("ODP_LOCAL_UPDATES", "2000"))
 DEVICES = 64
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+    """As ``local_service`` takes it; PostgreSQL is skipped where it is not installed."""
+    if request.param == "sqlite":
+        return "sqlite"
+    server: PostgresqlServer = request.getfixturevalue("postgresql")
+    server.execute("CREATE SCHEMA local_service")
+    return server.url(schema="local_service")
 
 
 def test_nothing_is_lost_with_64_devices_and_a_kill(tmp_path: Path, database: str) -> None:
