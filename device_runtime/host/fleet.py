@@ -66,6 +66,8 @@ _MOST_STRANGERS = 3
 _STATISTICS_SECONDS = 1.0
 #: A host that has to end with its task ends after this time without an open round: it missed the last one.
 _QUIET_SECONDS = 120.0
+#: How often a host whose devices are not due looks at what its server offers.
+_LOOK = server_pb2.RetryWindow(min_seconds=30, max_seconds=60)
 #: What an outcome counts as.
 _COUNTED = {Outcome.SENT: "devices_in", Outcome.REFUSED: "refused", Outcome.SETTLED: ""}
 
@@ -100,8 +102,7 @@ class Fleet:
         self._options, self._state = options, state
         self._participant = participant
         self._stop, self._log = stop, log
-        self._housekeeping = housekeeping
-        self._clock = timing.clock
+        self._housekeeping, self._clock = housekeeping, timing.clock
         self._wait = timing.wait if timing.wait is not None else stop.wait
         population, uniform = options.population, timing.uniform
         self._check_ins = CheckIns(population, jobs=jobs, log=log, uniform=uniform)
@@ -237,9 +238,11 @@ class Fleet:
         pending = self._turns.pending(work.task_sha256, self._roster.pending((work.task_sha256, NO_ROUND)))
         if not pending:
             self._recovered_from_outage()
-            if self._options.until_finished and self._turns.next(work.task_sha256) == math.inf:
+            due = self._turns.next(work.task_sha256)
+            if due == math.inf and self._options.until_finished:
                 return None
-            return self._check_ins.next_pause()
+            # Until the next device is due, other tasks may come: the host looks for them now and then.
+            return min(self._check_ins.window(_LOOK), due) if due > 0 else self._check_ins.next_pause()
         self._check_ins.begin()
         sweep = self._sweep(pool, pending, functools.partial(self._one_report, work))
         return self._after(sweep, work.key, len(pending))
