@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from odp.signed.task import task_sha256
 from odp.v1 import common_pb2, enrolment_pb2, log_pb2, population_pb2, server_pb2
-from server.local.admission import Admission
+from server.local.desk import Desk
 from server.storage import OpenRound, PublishedModel, Storage
 
 #: Seconds until a device comes back: a task of its population is between two rounds.
@@ -41,17 +41,15 @@ class Board:
         proof: Proofs | None = None,
         token_key: TokenKeyOf | None = None,
         issuer_address: str = "",
-        takes_reports: Callable[[bytes], bool] = lambda task_sha256: False,
-        admission: Callable[[bytes], Admission | None] = lambda task_sha256: None,
+        desk: Desk | None = None,
     ) -> None:
         """Devices will connect to ``distributor_address`` and ``aggregator_address`` (host:port).
 
         ``charter`` gives the charter in force of a population, and ``proof`` the log's proofs of a task, a model and a
         charter; ``token_key`` the key of a round's tokens, which devices get at ``issuer_address``. Each gives None
-        where there is none. ``takes_reports`` says of a task of local trust whether it is open, and
-        ``admission`` whose tokens it asks for.
+        where there is none. ``desk`` has the open tasks of local trust.
         """
-        self._takes_reports, self._admission = takes_reports, admission
+        self._desk = desk
         self._token_key: TokenKeyOf = token_key if token_key is not None else lambda task, round: None
         self._issuer_address = issuer_address
         self._charter: Charters = charter if charter is not None else lambda population: None
@@ -73,8 +71,8 @@ class Board:
             answers: dict[str, list[server_pb2.CheckInResponse]] = {}
             waiting: set[str] = set()
             for entry in self._storage.open_rounds():
-                if self._takes_reports(task_sha256(entry.task)):
-                    answers.setdefault(entry.population, []).append(self._local(entry))
+                if self._desk is not None and self._desk.is_open(task_sha256(entry.task)):
+                    answers.setdefault(entry.population, []).append(self._local(entry, self._desk))
                 elif entry.round is None:
                     waiting.add(entry.population)
                 else:
@@ -109,11 +107,11 @@ class Board:
             charter=charter,
         )
 
-    def _local(self, entry: OpenRound) -> server_pb2.CheckInResponse:
+    def _local(self, entry: OpenRound, desk: Desk) -> server_pb2.CheckInResponse:
         charter = self._charter(entry.population)
         proof = self._proof(entry.task, None, charter)
         local = server_pb2.LocalAssignment(task=entry.task, log=proof, charter=charter)
-        admission = self._admission(task_sha256(entry.task))
+        admission = desk.admission(task_sha256(entry.task))
         if admission is not None:
             local.token_key.CopyFrom(admission.token_key or enrolment_pb2.SignedTokenKey())
             local.issuer_address, local.period = self._issuer_address, admission.period

@@ -187,8 +187,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             proof=keeper.proof,
             token_key=tokens.kept,
             issuer_address=config.issuer or "",
-            takes_reports=desk.is_open,
-            admission=desk.admission,
+            desk=desk,
         )
         parties = Parties(
             distributor=distributor,
@@ -212,7 +211,6 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
                 tokens=tokens,
                 changed=board.refresh,
                 log=log,
-                clock=clock,
             ),
         )
         driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)

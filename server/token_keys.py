@@ -50,7 +50,7 @@ class TokenKeys:
         self._key = key
         self._log = log
         self._issuer = issuer
-        self._clock = clock
+        self.clock = clock
 
     def kept(self, task: common_pb2.SignedTask, round: int) -> enrolment_pb2.SignedTokenKey | None:
         """The key that a round was opened with; None if it has none. Returns at once."""
@@ -60,7 +60,7 @@ class TokenKeys:
         """When the key of an open round ended, as the end of a sentence; empty while it gives tokens."""
         kept = self.kept(task, round)
         ends = None if kept is None else enrolment_pb2.TokenKey.FromString(kept.token_key).not_after
-        if ends is None or self._clock() <= ends:
+        if ends is None or self.clock() <= ends:
             return ""
         return f"ended at {utc(ends)}: no further device gets a token of it; cancel the task, and submit it anew"
 

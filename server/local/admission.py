@@ -8,7 +8,6 @@ device waits between two reports; it also ends where its key does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from odp.crypto import domains
 from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
@@ -25,10 +24,10 @@ class Admission:
 
     def __init__(
         self, task: common_pb2.SignedTask, task_sha256: bytes, tokens: TokenKeys, *, population: str, began: float,
-        period_seconds: float, clock: Callable[[], float],
+        period_seconds: float,
     ) -> None:  # fmt: skip
         self._task, self._sha256, self._tokens, self._population = task, task_sha256, tokens, population
-        self._began, self._seconds, self._clock = began, period_seconds, clock
+        self._began, self._seconds = began, period_seconds
         self._lock = threading.Lock()
         self._known: dict[int, TokenKey] = {}
         #: The current period, and its key.
@@ -38,7 +37,6 @@ class Admission:
     @classmethod
     def of(
         cls, task: common_pb2.SignedTask, tokens: TokenKeys, *, population: str, began: float, period_seconds: float,
-        clock: Callable[[], float],
     ) -> Admission | None:  # fmt: skip
         """The admission of an open task; None where the population's charter names no issuer.
 
@@ -46,15 +44,14 @@ class Admission:
           EnrolmentError, ServiceError: as ``TokenKeys.ordered``.
         """
         made = cls(
-            task, task_sha256(task), tokens, population=population, began=began, period_seconds=period_seconds,
-            clock=clock,
+            task, task_sha256(task), tokens, population=population, began=began, period_seconds=period_seconds
         )  # fmt: skip
         made.renew()
         return None if made.token_key is None else made
 
     def renew(self) -> bool:
         """Begins the next period where the current one is over; whether it did. Raises as ``of``."""
-        elapsed = max(self._clock() - self._began, 0.0)
+        elapsed = max(self._tokens.clock() - self._began, 0.0)
         period = max(self.period, int(elapsed // self._seconds) if self._seconds else 0, 0)
         while self._tokens.ended(self._task, period):
             period += 1

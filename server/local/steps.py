@@ -59,12 +59,11 @@ class LocalSteps:
         tokens: TokenKeys | None,
         changed: Callable[[], None],
         log: Log,
-        clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage, self._desk, self._keeper, self._populations = storage, desk, keeper, populations
         self._tokens, self._changed, self._log = tokens, changed, log
-        self._clock, self._monotonic = clock, monotonic
+        self._monotonic = monotonic
         self._owned: dict[str, float] = {}
 
     def advance(self, task: TaskRecord) -> bool:
@@ -113,7 +112,7 @@ class LocalSteps:
             return None
         tokens, began = self._tokens, self._storage.history(task.sha256)[0].at
         return Admission.of(
-            task.signed, tokens, began=began, period_seconds=reporter.seconds_between, clock=self._clock,
+            task.signed, tokens, began=began, period_seconds=reporter.seconds_between,
             population=task.population,
         )  # fmt: skip
 
