@@ -8,8 +8,7 @@ takes moments. Further calls of a connection wait for a place that becomes free:
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from odp.errors import Busy
 from odp.transport.call import Call
@@ -32,18 +31,8 @@ class Reception:
         )
         self._places: dict[Call, asyncio.Future[None]] = {}
 
-    @contextlib.asynccontextmanager
-    async def place(self, call: Call) -> AsyncIterator[None]:
-        """Waits for a place. Raises Busy; a call that loses its place later ends with Busy."""
-        try:
-            await self._enter(call)
-            yield
-        finally:
-            # A place that somebody else took is not free.
-            if self._receiving.discard(call):
-                self._pass_on(call.connection)
-
-    async def _enter(self, call: Call) -> None:
+    async def enter(self, call: Call) -> None:
+        """Waits for a place; ``leave`` comes in any case. Raises Busy; a call that loses its place later ends so."""
         connection = call.connection
         few = self._receiving.of_connection(connection) < self._limits.receiving_per_connection
         if few and not self._arrived.of_connection(connection):
@@ -61,6 +50,12 @@ class Reception:
         finally:
             if self._arrived.discard(call):
                 del self._places[call]
+
+    def leave(self, call: Call) -> None:
+        """Ends the reception of a call, which may have no place any more, or not yet."""
+        # A place that somebody else took is not free.
+        if self._receiving.discard(call):
+            self._pass_on(call.connection)
 
     def _receive(self, call: Call) -> None:
         evicted = self._receiving.add(call)

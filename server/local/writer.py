@@ -21,7 +21,7 @@ from server.storage.reports import NewReport, ReportStorage
 #: A report comes again within this time, or never: the ids of older ones are forgotten.
 ID_SECONDS = 7 * 86_400.0
 #: Between two transactions; a report waits for so long at most before its own.
-GATHER_SECONDS = 0.01
+GATHER_SECONDS = 0.02
 _MOST_TOGETHER = 256
 _MOST_WAITING_BYTES = 64 * 2**20
 # What a waiting report takes besides its content.

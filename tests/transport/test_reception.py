@@ -35,9 +35,12 @@ class OneCall:
         return self
 
     async def _receive(self, reception: Any) -> None:
-        async with reception.place(self):
+        try:
+            await reception.enter(self)
             await self.here.wait()
             self.received = True
+        finally:
+            reception.leave(self)
 
     @property
     def over(self) -> bool:

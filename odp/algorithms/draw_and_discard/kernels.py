@@ -29,6 +29,7 @@ _BITS, _ONE_BITS, _MANTISSA = np.int32(23), np.int32(0x3F800000), np.int32(0x007
 _BIAS, _LN2 = np.int32(127), np.float32(0.6931471805599453)
 _ONE, _TWO = np.float32(1.0), np.float32(2.0)
 _T3, _T5, _T7, _T9 = np.float32(1 / 3), np.float32(1 / 5), np.float32(1 / 7), np.float32(1 / 9)
+_NO_VARIANCE = 1e280
 _CHECKED = 1024  # updates between two exact sums over the instances
 
 
@@ -156,20 +157,29 @@ def move_sums(centre: Any, total: Any, squares: Any, before: Any, after: Any) ->
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def compare(report: Any, centre: Any, total: Any, squares: Any, count: int) -> Any:
-    """(largest deviation, spread) of a ``report`` int32 [p] over ``count`` >= 2 instances, given their ``sums_of``.
+def band_of(centre: Any, total: Any, squares: Any, count: int) -> Any:
+    """(mean float64 [p], 1 / variance float64 [p], sum of all variances) of ``count`` >= 2 instances, from their sums.
 
-    A weight in which all instances agree has no deviation, unless the report differs there: then it is infinite.
+    A weight in which all instances agree has a mean that is exact, and stands for any deviation from it.
     """
-    top, moved, spreads = 0.0, 0.0, 0.0
+    mean, inverse, spreads = np.empty(len(total)), np.empty(len(total)), 0.0
+    for j in range(len(total)):
+        mean[j] = centre[j] + total[j] / count
+        variance = (squares[j] - total[j] * total[j] / count) / (count - 1)
+        inverse[j] = 1.0 / variance if variance > 0.0 else _NO_VARIANCE
+        spreads += max(variance, 0.0)
+    return mean, inverse, spreads
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_SUMMED | {"nnan"}, error_model="numpy")
+def compare(report: Any, mean: Any, inverse: Any, spreads: float) -> Any:
+    """(largest deviation, spread) of a ``report`` int32 [p] over instances whose ``band_of`` is known."""
+    top, moved = 0.0, 0.0
     for j in range(len(report)):
-        variance = max((squares[j] - total[j] * total[j] / count) / (count - 1), 0.0)
-        off = np.float64(report[j]) - centre[j] - total[j] / count
+        off = np.float64(report[j]) - mean[j]
         off *= off
-        if off > 0.0:
-            top = max(top, off / variance if variance > 0.0 else np.float64(1e300))
         moved += off
-        spreads += variance
+        top = max(top, off * inverse[j])
     ratio = moved / spreads if spreads > 0.0 else (1e300 if moved > 0.0 else 0.0)
     return np.sqrt(top), ratio
 

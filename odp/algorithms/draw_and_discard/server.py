@@ -71,6 +71,7 @@ class InstanceJudge:
         )  # fmt: skip
         self._tests = terms.instances >= 2 and bool(terms.spam.most_deviations or terms.spam.most_spread)
         self._sums: tuple[Float64Array, Float64Array, Float64Array] | None = None
+        self._band: tuple[Float64Array, Float64Array, float] | None = None
         self._replaced = 0
 
     def check(self, report: bytes) -> None:
@@ -91,8 +92,11 @@ class InstanceJudge:
 
         if self._sums is None:
             self._sums = kernels.sums_of(self._instances)
-        centre, total, squares = self._sums
-        largest, spread = kernels.compare(given, centre, total, squares, self._count)
+        if self._band is None:
+            centre, total, squares = self._sums
+            self._band = kernels.band_of(centre, total, squares, self._count)
+        mean, inverse, spreads = self._band
+        largest, spread = kernels.compare(given, mean, inverse, spreads)
         spam = self._spam
         if (spam.most_deviations and largest > spam.most_deviations) or (
             spam.most_spread and spread > spam.most_spread
@@ -108,7 +112,7 @@ class InstanceJudge:
         given = _steps(report)
         if self._sums is not None:
             kernels.move_sums(*self._sums, self._instances[place], given)
-        self._instances[place] = given
+        self._instances[place], self._band = given, None
         self._replaced += 1
         if self._replaced % self._count == 0:
             self._sums = None
