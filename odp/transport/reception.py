@@ -40,8 +40,8 @@ class Reception:
             return
         self._places[call] = place = self._loop.create_future()
         evicted = self._arrived.add(call)
-        if evicted is not None:
-            self._places.pop(evicted).set_exception(self._busy())
+        if evicted is not None and not (lost := self._places.pop(evicted)).done():
+            lost.set_exception(self._busy())
         try:
             async with asyncio.timeout(self._limits.queue_seconds):
                 await place
@@ -63,7 +63,9 @@ class Reception:
             evicted.end_now(self._busy())
 
     def _pass_on(self, connection: str) -> None:
-        following = self._arrived.take_of(connection) or self._arrived.take()
-        if following is not None:
-            self._receive(following)
-            self._places.pop(following).set_result(None)
+        while (following := self._arrived.take_of(connection) or self._arrived.take()) is not None:
+            place = self._places.pop(following)
+            if not place.done():  # otherwise its caller has just gone, and the place is for the next one
+                self._receive(following)
+                place.set_result(None)
+                return
