@@ -28,7 +28,7 @@ from odp.algorithms.seam import (
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
 from odp.privacy.local_charge import LocalCharge
-from odp.privacy.local_events import LARGEST_LOCAL_EPSILON
+from odp.privacy.local_events import LARGEST_LOCAL_EPSILON, LocalReport
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.v1 import common_pb2
 
@@ -153,6 +153,7 @@ class LocalReporter(Algorithm):
                 f"Expected reports of epsilon {charge.lifetime:g} in a device's life to be at most "
                 f"{LARGEST_LOCAL_EPSILON:g}: lower epsilon or the number of reports"
             )
+        LocalReport(RELEASE, charge.epsilon)  # what a device charges: it refuses an epsilon out of its range
         if charge.most > MOST_REPORTS:
             raise ConfigurationError(f"Expected at most {MOST_REPORTS} reports of a device (got {charge.most})")
         if max(self.report_bytes, self.row_bytes) > LARGEST_REPORT:

@@ -15,12 +15,16 @@ from e2e.world import World
 
 import device_runtime
 import odp
+from device_runtime.host.provision import provision
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store, store_path
 from odp.algorithms.coins import SourceWords
 from odp.algorithms.draw_and_discard.model import LocalModel
+from odp.algorithms.local_heavy_hitters.terms import Terms
+from odp.algorithms.local_reports import LocalReports
 from odp.algorithms.local_statistics.population import records_of
 from odp.algorithms.local_statistics.terms import ReportTerms
+from odp.algorithms.registry import algorithm_for
 from odp.client import TaskHandle
 from odp.datasets import Ratings
 from odp.privacy.mechanisms.random_source import RandomSource
@@ -93,6 +97,35 @@ def test_devices_train_instances_of_a_model_and_come_back_when_due(tmp_path: Pat
     assert found.contributions == 60
     assert set(found.named) == {"intercept", "x"}
     assert 0 < found.deviation < 1
+
+
+def test_devices_report_words_whose_counts_are_those_of_one_computation(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, with the words of apps; one device has none."""
+    word = np.uint64(0x8123456789ABCDEF)
+    monkeypatch.setattr(SourceWords, "words", lambda self, purpose, attempt=0: np.full(self._users, word))
+    words = ("cab",) * 12 + ("cad",) * 11
+    provision(tmp_path / "devices", ratings.select_users(range(24)))
+    for device, text in enumerate(words):
+        with Store.open(store_path(tmp_path / "devices", device)) as store:
+            store.data("keyboard").add_event("typed", {"word": text}, time=1e9)
+    world = World(tmp_path, with_tokens=False).start(stack)
+    asked = odp.HeavyHitters(
+        name="new-words", population="films", trust="local", alphabet="abcd", length=4,
+        events=odp.Events(service="keyboard", type="typed", item="word"),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-5), cohort=odp.Cohort(minimum=20, goal=24),
+    )  # fmt: skip
+    handle = world.connection.submit(asked)
+    status = world.finish(handle, world.devices(ratings.select_users(range(24)), limits=LIMITS))
+    assert status.reports == 24
+    terms = Terms.of(open_task(status.task))
+    coins = SourceWords(RandomSource(), 24)
+    cells = terms.reports(np.arange(len(words)), np.array(words), coins, users=24)
+    algorithm = algorithm_for(open_task(status.task))
+    assert isinstance(algorithm, LocalReports)
+    expected = algorithm.answers_of_counts(np.bincount(cells, minlength=terms.cells))
+    assert handle.results().to_json() == expected.to_json()
 
 
 def test_reports_need_a_token_where_the_population_says_so(tmp_path: Path, stack: contextlib.ExitStack) -> None:
