@@ -21,6 +21,8 @@ from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.dpsgd.config import DPSGD
+from odp.algorithms.draw_and_discard.config import DrawAndDiscard
+from odp.algorithms.draw_and_discard.features import Boolean, Number
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.heavy_hitters.task import HeavyHitters
 from odp.algorithms.implicit.config import ImplicitDPAM
@@ -35,7 +37,7 @@ from odp.broadcast.config import Broadcast
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.events import Events
 from odp.models.examples import Examples
-from odp.models.features import KINDS, Feature
+from odp.models.features import KINDS, Category
 from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.task import Cohort, Question, Task, UserLevelDP
@@ -70,10 +72,16 @@ _ARRAYS = {"model": ("item_features",), "evaluation": ("of", "against")}
 #: Fields that a task has, or has not: without them, nothing is chosen by rule.
 _OPTIONAL = ("events", "against", "personal")
 _LARGEST = 2**20
+#: A task without rounds has all of its fields, but for the two at the top, in one section.
+_LOCAL = "draw_and_discard"
+_LOCAL_KINDS: dict[str, type] = {"number": Number, "boolean": Boolean, "category": Category}
+_AT_THE_TOP = ("name", "population")
+AnyTask = Task | Question | DrawAndDiscard
 
 
-def load_task(path: str | Path) -> Task | Question:
-    """Reads a task file; one with ``[queries.NAME]`` asks for statistics, one with ``[evaluation]`` tests a model.
+def load_task(path: str | Path) -> AnyTask:
+    """Reads a task file; one with ``[queries.NAME]`` asks for statistics, one with ``[evaluation]`` tests a model, and
+    one with ``[draw_and_discard]`` trains a model without rounds.
 
     Raises ConfigurationError (with file:line and the nearest valid name) or PrivacyError.
     """
@@ -91,12 +99,14 @@ def load_task(path: str | Path) -> Task | Question:
     return parse_task(text, where=str(source))
 
 
-def parse_task(text: str, *, where: str = "task.toml") -> Task | Question:
+def parse_task(text: str, *, where: str = "task.toml") -> AnyTask:
     """The task of a TOML text; ``where`` stands in messages."""
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
         raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
+    if _LOCAL in content:
+        return _parse_local(content, where=where, text=text)
     for section in _QUESTIONS.keys() & content.keys():
         return _parse_question(section, content, where=where, text=text)
     if "queries" in content:
@@ -114,6 +124,17 @@ def parse_task(text: str, *, where: str = "task.toml") -> Task | Question:
     except (ConfigurationError, PrivacyError) as error:
         place = _named_in(str(error), parts)
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
+
+
+def _parse_local(content: dict[str, Any], *, where: str, text: str) -> DrawAndDiscard:
+    _check_keys(content, [*_AT_THE_TOP, _LOCAL], where=where, text=text, section="")
+    _require(content, ("name",), where=where)
+    shared = {name: content[name] for name in _AT_THE_TOP if name in content}
+    kinds: dict[str, type] = {_LOCAL: DrawAndDiscard}
+    task: DrawAndDiscard = _build(
+        _LOCAL, content[_LOCAL], kinds, where=where, text=text, shared=shared, features=_LOCAL_KINDS
+    )
+    return task
 
 
 def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Question:
@@ -178,7 +199,7 @@ def _require(content: dict[str, Any], names: tuple[str, ...], *, where: str) -> 
             raise ConfigurationError(f"{where}: missing {required!r}; `odp task new` writes a whole file to start from")
 
 
-def render_task(task: Task | Question) -> str:
+def render_task(task: AnyTask) -> str:
     """The whole task as TOML, every default written out; ``parse_task`` reads it back to an equal task.
 
     Item features and parameters are named in a comment: save them to a .npy file and name that.
@@ -195,6 +216,8 @@ def render_task(task: Task | Question) -> str:
             parts = [(section, getattr(task, section), _SECTIONS[section]) for section in _MORE_SECTIONS.get(name, ())]
             parts.append((name, task, {name: own}))
         parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
+    elif isinstance(task, DrawAndDiscard):
+        parts = [(_LOCAL, task, {_LOCAL: DrawAndDiscard})]
     else:
         parts = [(section, getattr(task, section), kinds) for section, kinds in _SECTIONS.items()]
     for section, part, kinds in parts:
@@ -208,6 +231,8 @@ def render_task(task: Task | Question) -> str:
                 continue
             if isinstance(part, Question) and field.name not in _own_fields(type(part)):
                 continue  # they stand in sections of their own
+            if isinstance(part, DrawAndDiscard) and field.name in _AT_THE_TOP:
+                continue
             if not field.init or (isinstance(task, Question) and field.name == "max_items_per_user"):
                 continue
             if isinstance(value, np.ndarray) and value.ndim == 1:
@@ -231,8 +256,12 @@ def _build(
     where: str,
     text: str,
     shared: Mapping[str, Any] = MappingProxyType({}),
+    features: Mapping[str, type] = KINDS,
 ) -> Any:
-    """What one section describes; ``shared`` are fields that the file has in places of their own."""
+    """What one section describes.
+
+    ``shared`` are fields that the file has in places of their own, ``features`` the kinds that features may have.
+    """
     line = _line_of(text, section, None)
     if not isinstance(given, dict):
         raise ConfigurationError(f"{where}:{line}: Expected [{section}] to be a table of keys")
@@ -254,7 +283,7 @@ def _build(
         if isinstance(values.get("personal"), dict):
             values["personal"] = PersonalTraining(**values["personal"])
         if isinstance(values.get("features"), dict):
-            values["features"] = {name: _feature(name, one) for name, one in values["features"].items()}
+            values["features"] = {name: _feature(name, one, features) for name, one in values["features"].items()}
         return cls(**values, **shared)
     except TypeError as error:
         missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name in names]
@@ -271,18 +300,18 @@ def _build(
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}") from error
 
 
-def _feature(name: str, given: Any) -> Feature:
+def _feature(name: str, given: Any, kinds: Mapping[str, type]) -> Any:
     if not isinstance(given, dict):
         raise ConfigurationError(
             f"Expected features to have a table for {name!r}: of shape, low and high, or of a kind and what it has"
         )
-    kind = given.get("kind", next(iter(KINDS)))
-    if not isinstance(kind, str) or kind not in KINDS:
+    kind = given.get("kind", next(iter(kinds)))
+    if not isinstance(kind, str) or kind not in kinds:
         raise ConfigurationError(
-            f"Expected features to be of kinds that are known: {name!r} has kind {kind!r}{nearest(kind, KINDS)}; "
-            f"valid: {', '.join(KINDS)}"
+            f"Expected features to be of kinds that are known: {name!r} has kind {kind!r}{nearest(kind, kinds)}; "
+            f"valid: {', '.join(kinds)}"
         )
-    return KINDS[kind](**{key: value for key, value in given.items() if key != "kind"})
+    return kinds[kind](**{key: value for key, value in given.items() if key != "kind"})
 
 
 def _with_arrays(content: dict[str, Any], section: str, *, where: str, text: str) -> dict[str, Any]:
@@ -370,14 +399,14 @@ def _toml(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, enum.Enum):
         return _toml(value.value)
-    for kind, feature in KINDS.items():
+    for kind, feature in {**_LOCAL_KINDS, **KINDS}.items():
         if isinstance(value, feature):
             return _toml({"kind": kind, **vars(value)})
     if isinstance(value, PersonalTraining):
         return _toml(vars(value))
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_toml(str(name))} = {_toml(one)}" for name, one in value.items()) + " }"
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return f"[{', '.join(_toml(entry) for entry in value)}]"
     if isinstance(value, Events):
         given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -264,3 +264,49 @@ def test_a_file_that_is_none_is_one_line(tmp_path: Path, content: bytes | None, 
 def test_a_file_without_end_is_not_read_to_its_end() -> None:
     with pytest.raises(ConfigurationError, match="is larger than"):
         load_task("/dev/zero")
+
+
+LOCAL = """
+name = "clicks"
+
+[draw_and_discard]
+epsilon = 2.77
+crosses = [["member", "kind"]]
+
+[draw_and_discard.features]
+member = { kind = "boolean" }
+kind = { kind = "category", classes = ["news", "sport", "other"] }
+age = { kind = "number", low = 0, high = 100, clip = true }
+"""
+
+
+def test_a_task_without_rounds_is_read_and_written() -> None:
+    task = parse_task(LOCAL)
+    assert task == odp.DrawAndDiscard(
+        name="clicks",
+        features={
+            "member": odp.Boolean(), "kind": odp.Category(("news", "sport", "other")),
+            "age": odp.Number(low=0, high=100, clip=True),
+        },
+        crosses=[("member", "kind")],
+        epsilon=2.77,
+    )  # fmt: skip
+    assert parse_task(render_task(task)) == task
+    assert task.definition() == parse_task(render_task(task)).definition()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epsilon = 2.77", "epsilon = -1.0", r"f.toml:5: .*epsilon"),
+        ("epsilon = 2.77", "epsilom = 2.77", r"f.toml:5 \[draw_and_discard\].*did you mean 'epsilon'"),
+        ("epsilon = 2.77\n", "", "lacks 'epsilon'"),
+        ('kind = "boolean"', 'kind = "bolean"', "did you mean 'boolean'"),
+        ('["member", "kind"]', '["member", "kin"]', "kin"),
+        ("[draw_and_discard]", "[cohort]\nminimum = 20\n\n[draw_and_discard]", "'cohort' in f.toml:4"),
+    ],
+)
+def test_a_mistake_in_a_task_without_rounds_is_shown_where_it_is(old: str, new: str, message: str) -> None:
+    assert old in LOCAL
+    with pytest.raises(odp.ConfigurationError, match=message):
+        parse_task(LOCAL.replace(old, new), where="f.toml")

@@ -29,7 +29,7 @@ def show_plan(
 
     task = load_task(file)
     if not isinstance(task, Task):
-        raise ConfigurationError(f"{file} asks a question: its devices fetch no rows")
+        raise ConfigurationError(f"{file} trains no model of rows: its devices fetch none")
     definition = task.definition()
     found = plan(definition, helper=bool(task.broadcast.helper_key))
     method = method_of(definition)

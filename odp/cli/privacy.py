@@ -93,6 +93,8 @@ def plan(
 
     if task is not None:
         from odp.algorithms.task_plan import plan_of_task, render_task_plan
+        from odp.task import Question as RoundsQuestion
+        from odp.task import Task
         from odp.task_file import load_task
 
         given = {"--epsilon": epsilon, "--delta": delta, "--cohort": cohort, "--probability": probability}
@@ -100,7 +102,10 @@ def plan(
         for name, value in given.items():
             if value is not None:
                 raise ConfigurationError(f"{name} is the task file's own; only --population goes with --task")
-        found = plan_of_task(load_task(task), population=population)
+        planned = load_task(task)
+        if not isinstance(planned, (Task, RoundsQuestion)):
+            raise ConfigurationError(f"{task} has a task without rounds: `odp task show` says what each report costs")
+        found = plan_of_task(planned, population=population)
         if json:
             print_json(found)
         else:

@@ -175,7 +175,7 @@ def _planned(
     from odp.datasets import has_item_features, item_features
     from odp.errors import ConfigurationError
     from odp.simulation.presets import PRESETS, preset_task
-    from odp.task import Task
+    from odp.task import Question, Task
     from odp.task_file import load_task
 
     if path is not None and preset is not None:
@@ -197,6 +197,10 @@ def _planned(
         if value is not None:
             raise ConfigurationError(f"{name} goes with --preset; a task file has its own budget in [privacy]")
     task = load_task(path)
+    if not isinstance(task, (Task, Question)):
+        raise ConfigurationError(
+            f"{path} has a task without rounds: simulate it by odp.load_task({str(path)!r}).simulate(people, ..)"
+        )
     if features is None or not isinstance(task, Task):
         return task
     model = task.factorization

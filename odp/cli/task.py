@@ -17,9 +17,11 @@ from odp.cli.outputs import output_file
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from odp.algorithms.seam import Algorithm
     from odp.client import Connection
     from odp.privacy.events import DistributedRelease, GaussianRelease
     from odp.privacy.local_events import LocalReport, ShuffledReports
+    from odp.task_file import AnyTask
     from odp.v1 import server_pb2
 
 app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=True)
@@ -105,11 +107,15 @@ def show(file: File, json: Json = False) -> None:
     from odp.broadcast.terms import method_of
     from odp.privacy.accounting import epsilon, epsilon_if_alone
     from odp.privacy.events import releases_of
+    from odp.task import Question, Task
     from odp.task_file import load_task, render_task
 
     task = load_task(file)
     definition = task.definition()
     algorithm = algorithm_for(definition)
+    if not isinstance(task, (Task, Question)):
+        _show_local(task, algorithm, json=json)
+        return
     silent, delta = task.privacy.epsilon == math.inf, definition.privacy.delta
     rounds = [
         () if silent else round_charges(algorithm.query(number), sampling_of(definition, number))
@@ -147,6 +153,25 @@ def show(file: File, json: Json = False) -> None:
     resolved = algorithm.resolved
     lines += [f"# {field.name} = {_one_line(getattr(resolved, field.name))}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
+
+
+def _show_local(task: AnyTask, algorithm: Algorithm, *, json: bool) -> None:
+    """A task that has no rounds and is no question."""
+    from odp.task_file import render_task
+
+    definition, charge, resolved = algorithm.definition, algorithm.local_charge, algorithm.resolved
+    if json:
+        from google.protobuf.json_format import MessageToDict
+
+        found = {"definition": MessageToDict(definition), "planned_epsilon": definition.privacy.epsilon, "rounds": 0}
+        print_json(found)
+        return
+    lines = [f"# no rounds and no enclave: {'' if charge is None else charge.in_words}"]
+    if charge is not None and charge.certificate is not None:
+        lines.append(f"# {charge.certificate.in_words}")
+    shown = (field.name for field in resolved.DESCRIPTOR.fields if field.name != "start")
+    lines += [f"# {name} = {_one_line(getattr(resolved, name))}" for name in shown]
+    print_text("\n".join([render_task(task), *lines]))
 
 
 def _of_release(event: GaussianRelease | DistributedRelease | LocalReport | ShuffledReports) -> str:

@@ -110,6 +110,7 @@ class DrawAndDiscard:
         _validate.one_of([family.value for family in Family], family=self.family)
         _validate.integer(low=1, high=MOST_REPORTS, most_reports=self.most_reports)
         object.__setattr__(self, "_terms", self._resolved(noisy=True))
+        object.__setattr__(self, "crosses", tuple(tuple(pair) for pair in self.crosses))
 
     def _resolved(self, *, noisy: bool) -> Terms:
         features = LocalFeatures(
