@@ -282,6 +282,7 @@ def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> lis
             "rounds": count,
             "columns": list(latest[table, task].columns),
             "program": latest[table, task].runs_program,
+            "local_trust": latest[table, task].local_trust,
             "epsilon": latest[table, task].epsilon,
             "delta": latest[table, task].delta,
         }

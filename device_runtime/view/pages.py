@@ -234,7 +234,8 @@ def _read(found: Mapping[str, Any]) -> str:
 
 
 def _guarantee(task: Mapping[str, Any]) -> str:
-    return f"sums with noise leave: ε {task['epsilon']:g} at δ {task['delta']:g}"
+    leave = "reports with noise of their own leave" if task["local_trust"] else "sums with noise leave"
+    return f"{leave}: ε {task['epsilon']:g} at δ {task['delta']:g}"
 
 
 def _kept(found: Mapping[str, Any]) -> str:

@@ -284,6 +284,13 @@ def _say(device: int, well: str, badly: str, found: tuple[Reading, ...], json: b
         raise typer.Exit(1)
 
 
+def _leaves(read: dict[str, Any]) -> str:
+    """What leaves the device of data that a task read."""
+    if read["local_trust"]:
+        return "reports leave that have noise of their own, to the developer's server alone"
+    return "one bounded contribution per round leaves, to be summed with noise"
+
+
 def _show(device: int, found: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -295,8 +302,8 @@ def _show(device: int, found: dict[str, Any]) -> None:
         if one["columns"]:
             by = "a program of the developer, without network and files," if one["program"] else "the device"
             out.print(
-                f"  columns {', '.join(one['columns'])}; {by} computes on them; one bounded contribution per round "
-                f"leaves, to be summed with noise: ε {one['epsilon']:g} at δ {one['delta']:g} for the whole task",
+                f"  columns {', '.join(one['columns'])}; {by} computes on them; {_leaves(one)}: "
+                f"ε {one['epsilon']:g} at δ {one['delta']:g} for the whole task",
                 markup=False,
             )
     table = Table("when", "task", "round", "developer", "policy", "state", "ε so far", title=f"device {device}: sent")

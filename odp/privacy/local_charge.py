@@ -76,8 +76,9 @@ class LocalCharge:
     def in_words(self) -> str:
         """One sentence for people."""
         parts = " + ".join(f"{epsilon:g} ({name})" for name, epsilon in self.parts)
+        parts = f"{parts} = {self.epsilon:.6g}" if len(self.parts) > 1 else f"{self.epsilon:.6g}"
         return (
-            f"each report is private by itself: ε = {parts} = {self.epsilon:.6g}, whoever reads it; a device sends at "
+            f"each report is private by itself: ε = {parts}, whoever reads it; a device sends at "
             f"most {self.most}, ε = {self.lifetime:.6g} over its life"
         )
 

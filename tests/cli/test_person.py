@@ -81,7 +81,7 @@ def test_the_privacy_page_charges_what_the_enclave_released(odp: Odp, lived: Liv
     assert found["adjacency"] == "zero_out_user"
     assert found["read"] == [
         {
-            "table": "ratings", "task": "films", "rounds": 2, "columns": [], "program": False,
+            "table": "ratings", "task": "films", "rounds": 2, "columns": [], "program": False, "local_trust": False,
             "epsilon": 8.0, "delta": 1e-5,
         }
     ]  # fmt: skip

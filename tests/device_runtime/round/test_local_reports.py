@@ -18,6 +18,8 @@ from device_runtime.store.schema import State
 from device_runtime.store.store import Store
 from device_runtime.tasks.local_assignment import LocalWork, open_local_assignment
 from device_runtime.view.overview import overview
+from device_runtime.view.pages import front
+from device_runtime.view.privacy_page import PrivacyPage
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, Refusal, ServiceError, ServiceUnavailable
 from odp.signed.charter import approve, found
@@ -229,6 +231,12 @@ def test_the_page_says_that_no_enclave_takes_part(store: Store) -> None:
     found = overview(store, device.reporting.gate, now=NOW)
     (line,) = found["contributions"]
     assert (line["local_trust"], line["policy_sha256"], line["charges"][0]["mechanism"]) == (True, "", "local_report")
+    (read,) = found["read"]
+    assert (read["table"], read["local_trust"]) == ("examples", True)
+    page = front(PrivacyPage(name="device", found=found, reasons=()), (), NOW)
+    assert "reports with noise of their own leave" in page
+    assert "sums with noise" not in page
+    assert "no enclave: the developer" in page
     assert found["local"]["reports"] == 1
     assert found["local"]["epsilon"] == pytest.approx(2 * task().feature_epsilon)
     assert found["spent"]["total"]["epsilon"] >= found["local"]["epsilon"]
