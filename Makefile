@@ -10,7 +10,7 @@ BASELINE := protos/released.binpb
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-keras tff-env test-tff lint proto proto-release bench clean
+.PHONY: help demo test test-all test-keras tff-env test-tff docs lint proto proto-release bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,19 @@ tff-env: $(TFF_VENV)/made ## Make the environment of TensorFlow Federated: 3 GB,
 test-tff: $(TFF_VENV)/made ## Compare with TensorFlow Federated
 	$(TFF_VENV)/bin/python -m pytest tests/interop $(ARGS)
 
+# Apart from the others, too: a site is built from the text of the code, which nothing here imports.
+$(VENV)-docs/docs: pyproject.toml
+	@test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
+		| $(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement /dev/stdin
+	@touch $@
+
+docs: $(VENV)-docs/docs ## Build the docs site into site/, and check its links and that it calls no other host
+	NO_MKDOCS_2_WARNING=true $(VENV)-docs/bin/python -m mkdocs build --quiet --strict --clean
+	$(VENV)-docs/bin/python tools/check_site.py site
+	@echo "open site/index.html"
+
 lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -86,4 +99,4 @@ bench: $(VENV)/dev ## Run all benchmarks (ARGS="demo --quick" picks one)
 	$(BIN)/python -m benchmarks $(if $(ARGS),$(ARGS),all)
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) $(VENV)-keras $(TFF_VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-keras $(VENV)-docs $(TFF_VENV) site build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
