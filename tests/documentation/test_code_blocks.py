@@ -120,9 +120,9 @@ def _value(value: Any) -> str:
     return json.dumps(value)
 
 
-@pytest.mark.parametrize("block", _of("json"), ids=lambda block: block.place)
-def test_json_is_json(block: Block) -> None:
-    json.loads(block.text)
+def test_json_is_json() -> None:
+    for block in _of("json"):
+        json.loads(block.text)
 
 
 @pytest.mark.parametrize("block", _of("bash"), ids=lambda block: block.place)
