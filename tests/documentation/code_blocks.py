@@ -5,6 +5,8 @@
 - ``<!-- part of examples/FILE.toml -->``: a piece of a task file, which replaces the tables of that file;
 - ``<!-- printed -->``: what the Python or the commands above print; ``...`` stands for anything;
 - ``<!-- first:`` and lines of Python: what the page does not show, and its next block needs;
+- ``<!-- file: NAME -->``: what the reader of a tutorial writes into that file;
+- ``<!-- fails -->``: commands that end with an error, as the page says;
 - ``<!-- runs until stopped -->``: commands that serve until the page ends.
 
 Python runs in order, page by page, in one namespace and an empty folder. So do the commands of a tutorial; elsewhere
@@ -13,6 +15,7 @@ their names, options, targets and files are checked.
 
 from __future__ import annotations
 
+import doctest
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,3 +73,9 @@ def blocks_of(page: Path) -> list[Block]:
 
 def is_tutorial(page: Path) -> bool:
     return page.parent == ROOT / "docs" / "tutorials"
+
+
+def check_printed(block: Block, printed: str) -> None:
+    """Fails unless ``printed`` is the text of ``block``; space may differ."""
+    same = doctest.OutputChecker().check_output(block.text, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert same, f"{block.place} says\n{block.text}\nbut this was printed:\n{printed}"
