@@ -47,7 +47,8 @@ test-all: $(VENV)/dev ## Run all tests, in about half an hour
 
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
 	$(VENV)-keras/bin/python -m pytest tests/models/litert tests/reproductions \
-		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py $(ARGS)
+		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py \
+		tests/documentation/test_tutorials.py::test_a_federated_keras_network_is_trained $(ARGS)
 
 # TensorFlow Federated runs on Python 3.11 alone, beside packages that the core library does not want everywhere.
 TFF_PYTHON ?= python3.11

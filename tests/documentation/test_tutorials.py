@@ -42,8 +42,7 @@ def test_every_tutorial_has_a_test() -> None:
 
 def test_the_first_model_runs(folder: Path) -> None:
     names = run_page("first-model")
-    assert 0 < names["without"].metrics["test_rmse"] < names["result"].metrics["test_rmse"] < 2
-    assert names["errors"][16] < names["errors"][2]
+    assert names["errors"][0.5] > names["errors"][2] > names["errors"][8]
     assert (folder / "first-model.svg").stat().st_size > 1000
     assert "films" in (folder / "run" / "report.html").read_text(encoding="utf-8")
 
