@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder, writing
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ def shakespeare(
 
 
 @app.command("two-tower")
+@takes_table
 def two_tower(
+    columns: dict[str, Any],
     data: Annotated[str, typer.Option(help="Ratings: a name such as 'ml-1m', or a folder.")] = "ml-1m",
     epsilon: Annotated[float, typer.Option(help="ε of the budget per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="δ of the budget, below 1 / users.")] = 1e-6,
@@ -135,7 +138,7 @@ def two_tower(
         def on_round(result: RoundResult) -> None:
             shown.update(f"towers, round {result.round + 1} of {rounds}: loss {result.metrics['test_loss']:.4f}")
 
-        split = random_split(load(data), seed=seed)
+        split = random_split(load(data, **columns), seed=seed)
         found = compare(
             split, epsilon=epsilon, delta=delta, rounds=rounds, seed=seed, baseline=baseline, on_round=on_round
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from odp.task import Question, Task
 
 
+@takes_table
 def simulate(
+    columns: dict[str, Any],
     task: Annotated[
         Path | None, typer.Argument(help="Task file (TOML), as `odp task new` writes it; or use --preset.")
     ] = None,
@@ -70,7 +73,7 @@ def simulate(
     from odp.simulation.record import plain
     from odp.task import Task
 
-    named = NamedData(data)
+    named = NamedData(data, **columns)
     planned = _planned(task, named, preset=preset, epsilon=epsilon, delta=delta, features=features)
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from odp.cli.console import console, print_json
+from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_file, writing_file
 
 _PROXY = "synthetic:n_users=2000,n_items=400,ratings_per_user=60"
 
 
+@takes_table
 def tune(
+    columns: dict[str, Any],
     proxy: Annotated[
         str | None,
         typer.Option(
@@ -86,7 +89,7 @@ def tune(
             )
 
         search = run(
-            load(source, whole_catalogue=private),
+            load(source, whole_catalogue=private, **columns),
             epsilon=epsilon,
             delta=delta,
             trials=trials,

@@ -34,7 +34,7 @@ from odp.datasets.ratings import FORMAT, Ratings, Split
 from odp.datasets.splitting import random_split
 from odp.datasets.synthetic import synthetic_movielens
 from odp.datasets.table_files import is_frame, is_table_file
-from odp.datasets.tables import read_table
+from odp.datasets.tables import TableReading, read_table
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.archives import UNREADABLE
 
@@ -89,12 +89,31 @@ def load_split(
       DataError, ConfigurationError: as :func:`load` and :func:`random_split`.
     """
     if isinstance(name_or_path, (str, os.PathLike)) and not options:
-        text = os.fspath(name_or_path)
-        if text.partition(":")[0] != _SYNTHETIC:
-            form, path = _locate(text, cache)
-            if form == "gowalla":
-                return load_gowalla_split(path, name=_own_name(text, path))
+        published = published_split(name_or_path, cache=cache)
+        if published is not None:
+            return published
     return random_split(load(name_or_path, cache=cache, **options), fractions=fractions, seed=seed)
+
+
+def published_split(
+    name_or_path: str | os.PathLike[str], *, cache: str | os.PathLike[str] | None = None
+) -> Split | None:
+    """The split that a data set is published with (Gowalla), or None.
+
+    Raises:
+      DataError: as :func:`load`.
+    """
+    text = os.fspath(name_or_path)
+    if text.partition(":")[0] == _SYNTHETIC:
+        return None
+    form, path = _locate(text, cache)
+    return load_gowalla_split(path, name=_own_name(text, path)) if form == "gowalla" else None
+
+
+def load_reading(source: object, **options: Any) -> tuple[TableReading | None, Ratings]:
+    """As :func:`load`, with how a table was read, or None where ``source`` is a data set of a known form."""
+    reading = _table(source, options, cache=None, whole_catalogue=False, name=None)
+    return (None, load(source, **options)) if reading is None else (reading, reading.ratings)
 
 
 def _load(
@@ -105,33 +124,19 @@ def _load(
     name: str | None,
     options: dict[str, Any],
 ) -> Ratings:
-    if not isinstance(source, (str, os.PathLike)):
-        if not is_frame(source):
-            raise DataError(
-                f"Expected a name, a path, or a pandas, Polars or Arrow table (got a {type(source).__name__})"
-            )
-        _require_no_catalogue(whole_catalogue, "a data frame")
-        return read_table(source, columns_of(options), name=name).ratings
+    reading = _table(source, options, cache=cache, whole_catalogue=whole_catalogue, name=name)
+    if reading is not None:
+        return reading.ratings
+    assert isinstance(source, (str, os.PathLike))
     text = os.fspath(source)
-    kind, _, arguments = text.partition(":")
-    if kind == _SYNTHETIC and not isinstance(source, Path):
-        given = parse_arguments(arguments, synthetic_movielens, where=text)
+    if _is_synthetic(source):
+        given = parse_arguments(text.partition(":")[2], synthetic_movielens, where=text)
         return synthetic_movielens(**(given | known_options(options, synthetic_movielens)))
-    unknown = sorted(set(options) - {field.name for field in fields(Columns)})
-    if unknown:
-        raise ConfigurationError(f"Expected no options for data set {text!r} (got {', '.join(unknown)})")
-    file = Path(text).expanduser()
-    if options and is_table_file(file) and file.is_file():
-        form, path = "table", file  # who names columns means a table, even where the file looks like a known one
-    else:
-        form, path = _locate(text, cache)
-    if form == "table":
-        _require_no_catalogue(whole_catalogue, path)
-        return read_table(path, columns_of(options), name=name).ratings
     if options:
         raise ConfigurationError(
             f"{text!r} is a data set of a known form, whose columns are known: leave out {', '.join(sorted(options))}"
         )
+    form, path = _locate(text, cache)
     match form:
         case "odp":
             return Ratings.load(path)
@@ -142,6 +147,43 @@ def _load(
         case _:
             _require_no_catalogue(whole_catalogue, path)
             return load_gowalla(path, name=_own_name(text, path))
+
+
+def _is_synthetic(source: object) -> bool:
+    return isinstance(source, str) and source.partition(":")[0] == _SYNTHETIC
+
+
+def _table(
+    source: object,
+    options: dict[str, Any],
+    *,
+    cache: str | os.PathLike[str] | None,
+    whole_catalogue: bool,
+    name: str | None,
+) -> TableReading | None:
+    """What is read of a table; None where ``source`` is none."""
+    if not isinstance(source, (str, os.PathLike)):
+        if not is_frame(source):
+            raise DataError(
+                f"Expected a name, a path, or a pandas, Polars or Arrow table (got a {type(source).__name__})"
+            )
+        _require_no_catalogue(whole_catalogue, "a data frame")
+        return read_table(source, columns_of(options), name=name)
+    if _is_synthetic(source):
+        return None
+    text = os.fspath(source)
+    unknown = sorted(set(options) - {field.name for field in fields(Columns)})
+    if unknown:
+        raise ConfigurationError(f"Expected no options for data set {text!r} (got {', '.join(unknown)})")
+    file = Path(text).expanduser()
+    if options and is_table_file(file) and file.is_file():
+        form, path = "table", file  # who names columns means a table, even where the file looks like a known one
+    else:
+        form, path = _locate(text, cache)
+    if form != "table":
+        return None
+    _require_no_catalogue(whole_catalogue, path)
+    return read_table(path, columns_of(options), name=name)
 
 
 def columns_of(options: Mapping[str, Any]) -> Columns:

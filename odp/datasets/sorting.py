@@ -11,7 +11,7 @@ Longs = npt.NDArray[np.int64]
 Rows = npt.NDArray[Any]
 """Numbers of rows, int32 where they fit and int64 otherwise."""
 
-_MANY = 2**20
+_MANY = 2**18
 _MOST_COUNTED = 2**31 - 1
 
 
