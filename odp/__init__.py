@@ -24,7 +24,7 @@ from odp.errors import (
 )
 
 if TYPE_CHECKING:
-    from device_runtime.sdk import Device
+    from device_runtime.sdk import Device, Learned, Limits
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
     from odp.algorithms.dpftrl.config import DPFTRL
@@ -112,8 +112,10 @@ _HOME = {
     "RunResult": "odp.simulation.engine",
     "Statistics": "odp.algorithms.statistics.task",
     "Table": "odp.public_tables.table",
-    # The one name here that a service provides: what an app embeds.
+    # The names here that a service provides: what an app embeds.
     "Device": "device_runtime.sdk",
+    "Learned": "device_runtime.sdk",
+    "Limits": "device_runtime.sdk",
     "Task": "odp.task",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
@@ -179,6 +181,8 @@ __all__ = [
     "IsolatedService",
     "KerasModel",
     "LaplaceMean",
+    "Learned",
+    "Limits",
     "MatrixFactorization",
     "Mean",
     "Number",
