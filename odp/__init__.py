@@ -67,7 +67,9 @@ if TYPE_CHECKING:
     from odp.privacy.reconstruction import ReconstructionCertificate, dictionary_breach, projection_breach
     from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
     from odp.public_tables.table import Table
+    from odp.simulation.comparing import Comparison, compare
     from odp.simulation.engine import RunResult, simulate
+    from odp.simulation.tuning import Tuning, tune
     from odp.task import Cohort, Task, UserLevelDP
     from odp.task_file import load_task
 
@@ -93,6 +95,7 @@ _HOME = {
     "Events": "odp.models.events",
     "Cohort": "odp.task",
     "CompiledModel": "odp.models.litert.compiled_model",
+    "Comparison": "odp.simulation.comparing",
     "Connection": "odp.client",
     "HeavyHitters": "odp.algorithms.heavy_hitters.task",
     "Histogram": "odp.algorithms.statistics.config",
@@ -132,6 +135,7 @@ _HOME = {
     "SeparatedVector": "odp.privacy.mechanisms.separated",
     "UnaryEncoding": "odp.privacy.mechanisms.categorical",
     "UsersTexts": "odp.datasets.texts",
+    "compare": "odp.simulation.comparing",
     "connect": "odp.client",
     "load": "odp.datasets",
     "load_task": "odp.task_file",
@@ -139,6 +143,8 @@ _HOME = {
     "simulate": "odp.simulation.engine",
     "synthetic_movielens": "odp.datasets",
     "synthetic_words": "odp.datasets.texts",
+    "Tuning": "odp.simulation.tuning",
+    "tune": "odp.simulation.tuning",
     "ReconstructionCertificate": "odp.privacy.reconstruction",
     "amplified_epsilon": "odp.privacy.shuffling",
     "amplified_epsilon_binary": "odp.privacy.shuffling",
@@ -157,6 +163,7 @@ __all__ = [
     "BudgetExceeded",
     "Category",
     "Cohort",
+    "Comparison",
     "CompiledModel",
     "ConfigurationError",
     "Connection",
@@ -211,6 +218,7 @@ __all__ = [
     "Task",
     "Tensor",
     "Text",
+    "Tuning",
     "TwoTower",
     "UnaryEncoding",
     "UserLevelDP",
@@ -219,6 +227,7 @@ __all__ = [
     "amplified_epsilon",
     "amplified_epsilon_binary",
     "amplified_epsilon_k_rr",
+    "compare",
     "connect",
     "dictionary_breach",
     "load",
@@ -228,6 +237,7 @@ __all__ = [
     "simulate",
     "synthetic_movielens",
     "synthetic_words",
+    "tune",
 ]
 
 

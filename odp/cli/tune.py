@@ -11,15 +11,13 @@ import typer
 from odp.cli.console import console, print_json
 from odp.cli.outputs import output_file, writing_file
 
-_PROXY = "synthetic:n_users=2000,n_items=400,ratings_per_user=60"
-
 
 def tune(
     proxy: Annotated[
         str | None,
         typer.Option(
             help="Public or invented data of the same shape as the population's, such as "
-            f"'synthetic:n_users=..,n_items=..,ratings_per_user=..' or ml-1m \\[default: {_PROXY}]."
+            "'synthetic:n_users=..,n_items=..,ratings_per_user=..' or ml-1m \\[default: 2,000 invented users]."
         ),
     ] = None,
     data: Annotated[
@@ -43,11 +41,10 @@ def tune(
     """
     from rich.table import Table
 
-    from odp.datasets import load
     from odp.errors import ConfigurationError
     from odp.privacy.accounting import epsilon as epsilon_of
     from odp.privacy.events import Event
-    from odp.simulation.tuning import Trial
+    from odp.simulation.tuning import PROXY, Trial
     from odp.simulation.tuning import tune as run
 
     if data is not None and proxy is not None:
@@ -60,7 +57,6 @@ def tune(
     if charge and data is None:
         raise ConfigurationError("--charge needs --data; proxy data cost nothing")
     private = data is not None
-    source = data if data is not None else proxy if proxy is not None else _PROXY
     out = console()
     table = Table(
         "trial", "rank", "features", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score",
@@ -86,7 +82,7 @@ def tune(
             )
 
         search = run(
-            load(source, whole_catalogue=private),
+            data if private else proxy if proxy is not None else PROXY,
             epsilon=epsilon,
             delta=delta,
             trials=trials,
