@@ -417,6 +417,11 @@ class Device:
         if self._own is not None:
             self._own.close()
 
+    def __repr__(self) -> str:
+        """What the app knows itself; nothing that was recorded."""
+        number = f", number {self._index}" if self._index else ""
+        return f"<device of {self.service!r} in {str(self.state)!r}{number}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +31,7 @@ from odp.signed.ledger import LedgerPart, read_ledger
 from odp.signed.release import noisy_tensors, open_release, whole_values
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.task import Task
+from odp.task_states import FINAL, in_one_line
 from odp.transparency.sources import LogServer
 from odp.transport import channel
 from odp.transport.backpressure import Patience
@@ -76,13 +77,6 @@ class LocalTask(Protocol):
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved."""
         ...
-
-
-_FINAL = (
-    server_pb2.TaskStatus.STATE_FINISHED,
-    server_pb2.TaskStatus.STATE_CANCELLED,
-    server_pb2.TaskStatus.STATE_FAILED,
-)
 
 
 def connect(
@@ -131,12 +125,21 @@ def connect(
     return Connection(address=address, ca=pem, token=token, reference_values=pins if pins.is_file() else None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskHandle:
-    """A submitted task: ``task_sha256`` is its id."""
+    """A submitted task: ``task_sha256`` is its id, ``name`` is for people."""
 
     connection: Connection
     task_sha256: bytes
+    name: str = field(default="", compare=False)
+
+    def __repr__(self) -> str:
+        named = f" {self.name!r}" if self.name else ""
+        return f"<task{named} {self.task_sha256.hex()[:12]} at {self.connection.address}>"
+
+    def summary(self) -> str:
+        """Where the task stands, in one line."""
+        return in_one_line(self.status())
 
     def status(self) -> server_pb2.TaskStatus:
         """Where the task stands."""
@@ -150,7 +153,7 @@ class TaskHandle:
         while True:
             status = self.status()
             yield status
-            if status.state in _FINAL:
+            if status.state in FINAL:
                 return
             pause(poll_seconds)
 
@@ -185,6 +188,9 @@ class Connection:
         self._local = local_pb2_grpc.LocalServiceStub(self._channel)
         self._tables = table_pb2_grpc.TableServiceStub(self._channel)
 
+    def __repr__(self) -> str:
+        return f"<connection to {self.address}>"
+
     def submit(self, task: Task | Question | LocalTask) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
@@ -198,7 +204,7 @@ class Connection:
             address=self.address,
             metadata=self._metadata,
         )
-        return TaskHandle(self, reply.task_sha256)
+        return TaskHandle(self, reply.task_sha256, task.name)
 
     def tasks(self) -> list[server_pb2.TaskStatus]:
         """All tasks of the server, newest first."""
