@@ -17,7 +17,12 @@ _CONFIDENCE = 0.95
 
 
 def show_results(
-    found: Answers, *, picture: Path | None, confidence: float, json: bool, exact: Answers | None = None,
+    found: Answers,
+    *,
+    picture: Path | None,
+    confidence: float,
+    json: bool,
+    exact: Answers | None = None,
     printed: dict[str, Any] | None = None,
 ) -> None:
     """The answers on stdout; with ``json``, one object there, and the answers on stderr."""

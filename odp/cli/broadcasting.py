@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import results, print_json
+from odp.cli.console import print_json, results
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder, writing
 
@@ -69,10 +69,11 @@ def compare(
             permuted=permutation,
             on_score=on_score,
         )
+    shown = results(machine=json_output)
     for metric in found.metrics:
-        out.print(comparison_rows(found, metric))
-    out.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
-    out.print(found.statement)
+        shown.print(comparison_rows(found, metric))
+    shown.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
+    shown.print(found.statement)
     summary = found.to_json()
     if output is not None:
         with writing(output):
@@ -81,7 +82,7 @@ def compare(
             (output / "comparison.json").write_text(json.dumps(summary, indent=1) + "\n")
         out.print(f"figure: {output / 'comparison.png'}; all scores: {output / 'comparison.json'}")
     if json_output:
-        print_json(summary)
+        print_json(summary, rows=found.rows)
 
 
 def numbers(text: str) -> list[float]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, print_text
+from odp.cli.console import print_json, print_text, results
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_file, output_folder, writing, writing_file
 
@@ -24,16 +24,20 @@ app = typer.Typer(help="List, fetch and inspect data sets.", no_args_is_help=Tru
 
 
 @app.command("list")
-def list_data() -> None:
+def list_data(json: Json = False) -> None:
     """List the data sets that can be fetched by name."""
     from rich.table import Table
 
     from odp.datasets import DATASETS
 
+    if json:
+        rows = [{"name": name, "licence": one.licence, "homepage": one.homepage} for name, one in DATASETS.items()]
+        print_json({"datasets": rows})
+        return
     table = Table("name", "licence", "from")
     for name, entry in DATASETS.items():
         table.add_row(name, entry.licence, entry.homepage)
-    console().print(table)
+    results().print(table)
 
 
 @app.command("fetch")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import results, print_json
+from odp.cli.console import print_json, results
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.view import view
 

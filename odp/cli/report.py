@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from odp.cli.console import results, print_json
+from odp.cli.console import print_json, results
 from odp.cli.outputs import output_folder
 
 

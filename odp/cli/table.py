@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from odp.cli.console import results, print_json
+from odp.cli.console import print_json, results
 
 if TYPE_CHECKING:
     from odp.public_tables.table import OpenedTable

@@ -312,7 +312,7 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 
 def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
     from odp.signed.task import open_task, task_sha256
-    from odp.v1 import server_pb2
+    from odp.task_states import state_name
 
     definition = open_task(status.task)
     last = status.rounds[-1] if status.rounds else None
@@ -320,7 +320,7 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
     return {
         "task": task_sha256(status.task).hex(),
         "name": definition.name,
-        "state": server_pb2.TaskStatus.State.Name(status.state).removeprefix("STATE_").lower(),
+        "state": state_name(status),
         "failure": status.failure,
         "round": f"{last.round + 1 if last else 0}/{status.planned_rounds}" if status.planned_rounds else "reports",
         "contributions": (last.contributions if last else 0) if status.planned_rounds else status.reports,

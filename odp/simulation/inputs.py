@@ -15,7 +15,9 @@ noise above the signal    the model falls back to user means; noted with the pop
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
@@ -37,6 +39,13 @@ ONE_PERMUTATION = (
     "not of the data set"
 )
 """Note on a comparison on ``permutation_split``."""
+
+
+def told_run(task: str, rounds: int, epsilon: float, delta: float, seconds: float, scores: Sequence[str] = ()) -> str:
+    """A finished simulation in one line, for its ``repr``."""
+    spent = f"ε = {epsilon:.4g} at δ = {delta:g}" if math.isfinite(epsilon) else "no noise, nothing protected"
+    told = ", ".join([f"{rounds} round{'s' if rounds != 1 else ''}", spent, *scores, f"{seconds:.1f} s"])
+    return f"<simulation of task {task!r}: {told}>"
 
 
 def require_kinds(task: object, population: object) -> None:
