@@ -18,28 +18,30 @@ keeps an honest app from holding private data; behind walls is the service's cod
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy.typing as npt
 
+from device_runtime.host.learned import Learned, taken, why
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
 from device_runtime.inference.recommend import DownloadedModel, recommend
-from device_runtime.inference.shown_results import Notes, ShownResults
-from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason, ServiceCode
+from device_runtime.inference.shown_results import Notes
+from device_runtime.isolated import ServiceCode
+from device_runtime.own_service import EXAMPLE, Isolation, OwnService
 from device_runtime.person.conditions import Conditions, Reading
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
-from device_runtime.round.examples import asks_for
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
-from device_runtime.round.made_examples import MadeExamples, OpenedTask
+from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.program_time import PROGRAM_SECONDS
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
@@ -50,34 +52,23 @@ from device_runtime.view.overview import explain, overview
 from device_runtime.view.privacy_page import DeviceControls
 from odp import _validate
 from odp.errors import ConfigurationError, DataError, OdpError, StateError
-from odp.isolated import Declined, Example, Handler
+from odp.isolated import Declined
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
+from odp.services_folder import NAME, ServicesFolder
+from odp.transport.logs import Log
 from odp.transport.private_files import private_folder
 from odp.transport.state_folder import state_errors, write_atomically
+
+__all__ = ["EXAMPLE", "RECOMMENDED", "Device", "Environment", "Isolation", "Learned", "Limits", "Shown"]
 
 #: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..].
 RECOMMENDED = "odp.recommended"
 #: Of ``odp device privacy``, what an app is not given: a service's code that sees private data could set these numbers.
 _COUNTS = ("examples", "empty_contributions", "services")
-#: Events that ``on_training_examples`` yields are of this type; tasks ask for them (``odp.Events(type="example")``).
-EXAMPLE = "example"
-
-
 #: Of the fixed time of ``on_training_examples``, what the start of its process may take.
 _START_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Isolation:
-    """How the code of a service is held.
-
-    Attributes:
-      limits: of every call.
-      accept: what the machine may fail to enforce (``odp device doctor``); by default nothing.
-    """
-
-    limits: CallLimits = field(default_factory=CallLimits)
-    accept: tuple[str, ...] = ()
+#: How often ``learn`` looks whether its turns are over.
+_SLICE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +104,7 @@ class Shown:
 class Device:
     """The device of the person at this machine, and at most one service on it. A context manager.
 
-    Only ``train`` makes network calls.
+    Only ``train`` and ``learn`` make network calls.
 
     Args:
       state: folder of the device's store, keys and records.
@@ -141,7 +132,7 @@ class Device:
         conditions: Conditions | None = None,
         retention: Retention | None = None,
         say: Callable[[str], None] = lambda line: None,
-        isolation: Isolation = Isolation(),
+        isolation: Isolation | None = None,
         environment: Environment = Environment(),
     ) -> None:
         self.state, self._environment = Path(state), environment
@@ -171,7 +162,10 @@ class Device:
             with self._open() as store:
                 prune(store, self._retention, now=clock())
         self._notes = Notes()
-        self._own = None if code is None else _Own(self, code, isolation, say)
+        self._own = None if code is None else OwnService(
+            code, isolation or Isolation(), name=self.service, path=path, open_store=self._open_at, notes=self._notes,
+            say=say, clock=clock,
+        )  # fmt: skip
         self._view: View | None = None
         self._running: list[Running] = []
 
@@ -225,7 +219,7 @@ class Device:
         with self._open() as store:
             return self._isolated().public.download(store.data(self.service), version, entries, now=self._clock())
 
-    def learn(self, model: DownloadedModel, *, count: int = 100) -> None:
+    def use_model(self, model: DownloadedModel, *, count: int = 100) -> None:
         """Gives the service the best items of the personal model: the local value ``odp.recommended``, as JSON."""
         with self._open() as store:
             found = recommend(store, model, k=count, clock=self._clock)
@@ -342,16 +336,71 @@ class Device:
 
         Returns what stops it. Raises as ``device_runtime.start``.
         """
+        return self._start(
+            server, ca, reference_values, population=population, until_finished=until_finished,
+            allow_private_addresses=allow_private_addresses, roster=roster, program_seconds=program_seconds,
+        )  # fmt: skip
+
+    def learn(
+        self,
+        population: str = "default",
+        *,
+        services: Path | str = NAME,
+        turns: int = 1,
+        wait: float = 0.0,
+        allow_private_addresses: bool = False,
+        roster: Path | None = None,
+        program_seconds: float = PROGRAM_SECONDS,
+    ) -> Learned:
+        """Takes part now, if a round is open and the person's conditions and limits allow it.
+
+        The services are those of a local `odp up`, and the device trusts what `odp device run --services` trusts: the
+        authority and the enclaves of that folder. The outcome follows from public facts and the person's decisions.
+
+        Args:
+          population: what it checks in for: the task's, which by default is the task's name.
+          services: state folder of `odp up`, relative to the working folder.
+          turns: contributions to make, at most one per round.
+          wait: seconds after which the device begins with nothing more; 0 is one look at what the server offers.
+          allow_private_addresses, roster, program_seconds: as for ``train``.
+
+        Raises:
+          ConfigurationError: ``services`` is no such folder, or a value is out of range.
+          ServiceUnavailable, ServiceError, AttestationError, TransparencyError: a service cannot be used.
+          StateError: the store cannot be used, or ``train`` runs.
+        """
+        folder = ServicesFolder(Path(services))
+        before = self.privacy()
+        running = self._start(
+            folder.server_address(), folder.ca, folder.reference_values, population=population,
+            most_contributions=turns, end_after=wait, log=Log("devices", stream=io.StringIO()),
+            allow_private_addresses=allow_private_addresses, roster=roster, program_seconds=program_seconds,
+        )  # fmt: skip
+        try:
+            # Waiting in slices lets a Ctrl-C through.
+            while not running.join(_SLICE_SECONDS):
+                pass
+        finally:
+            self._running.remove(running)
+            running.stop()
+        found = taken(before, self.privacy())
+        if running.outage is not None and not found:
+            raise running.outage
+        return Learned(
+            population=population, contributions=found, reason="" if len(found) >= turns else why(running.reason)
+        )
+
+    def _start(
+        self, server: str, ca: Path, reference_values: Path, *, log: Log | None = None, **settings: Any
+    ) -> Running:
         config = Config(
-            state=self.state, server=server, ca=ca, reference_values=reference_values, population=population, count=1,
-            first=self._index, threads=1, key_file=self._environment.key_file, keyring=self._environment.keyring,
-            limits=self._gate.limits, retention=self._retention, conditions=self._gate.conditions,
-            until_finished=until_finished, allow_private_addresses=allow_private_addresses, roster=roster,
-            program_seconds=program_seconds,
+            state=self.state, server=server, ca=ca, reference_values=reference_values, count=1, first=self._index,
+            threads=1, key_file=self._environment.key_file, keyring=self._environment.keyring,
+            limits=self._gate.limits, retention=self._retention, conditions=self._gate.conditions, **settings,
         )  # fmt: skip
         own = self._own
         made = None if own is None else MadeExamples(maker=own, code_seconds=own.seconds + _START_SECONDS)
-        running = start(config, clock=self._clock, sensors=self._environment.sensors, made_examples=made)
+        running = start(config, log=log, clock=self._clock, sensors=self._environment.sensors, made_examples=made)
         self._running.append(running)
         return running
 
@@ -368,6 +417,11 @@ class Device:
         if self._own is not None:
             self._own.close()
 
+    def __repr__(self) -> str:
+        """What the app knows itself; nothing that was recorded."""
+        number = f", number {self._index}" if self._index else ""
+        return f"<device of {self.service!r} in {str(self.state)!r}{number}>"
+
     def __enter__(self) -> Self:
         return self
 
@@ -382,59 +436,10 @@ class Device:
     def _open_at(self, path: Path) -> Store:
         return Store.open(path, key=self._key)
 
-    def _isolated(self) -> _Own:
+    def _isolated(self) -> OwnService:
         if self._own is None:
             raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
         return self._own
-
-
-class _Own:
-    """The service of a device: its handlers in two hosts, and its results.
-
-    Each host runs one call at a time. Those that an app waits for see nothing private and share no host with those that
-    do: an app would see in its own waiting how long the private ones take.
-    """
-
-    def __init__(self, device: Device, code: ServiceCode, isolation: Isolation, say: Callable[[str], None]) -> None:
-        limits, accept = isolation.limits, isolation.accept
-        self._device = device
-        self.seconds = limits.seconds
-        self.public = IsolatedHost(code, limits=limits, accept=accept, say=say)
-        self.private = IsolatedHost(code, limits=limits, accept=accept, say=device._notes.add)
-        self.results = ShownResults(
-            device.service, self.private, device._open, say=device._notes.add, clock=device._clock
-        )
-
-    def asked_for(self, model: OpenedTask) -> bool:
-        """Whether the task asks for the examples of this service."""
-        return asks_for(model.definition, service=self._device.service, type=EXAMPLE)
-
-    def make(self, path: Path, model: OpenedTask) -> Sequence[Example]:
-        """Makes examples by the service. Raises HandlerFailed, StateError, after a line on the person's page."""
-        with self._device._notes.kept(), self._device._open_at(path) as store:
-            return self.examples(store, population=model.terms.population, task=model.terms.name)
-
-    def keep(self, store: Store, made: Sequence[Example]) -> None:
-        """Puts them in the place of earlier ones. Raises as ``make``."""
-        data = store.data(self._device.service)
-        with self._device._notes.kept():
-            try:
-                data.replace_events(EXAMPLE, [example.columns for example in made], time=self._device._clock())
-            except (DataError, ConfigurationError):
-                # What was too large, or no name, is private.
-                raise HandlerFailed(Handler.ON_TRAINING_EXAMPLES, Reason.NOT_STORED) from None
-
-    def examples(self, store: Store, *, population: str, task: str) -> Sequence[Example]:
-        """What ``on_training_examples`` yields. Raises HandlerFailed, StateError."""
-        return self.private.training_examples(
-            store.data(self._device.service), population=population, task=task, now=self._device._clock()
-        )
-
-    def close(self) -> None:
-        """Ends the processes; waits for a call that is under way."""
-        self.results.close()
-        self.public.close()
-        self.private.close()
 
 
 class _NoResults:

@@ -6,7 +6,7 @@ In three terminals, from the root of the repository:
     python examples/submit_task.py
     odp device run --population films --data synthetic:n_users=300,n_items=60,ratings_per_user=20 --until-finished
 
-python examples/submit_task.py [--server 127.0.0.1:7200] [--state odp-state] [--model films.npy]
+python examples/submit_task.py [--server HOST:PORT] [--state odp-state] [--model films.npy]
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> None:
     """Runs the task of films.toml to its end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default=Path(__file__).with_name("films.toml"), help="task file")
-    parser.add_argument("--server", default="127.0.0.1:7200", help="host:port of the server")
+    parser.add_argument("--server", help="host:port of the server [default: that of --state]")
     parser.add_argument("--state", default="odp-state", help="folder of `odp up`: it has the CA and the token")
     parser.add_argument("--model", default="films.npy", help="where to save the item table")
     given = parser.parse_args()

@@ -24,7 +24,7 @@ from odp.errors import (
 )
 
 if TYPE_CHECKING:
-    from device_runtime.sdk import Device
+    from device_runtime.sdk import Device, Learned, Limits
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
     from odp.algorithms.dpftrl.config import DPFTRL
@@ -67,7 +67,9 @@ if TYPE_CHECKING:
     from odp.privacy.reconstruction import ReconstructionCertificate, dictionary_breach, projection_breach
     from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
     from odp.public_tables.table import Table
+    from odp.simulation.comparing import Comparison, compare
     from odp.simulation.engine import RunResult, simulate
+    from odp.simulation.tuning import Tuning, tune
     from odp.task import Cohort, Task, UserLevelDP
     from odp.task_file import load_task
 
@@ -93,6 +95,7 @@ _HOME = {
     "Events": "odp.models.events",
     "Cohort": "odp.task",
     "CompiledModel": "odp.models.litert.compiled_model",
+    "Comparison": "odp.simulation.comparing",
     "Connection": "odp.client",
     "HeavyHitters": "odp.algorithms.heavy_hitters.task",
     "Histogram": "odp.algorithms.statistics.config",
@@ -112,8 +115,10 @@ _HOME = {
     "RunResult": "odp.simulation.engine",
     "Statistics": "odp.algorithms.statistics.task",
     "Table": "odp.public_tables.table",
-    # The one name here that a service provides: what an app embeds.
+    # The names here that a service provides: what an app embeds.
     "Device": "device_runtime.sdk",
+    "Learned": "device_runtime.sdk",
+    "Limits": "device_runtime.sdk",
     "Task": "odp.task",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
@@ -130,6 +135,7 @@ _HOME = {
     "SeparatedVector": "odp.privacy.mechanisms.separated",
     "UnaryEncoding": "odp.privacy.mechanisms.categorical",
     "UsersTexts": "odp.datasets.texts",
+    "compare": "odp.simulation.comparing",
     "connect": "odp.client",
     "load": "odp.datasets",
     "load_task": "odp.task_file",
@@ -137,6 +143,8 @@ _HOME = {
     "simulate": "odp.simulation.engine",
     "synthetic_movielens": "odp.datasets",
     "synthetic_words": "odp.datasets.texts",
+    "Tuning": "odp.simulation.tuning",
+    "tune": "odp.simulation.tuning",
     "ReconstructionCertificate": "odp.privacy.reconstruction",
     "amplified_epsilon": "odp.privacy.shuffling",
     "amplified_epsilon_binary": "odp.privacy.shuffling",
@@ -155,6 +163,7 @@ __all__ = [
     "BudgetExceeded",
     "Category",
     "Cohort",
+    "Comparison",
     "CompiledModel",
     "ConfigurationError",
     "Connection",
@@ -179,6 +188,8 @@ __all__ = [
     "IsolatedService",
     "KerasModel",
     "LaplaceMean",
+    "Learned",
+    "Limits",
     "MatrixFactorization",
     "Mean",
     "Number",
@@ -207,6 +218,7 @@ __all__ = [
     "Task",
     "Tensor",
     "Text",
+    "Tuning",
     "TwoTower",
     "UnaryEncoding",
     "UserLevelDP",
@@ -215,6 +227,7 @@ __all__ = [
     "amplified_epsilon",
     "amplified_epsilon_binary",
     "amplified_epsilon_k_rr",
+    "compare",
     "connect",
     "dictionary_breach",
     "load",
@@ -224,6 +237,7 @@ __all__ = [
     "simulate",
     "synthetic_movielens",
     "synthetic_words",
+    "tune",
 ]
 
 

@@ -2,7 +2,7 @@
 
 Example::
 
-    connection = odp.connect("127.0.0.1:7200", state="odp-state")
+    connection = odp.connect()  # the services of `odp up` in this folder
     handle = connection.submit(task)
     for status in handle.watch():
         print(status.rounds[-1].round, status.rounds[-1].contributions)
@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,14 +26,16 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
 from odp.public_tables.table import OpenedTable, Table, open_version
+from odp.services_folder import NAME, ServicesFolder
 from odp.signed.ledger import LedgerPart, read_ledger
 from odp.signed.release import noisy_tensors, open_release, whole_values
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.task import Task
+from odp.task_states import FINAL, in_one_line
 from odp.transparency.sources import LogServer
 from odp.transport import channel
 from odp.transport.backpressure import Patience
-from odp.transport.tls import CA_FILE, read_ca
+from odp.transport.tls import read_ca
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -58,8 +60,6 @@ if TYPE_CHECKING:
     from odp.algorithms.seam import Algorithm, NoisyTensors
     from odp.task import Question
 
-_REFERENCE_VALUES = "reference_values.json"
-
 
 class LocalTask(Protocol):
     """A task of local trust that is no question."""
@@ -79,36 +79,40 @@ class LocalTask(Protocol):
         ...
 
 
-_FINAL = (
-    server_pb2.TaskStatus.STATE_FINISHED,
-    server_pb2.TaskStatus.STATE_CANCELLED,
-    server_pb2.TaskStatus.STATE_FAILED,
-)
-
-
 def connect(
-    address: str, *, state: str | Path = "odp-state", ca: str | Path | None = None, token: str | None = None
+    address: str | None = None,
+    *,
+    state: str | Path | None = None,
+    ca: str | Path | None = None,
+    token: str | None = None,
 ) -> Connection:
-    """A connection to the server at ``address`` (host:port). It is made by the first call.
+    """A connection to a server. It is made by the first call.
 
     Args:
-      state: The state folder of `odp up` on this machine: gives the CA and the operator's token.
+      address: ``host:port`` of the server; by default where the server of ``state`` last served.
+      state: the state folder of `odp up` on this machine: gives address, CA and the operator's token. By default the
+        folder that ODP_STATE names, else ``odp-state`` in the working folder or the nearest folder above it.
       ca: PEM file of the CA that the server's certificate descends from; overrides ``state``.
-      token: The operator's token; overrides ``state``.
+      token: the operator's token; overrides ``state``.
 
     Where ``state`` has reference values, the results of questions are checked against them.
 
-    Raises ConfigurationError where CA or token are neither given nor found.
+    Raises ConfigurationError where address, CA or token are neither given nor found.
     """
-    channel.parse_address(address)
-    folder = Path(state)
-    if ca is None and not (folder / "ca" / CA_FILE).is_file():
-        raise ConfigurationError(
-            f"{folder} is no state folder of `odp up`; start it first, or give its folder or a CA file"
-        )
-    pem = read_ca(Path(ca) if ca is not None else folder / "ca" / CA_FILE)
+    if address is not None:
+        channel.parse_address(address)
+    is_complete = address is not None and ca is not None and token is not None
+    if state is None and not is_complete:
+        folder = ServicesFolder.find()
+    else:
+        folder = ServicesFolder(Path(NAME if state is None else state))
+    if ca is None:
+        folder.require()
+    if address is None:
+        address = folder.server_address()
+    pem = read_ca(folder.ca if ca is None else Path(ca))
     if token is None:
-        path = folder / "server" / "operator.token"
+        path = folder.operator_token
         try:
             token = path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -117,16 +121,25 @@ def connect(
             ) from error
     if not re.fullmatch(r"[!-~]+", token):
         raise ConfigurationError("the operator's token is empty or holds a character that no header can carry")
-    pins = folder / _REFERENCE_VALUES
+    pins = folder.reference_values
     return Connection(address=address, ca=pem, token=token, reference_values=pins if pins.is_file() else None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskHandle:
-    """A submitted task: ``task_sha256`` is its id."""
+    """A submitted task: ``task_sha256`` is its id, ``name`` is for people."""
 
     connection: Connection
     task_sha256: bytes
+    name: str = field(default="", compare=False)
+
+    def __repr__(self) -> str:
+        named = f" {self.name!r}" if self.name else ""
+        return f"<task{named} {self.task_sha256.hex()[:12]} at {self.connection.address}>"
+
+    def summary(self) -> str:
+        """Where the task stands, in one line."""
+        return in_one_line(self.status())
 
     def status(self) -> server_pb2.TaskStatus:
         """Where the task stands."""
@@ -140,7 +153,7 @@ class TaskHandle:
         while True:
             status = self.status()
             yield status
-            if status.state in _FINAL:
+            if status.state in FINAL:
                 return
             pause(poll_seconds)
 
@@ -175,6 +188,9 @@ class Connection:
         self._local = local_pb2_grpc.LocalServiceStub(self._channel)
         self._tables = table_pb2_grpc.TableServiceStub(self._channel)
 
+    def __repr__(self) -> str:
+        return f"<connection to {self.address}>"
+
     def submit(self, task: Task | Question | LocalTask) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
@@ -188,7 +204,7 @@ class Connection:
             address=self.address,
             metadata=self._metadata,
         )
-        return TaskHandle(self, reply.task_sha256)
+        return TaskHandle(self, reply.task_sha256, task.name)
 
     def tasks(self) -> list[server_pb2.TaskStatus]:
         """All tasks of the server, newest first."""

@@ -108,6 +108,38 @@ def test_the_state_folder_of_the_services_is_all_that_connect_needs(fake: Fake, 
     assert fake.tokens == [f"Bearer {TOKEN}"]
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_connect_alone_finds_folder_and_address(
+    fake: Fake, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    (tmp_path / "server" / "address").write_text(f"{fake.address}\n")
+    elsewhere = tmp_path_factory.mktemp("project") / "deep" / "inside"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.delenv("ODP_STATE", raising=False)
+    if named:
+        monkeypatch.setenv("ODP_STATE", str(tmp_path))
+    else:
+        (elsewhere.parents[1] / "odp-state").symlink_to(tmp_path)
+    with odp.connect() as connection:
+        assert connection.submit(TASK).task_sha256 == task_sha256(fake.signed)
+
+
+def test_connect_without_services_says_what_to_run(
+    tmp_path: Path, identity: TlsIdentity, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+    monkeypatch.delenv("ODP_STATE", raising=False)
+    with pytest.raises(ConfigurationError, match=r"has odp-state, .*run `odp up` there, or name its folder"):
+        odp.connect()
+    monkeypatch.setenv("ODP_STATE", "nowhere")
+    with pytest.raises(ConfigurationError, match=r"ODP_STATE='nowhere' is no .* `odp up --state nowhere`"):
+        odp.connect()
+    # Services that never served have no address.
+    with pytest.raises(ConfigurationError, match=r"address of the server; start it with `odp up --state "):
+        odp.connect(state=tmp_path)
+
+
 def test_a_wrong_token_is_the_servers_one_line(fake: Fake, tmp_path: Path) -> None:
     with (
         odp.connect(fake.address, state=tmp_path, token="wrong") as connection,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import math
 import os
@@ -20,15 +21,18 @@ import pytest
 from e2e.world import World
 from models.litert.stored_models import CHOICES, towers
 
+import device_runtime
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.datasets.example_files import load_examples
 from odp.errors import ConfigurationError
+from odp.local.processes import Services
 from odp.models.examples import ExamplesTerms
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget
 from odp.simulation.engine import check_population
+from odp.transport.logs import Log
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -108,26 +112,63 @@ def test_three_trust_models_prints_what_each_costs(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
-@pytest.mark.processes
-def test_the_music_player_shows_its_mix_to_its_listener_and_knows_a_mood_with_noise(tmp_path: Path) -> None:
-    state = tmp_path / "player"
+def _music_player(folder: Path, *arguments: str | Path) -> str:
+    """What the example prints."""
     finished = subprocess.run(
-        [sys.executable, EXAMPLES / "music_player.py", "--once", "--state", state],
+        [sys.executable, EXAMPLES / "music_player.py", "--once", *arguments],
         capture_output=True,
         text=True,
         timeout=600,
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"},
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    mix, privacy = re.findall(r"^your \w+: +(http://127\.0\.0\.1:\d+/\S+)$", finished.stdout, re.MULTILINE)
+    return finished.stdout
+
+
+def test_an_app_with_a_device_has_at_most_40_lines() -> None:
+    text = (EXAMPLES / "music_player.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40
+    # Beside what every Python has, it imports the front door alone.
+    assert set(re.findall(r"^(?:import|from) (\S+)", text, re.MULTILINE)) - sys.stdlib_module_names == {"odp"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
+@pytest.mark.processes
+def test_the_music_player_shows_its_mix_to_its_listener_and_knows_a_mood_with_noise(tmp_path: Path) -> None:
+    state = tmp_path / "player"
+    printed = _music_player(tmp_path, "--state", state)
+    mix, privacy = re.findall(r"^your \w+: +(http://127\.0\.0\.1:\d+/\S+)$", printed, re.MULTILINE)
     assert mix.startswith(f"{privacy}results/")
-    assert re.search(r"mood [012] of 3, at epsilon 0\.500", finished.stdout)
+    assert re.search(r"mood [012] of 3 \(ε = 0\.5\)", printed)
+    assert "learned" not in printed
     # What the app prints names no track of the mix, and no file of the folder holds one.
-    assert "Ada" not in finished.stdout
-    assert not any(b"Quiet Rivers" in file.read_bytes() for file in state.rglob("*") if file.is_file())
+    assert "Lantern" not in printed
+    assert not any(b"Lantern" in file.read_bytes() for file in state.rglob("*") if file.is_file())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
+@pytest.mark.processes
+def test_the_music_player_learns_together_with_others_over_real_services(tmp_path: Path) -> None:
+    others = odp.synthetic_movielens(n_users=109, n_items=60, ratings_per_user=10, seed=5)
+    with Services(tmp_path / "odp-state") as services:
+        handle = odp.connect(state=services.root).submit(odp.load_task(EXAMPLES / "music.toml"))
+        running = device_runtime.start(
+            device_runtime.Config(
+                state=tmp_path / "others", server=services.server_address, ca=services.ca,
+                reference_values=services.reference_values, population="music", keyring=False, durable=False,
+            ),
+            ratings=others, log=Log("devices", stream=io.StringIO()),
+        )  # fmt: skip
+        try:
+            printed = _music_player(tmp_path, "--services", services.root)
+            rounds = next(status.rounds for status in handle.watch() if status.rounds[-1].contributions)
+        finally:
+            running.stop()
+    assert "learned:       contributed to round 1 of task 'music' (ε = 4, δ = 1e-06 for all of it)\n" in printed
+    assert rounds[0].contributions == 110
 
 
 def test_the_listening_task_file_is_the_task_of_its_script() -> None:

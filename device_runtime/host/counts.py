@@ -94,6 +94,11 @@ class HostCounts:
         with self._lock:
             return [RoundCounts(**asdict(entry)) for entry in self._rounds.values()]
 
+    def contributions(self) -> int:
+        """Accepted contributions of all rounds."""
+        with self._lock:
+            return sum(entry.devices_in for entry in self._rounds.values())
+
     def take_changes(self) -> bytes | None:
         """The JSON file's content, or None where nothing changed since the last call."""
         with self._lock:

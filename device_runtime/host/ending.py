@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from odp.errors import NotNow
+import grpc
+
+from device_runtime.network.services import Services
+from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.local_assignment import LocalWork
+from odp.errors import NotNow, ServiceError
+from odp.signed.task import open_manifest
+from odp.v1 import server_pb2
 
 #: A host that has to end with its task ends with an error once all its devices have rested for this time.
 RESTING_SECONDS = 3600.0
@@ -58,3 +65,33 @@ class Ending:
         if self._resting_since is None or self._reason is None:
             raise NotNow(told)
         raise NotNow(f"{told}: all devices rest: {self._reason}", *self._reason.names)
+
+
+def require_finished(services: Services, last: Work | LocalWork | None, population: str, *, quiet: float) -> None:
+    """Returns if the server has the model of the last round. Raises NotNow where no round came, or not the last.
+
+    ``quiet``: seconds without an open round.
+    """
+    if last is None:
+        raise NotNow(
+            f"not finished: no round of population {population!r} was open for {quiet:.0f} s: it "
+            "has no task, or its task is over; submit one, or check --population and --server"
+        )
+    if isinstance(last, LocalWork):
+        return
+    model = last.model
+    try:
+        offer = services.newest_model(population)
+    except ServiceError as error:
+        if error.code is not grpc.StatusCode.NOT_FOUND:
+            raise
+        offer = server_pb2.GetModelResponse()
+    # Of another task its manifest says nothing; of this one the host may have missed the last round.
+    if offer.task == model.signed_task:
+        key = model.definition.developer_key
+        if open_manifest(offer.model, task=offer.task, developer_key=key).version == model.rounds:
+            return
+    raise NotNow(
+        f"not finished: round {last.round} of {model.rounds} of task {model.definition.name!r} was the last "
+        f"that was open, {quiet:.0f} s ago; it was cancelled, or failed: ask its developer"
+    )

@@ -18,10 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
 
-import grpc
-
 from device_runtime.host.counts import FILE, HostCounts
-from device_runtime.host.ending import Ending
+from device_runtime.host.ending import Ending, require_finished
 from device_runtime.host.fleet_options import FleetOptions, Timing
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.local_turns import DECLINED_SECONDS, LocalTurns
@@ -56,7 +54,6 @@ from odp.errors import (
     StoreDamaged,
     TransparencyError,
 )
-from odp.signed.task import open_manifest
 from odp.transport.logs import Log, short
 from odp.transport.state_folder import StateFolder
 from odp.v1 import server_pb2
@@ -114,6 +111,10 @@ class Fleet:
         self._reporting = LocalReporting.beside(participant)
         self._turns = LocalTurns(options.devices, clock=timing.clock)
         self._last: Work | LocalWork | None = None
+        #: Why a device last did not take part, ("declined", "over its limit ..") for example; the reason as in the log.
+        self.reason = ("idle", "")
+        #: What made a service unusable, while it is.
+        self.outage: OdpError | None = None
         self._idle_answers = 0
         self._idle_since: float | None = None
         self._awaited: tuple[bytes, int] | None = None
@@ -133,10 +134,12 @@ class Fleet:
           NotNow: the host was to end with its task, and its devices all rested for too long, or its time was over.
         """
         self._recover()
+        before = self.counts.contributions()
         self._log.event("devices_started", devices=len(self._options.devices), population=self._options.population)
-        left = self._ending.left(self._check_ins.first_wait())
-        if left:
-            self._wait(left)
+        first = self._check_ins.first_wait()
+        if first and (self._wait(self._ending.left(first)) or self._ending.is_over()):
+            self.reason = ("idle", f"the server asked to check in again in {first:.0f} s")
+            return
         with futures.ThreadPoolExecutor(max_workers=self._options.threads, thread_name_prefix="device") as pool:
             while not self._stop.is_set():
                 try:
@@ -153,10 +156,16 @@ class Fleet:
                     self.counts.finish()
                     self._log.event("devices_finished", population=self._options.population)
                     break
-                if (pause > 0 and self._wait(self._ending.left(pause))) or self._ending.is_over():
+                if self._has_enough(before) or (pause > 0 and self._wait(self._ending.left(pause))):
+                    break
+                if self._ending.is_over():
                     break
         self._write_statistics()
         self._log.event("devices_stopped", devices=len(self._options.devices))
+
+    def _has_enough(self, before: int) -> bool:
+        most = self._options.most_contributions
+        return most is not None and self.counts.contributions() - before >= most
 
     def _recover(self) -> None:
         """Reads from the stores what was settled before; a store that cannot be read is set aside."""
@@ -286,41 +295,18 @@ class Fleet:
                 return None
             if now - self._idle_since > _QUIET_SECONDS:
                 self._log.warning("no_open_round", seconds=round(now - self._idle_since))
-                self._require_finished(now - self._idle_since)
+                services, population = self._participant.services, self._options.population
+                require_finished(services, self._last, population, quiet=now - self._idle_since)
                 return None
         pause = self._check_ins.window(window)
+        self.reason = ("idle", f"no round of population {self._options.population!r} is open now")
         if self._idle_answers == 1:
             self._log.event("no_round_open", population=self._options.population, ask_again_seconds=round(pause, 1))
         return pause
 
-    def _require_finished(self, seconds: float) -> None:
-        """Returns if the server has the model of the last round. Raises NotNow where no round came, or not the last."""
-        if self._last is None:
-            raise NotNow(
-                f"not finished: no round of population {self._options.population!r} was open for {seconds:.0f} s: it "
-                "has no task, or its task is over; submit one, or check --population and --server"
-            )
-        if isinstance(self._last, LocalWork):
-            return
-        model = self._last.model
-        try:
-            offer = self._participant.services.newest_model(self._options.population)
-        except ServiceError as error:
-            if error.code is not grpc.StatusCode.NOT_FOUND:
-                raise
-            offer = server_pb2.GetModelResponse()
-        # Of another task its manifest says nothing; of this one the host may have missed the last round.
-        if offer.task == model.signed_task:
-            key = model.definition.developer_key
-            if open_manifest(offer.model, task=offer.task, developer_key=key).version == model.rounds:
-                return
-        raise NotNow(
-            f"not finished: round {self._last.round} of {model.rounds} of task {model.definition.name!r} was the last "
-            f"that was open, {seconds:.0f} s ago; it was cancelled, or failed: ask its developer"
-        )
-
     def _say_what_is_awaited(self, work: Work) -> None:
         """One line per round, once all devices of this host are through with it."""
+        self.reason = ("waits", f"round {work.round + 1} of task {work.model.definition.name!r} waits for others")
         if self._awaited == work.key:
             return
         self._awaited = work.key
@@ -332,6 +318,7 @@ class Fleet:
 
     def _failed_for_all(self, error: OdpError) -> float:
         """One line for the whole host when a service stops being usable; seconds to pause."""
+        self.outage = error
         if self._outage.failed(error):
             self.counts.outage()
             self._log.warning("outage", reason=str(error))
@@ -341,6 +328,7 @@ class Fleet:
         return self._outage.pause()
 
     def _recovered_from_outage(self) -> None:
+        self.outage = None
         if self._outage.over():
             self._log.event("outage_over")
 
@@ -438,11 +426,13 @@ class Fleet:
                 self._lost(device, error)
         except Exception as error:  # one device must not take the others down; its data must not reach the log
             self._log.crash("device_crashed", error)
+            self.reason = ("failed", f"an unforeseen {type(error).__name__}")
             self._roster.set_aside(device)
         return "failed"
 
     def _failed(self, sweep: Sweep, device: int, error: OdpError) -> None:
         telling, hopeless = sweep.count_failure()
+        self.reason = ("failed", str(error))
         if telling:
             self._log.warning("device_failed", device=device, reason=str(error))
         if hopeless or isinstance(error, (DiskFull, DiskFailed)):
@@ -450,6 +440,7 @@ class Fleet:
             sweep.end(outage=error)
 
     def _decline(self, key: Key | None, device: int, error: PrivacyError) -> None:
+        self.reason = ("declined", str(error))
         if key is not None and self._roster.decline(key, device):
             self._log.warning("task_declined", device=device, task=short(key[0]), reason=str(error))
 
@@ -477,6 +468,7 @@ class Fleet:
     def _let_rest(self, device: int, error: NotNow) -> None:
         """One line per reason for the whole host, until a device wakes."""
         self._ending.rests(error)
+        self.reason = ("rests", str(error))
         if self._roster.let_rest(device, error):
             self._log.event("device_rests", device=device, reason=str(error))
 

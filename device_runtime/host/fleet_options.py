@@ -19,7 +19,9 @@ class FleetOptions:
       durable: whether what a device sent survives a power cut (see ``Store.open``).
       until_finished: return once the task that was seen has no round left.
       keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
-      end_after: seconds after which ``run`` returns, or raises where it was to end with its task.
+      end_after: seconds after which ``run`` returns, or raises where it was to end with its task; 0 is one look at what
+        the server offers.
+      most_contributions: return after that many.
     """
 
     population: str
@@ -29,6 +31,7 @@ class FleetOptions:
     until_finished: bool = False
     keep_running: bool = False
     end_after: float | None = None
+    most_contributions: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

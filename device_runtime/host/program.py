@@ -39,7 +39,7 @@ from odp import _validate
 from odp.crypto.roster import read_roster
 from odp.datasets.ratings import Ratings
 from odp.enclave.reference_values import ReferenceValues
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, OdpError
 from odp.models.example_columns import ExampleColumns
 from odp.transparency.client import LogMemory
 from odp.transparency.proofs import LogGuard
@@ -84,7 +84,9 @@ class Config:
       program_seconds: from the model of a round to the contribution where a developer's network is trained: the same
         for every device and whatever it holds. What is not trained by then is the empty contribution.
       until_finished: end when the task has no round left.
-      end_after: seconds after which the host ends; with ``until_finished`` that is an error.
+      end_after: seconds after which the host ends; with ``until_finished`` that is an error. 0 is one look at what the
+        server offers.
+      most_contributions: the host ends after that many.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
       allow_private_addresses: names of services may lead to private and other addresses that are not public.
 
@@ -110,6 +112,7 @@ class Config:
     program_seconds: float = PROGRAM_SECONDS
     until_finished: bool = False
     end_after: float | None = None
+    most_contributions: int | None = None
     keep_running: bool = False
     allow_private_addresses: bool = False
 
@@ -122,7 +125,9 @@ class Config:
         _validate.integer(low=1, high=64, threads=self.threads)
         ProgramTime(seconds=self.program_seconds)
         if self.end_after is not None:
-            _validate.within(low=1.0, high=1e9, end_after=self.end_after)
+            _validate.within(low=0.0, high=1e9, end_after=self.end_after)
+        if self.most_contributions is not None:
+            _validate.integer(low=1, high=2**31, most_contributions=self.most_contributions)
 
 
 class Running:
@@ -150,6 +155,16 @@ class Running:
     def statistics(self) -> list[RoundCounts]:
         """Counts per round; ``stats.json`` of the state folder has the same numbers."""
         return self._fleet.counts.rounds()
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """Why a device last did not take part: "idle", "waits", "rests", "declined" or "failed", and a line."""
+        return self._fleet.reason
+
+    @property
+    def outage(self) -> OdpError | None:
+        """What made a service unusable when the host last looked."""
+        return self._fleet.outage
 
     def wait(self) -> None:
         """Blocks until SIGINT, SIGTERM, ``stop`` or the end of the work. Only the main thread may call it.
@@ -264,6 +279,7 @@ def start(
                 until_finished=config.until_finished,
                 keep_running=config.keep_running,
                 end_after=config.end_after,
+                most_contributions=config.most_contributions,
             )
             time_of_programs = ProgramTime(seconds=config.program_seconds) if program_time is None else program_time
             trainer = IsolatedTrainer(

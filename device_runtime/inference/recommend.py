@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -48,8 +48,8 @@ class DownloadedModel:
 class Recommendation:
     """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k]."""
 
-    items: Int64Array
-    scores: Float64Array
+    items: Int64Array = field(repr=False)
+    scores: Float64Array = field(repr=False)
 
 
 def offered_model(

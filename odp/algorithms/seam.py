@@ -53,9 +53,9 @@ class LocalRows:
     A task's client leaves out what it cannot use, and refuses nothing (``within``).
     """
 
-    items: Int64Array
-    values: Float64Array
-    features: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    items: Int64Array = field(repr=False)
+    values: Float64Array = field(repr=False)
+    features: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
 
     def within(self, *, items: int, values: tuple[float, float] | None = None) -> LocalRows:
         """Rows whose items are from 0 to ``items`` - 1.

@@ -33,7 +33,8 @@ from odp.cli import (
     tune,
     witness,
 )
-from odp.cli.console import print_error
+from odp.cli.console import interrupted, print_error
+from odp.cli.csv_option import add_csv
 from odp.errors import OdpError
 
 app = typer.Typer(
@@ -75,6 +76,8 @@ app.add_typer(privacy.app, name="privacy", rich_help_panel=_CHECK)
 app.add_typer(audit.app, name="audit", rich_help_panel=_CHECK)
 app.add_typer(witness.app, name="witness", rich_help_panel=_CHECK)
 
+add_csv(app)
+
 
 @app.callback(invoke_without_command=True)
 def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
@@ -101,7 +104,7 @@ def main() -> None:
     except _USAGE_ERROR as error:
         code = _wrong_usage(error)
     except (KeyboardInterrupt, typer.Abort):
-        print_error("interrupted")
+        print_error(interrupted())
         code = 130
     except Exception as error:
         if os.environ.get("ODP_TRACE"):

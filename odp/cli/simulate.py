@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results, resume_with
+from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from odp.task import Question, Task
 
 
+@takes_table
 def simulate(
+    columns: dict[str, Any],
     task: Annotated[
         Path | None, typer.Argument(help="Task file (TOML), as `odp task new` writes it; or use --preset.")
     ] = None,
@@ -70,7 +73,7 @@ def simulate(
     from odp.simulation.record import plain
     from odp.task import Task
 
-    named = NamedData(data)
+    named = NamedData(data, **columns)
     planned = _planned(task, named, preset=preset, epsilon=epsilon, delta=delta, features=features)
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task
@@ -82,10 +85,18 @@ def simulate(
         return
     experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
     summary = _train(
-        planned, experiment, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, output=output
+        planned,
+        experiment,
+        seed=seed,
+        noise=noise,
+        baselines=baselines,
+        checkpoint=checkpoint,
+        output=output,
+        json=json,
     )
     if json:
-        print_json(plain(summary))
+        values = plain(summary)
+        print_json(values, rows=values["rounds"])
 
 
 def _train(
@@ -97,6 +108,7 @@ def _train(
     baselines: bool,
     checkpoint: Path | None,
     output: Path | None,
+    json: bool,
 ) -> dict[str, Any]:
     """Runs the task, prints its tables and writes the record into ``output``; returns what ``--json`` prints."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -136,13 +148,20 @@ def _train(
                 f"{result.seconds:.1f}",
             )
 
+        resume_with(
+            "--checkpoint FOLDER keeps a run after every round"
+            if checkpoint is None
+            else f"the same command goes on from the last round in {checkpoint}"
+        )
         finished = run(task, split, seed=seed, noise=noise, on_round=on_round, on_users=on_users, checkpoint=checkpoint)
     out.print(table)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
+    found = results(machine=json)
+    found.print(table)
     if spent:
-        out.print(spending_table(spent))
+        found.print(spending_table(spent))
     metrics = experiment.final_metrics(finished)
-    compared = experiment.compare(finished, metrics, baselines=baselines, out=out)
+    compared = experiment.compare(finished, metrics, baselines=baselines, out=found)
     if output is not None:
         record = run_record(
             kind="simulation",
@@ -158,7 +177,7 @@ def _train(
             totals=finished.totals,
             notes=lines,
         )
-        out.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
+        found.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
     return finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from odp.cli.broadcasting import show_plan
-from odp.cli.console import console, print_json, print_text
+from odp.cli.console import print_json, print_text, results
 from odp.cli.outputs import output_file
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
         table.add_row(
             str(row["task"])[:12], *(str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon"))
         )
-    console().print(table)
+    results().print(table)
 
 
 @app.command("status")
@@ -312,7 +312,7 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 
 def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
     from odp.signed.task import open_task, task_sha256
-    from odp.v1 import server_pb2
+    from odp.task_states import state_name
 
     definition = open_task(status.task)
     last = status.rounds[-1] if status.rounds else None
@@ -320,7 +320,7 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
     return {
         "task": task_sha256(status.task).hex(),
         "name": definition.name,
-        "state": server_pb2.TaskStatus.State.Name(status.state).removeprefix("STATE_").lower(),
+        "state": state_name(status),
         "failure": status.failure,
         "round": f"{last.round + 1 if last else 0}/{status.planned_rounds}" if status.planned_rounds else "reports",
         "contributions": (last.contributions if last else 0) if status.planned_rounds else status.reports,

@@ -59,7 +59,7 @@ class DeclaredExamples(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class UsersExamples:
     """Labelled examples of many users; treat the arrays as read-only.
 
@@ -94,6 +94,11 @@ class UsersExamples:
             raise DataError(f"Expected offsets to go from 0 to {len(self.rows)} without decreasing")
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < len(self.features):
             raise DataError(f"Expected rows from 0 to {len(self.features) - 1}")
+
+    def __repr__(self) -> str:
+        """Sizes only: what a person has stays out of logs and tracebacks."""
+        sizes = f"{len(self.rows)} examples of {self.features.shape[1]} features"
+        return f"UsersExamples({len(self.offsets) - 1} users, {sizes})"
 
     @classmethod
     def of_users(cls, features: npt.NDArray[Any], targets: npt.ArrayLike, users: npt.ArrayLike) -> Self:

@@ -14,7 +14,7 @@ from odp.numerics.arrays import Int64Array
 _CONSONANTS, _VOWELS = "bcdfghklmnprstvz", "aeiou"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class UsersTexts:
     """Texts, one user after the other; treat the arrays as read-only.
 
@@ -35,6 +35,10 @@ class UsersTexts:
         ends = self.offsets
         if ends.ndim != 1 or not len(ends) or ends[0] != 0 or ends[-1] != len(self.texts) or (np.diff(ends) < 0).any():
             raise DataError(f"Expected offsets to go from 0 to {len(self.texts)} without decreasing")
+
+    def __repr__(self) -> str:
+        """Sizes only: what a person wrote stays out of logs and tracebacks."""
+        return f"UsersTexts({self.n_users} users, {len(self.texts)} texts)"
 
     @property
     def n_users(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -70,7 +70,7 @@ def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArr
     return checked
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ExampleColumns:
     """Labelled examples of many users; treat the arrays as read-only.
 
@@ -83,9 +83,9 @@ class ExampleColumns:
       ConfigurationError, DataError: as ``checked_columns``; or rows or offsets are of another shape or out of range.
     """
 
-    columns: Mapping[str, npt.NDArray[Any]] = field(repr=False)
-    rows: Int64Array = field(repr=False)
-    offsets: Int64Array = field(repr=False)
+    columns: Mapping[str, npt.NDArray[Any]]
+    rows: Int64Array
+    offsets: Int64Array
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", checked_columns(self.columns))
@@ -95,6 +95,10 @@ class ExampleColumns:
         length = len(next(iter(self.columns.values())))
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < length:
             raise DataError(f"Expected rows from 0 to {length - 1}")
+
+    def __repr__(self) -> str:
+        """Names and sizes only: what a person has stays out of logs and tracebacks."""
+        return f"ExampleColumns({len(self.offsets) - 1} users, {len(self.rows)} examples: {', '.join(self.columns)})"
 
     @classmethod
     def of_users(cls, columns: Mapping[str, npt.ArrayLike], users: npt.ArrayLike) -> Self:

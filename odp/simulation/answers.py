@@ -24,14 +24,14 @@ from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.ledger_events import charged
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
-from odp.simulation.inputs import SIMULATION
+from odp.simulation.inputs import SIMULATION, told_run
 from odp.task import Question, check_delta_for
 
 _ROUND = 0
 _USERS: dict[str, type] = {"ratings": Ratings, "texts": UsersTexts}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AnswersRun:
     """A simulated question.
 
@@ -49,6 +49,9 @@ class AnswersRun:
     delta: float
     charges: tuple[Event, ...]
     seconds: float
+
+    def __repr__(self) -> str:
+        return told_run(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds)
 
     def draw(self, path: str | Path) -> None:
         """Saves a picture of the answers beside the exact ones. Raises DataError where it cannot."""

@@ -1,13 +1,24 @@
 """Many methods at many budgets on the same splits: one table, one figure, one JSON.
 
+::
+
+    found = odp.compare("ml-1m", epsilons=(1, 8), seeds=2)
+    found                                   # the table
+    found.rows, found.to_csv("scores.csv"), found.report("comparison.html")
+
 A method is a function of (task, split, seed); see ``methods.py``. Those that do not depend on ε run once per seed, on
 the task of the largest ε.
 """
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import html
 import math
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,19 +26,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odp import _validate
+from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split
+from odp.datasets.registry import load, load_split
 from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
+from odp.simulation.engine import check_population
 from odp.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.simulation.methods import Contest, Method, Metric, contest_for
 from odp.simulation.presets import preset_task
+from odp.simulation.result_tables import html_table, text_table, write_csv, write_page
+from odp.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.table import Table
 
+_DELTA = 1e-6
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Scores [method][metric][epsilon][seed], by names; one inner list per ε also where ε does not matter.
 
@@ -53,6 +71,70 @@ class Comparison:
     def mean(self, method: str, place: int, *, metric: str | None = None) -> float:
         """Mean over seeds of ``method`` at ``epsilons[place]``; of the first metric where none is named."""
         return statistics.fmean(self.scores[method][metric or self.metrics[0].name][place])
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per method, metric and ε.
+
+        Its keys are ``method``, ``privacy``, ``metric``, ``epsilon``, ``mean``, ``std`` and ``seeds``. A method that
+        spends nothing has one row per metric, whose ``epsilon`` is None; ``std`` is None for one seed.
+        """
+        found = []
+        for metric in self.metrics:
+            for method in self.methods:
+                for epsilon, scores in zip(self.epsilons, self.scores[method.name][metric.name], strict=True):
+                    found.append(
+                        {
+                            "method": method.name,
+                            "privacy": method.privacy,
+                            "metric": metric.name,
+                            "epsilon": epsilon if method.spends else None,
+                            "mean": statistics.fmean(scores),
+                            "std": statistics.stdev(scores) if len(scores) > 1 else None,
+                            "seeds": len(scores),
+                        }
+                    )
+                    if not method.spends:
+                        break
+        return found
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Writes ``rows``, and returns the path. Raises DataError where it cannot be written."""
+        return write_csv(path, self.rows)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a page with the chart and the tables, self-contained, and returns its path. Raises DataError."""
+        with tempfile.TemporaryDirectory() as folder:
+            picture = Path(folder) / "comparison.png"
+            draw_comparison(picture, self)
+            inlined = base64.b64encode(picture.read_bytes()).decode()
+        parts = [f'<p><img alt="{html.escape(self._verdict())}" src="data:image/png;base64,{inlined}"></p>']
+        for metric in self.metrics:
+            parts += [f"<h2>{html.escape(_title(self, metric))}</h2>", html_table(*_cells(self, metric))]
+        verdict = f"<p><b>{html.escape(self._verdict())}</b></p>"
+        return write_page(
+            path, title=f"Comparison on {self.data}", parts=[verdict, *parts, f"<p>{html.escape(self.statement)}</p>"]
+        )
+
+    def _verdict(self) -> str:
+        """The best private method at the largest ε, in one line."""
+        private, metric = [method.name for method in self.methods if method.spends], self.metrics[0]
+        if not private:
+            return "no method of this comparison is private"
+        choose = min if metric.lower_is_better else max
+        best = choose(private, key=lambda name: self.mean(name, -1))
+        return (
+            f"{best} is the best private method at ε = {self.epsilons[-1]:g}: {metric.name} {self.mean(best, -1):.4f}"
+        )
+
+    def __repr__(self) -> str:
+        tables = [f"{_title(self, metric)}\n{text_table(*_cells(self, metric))}" for metric in self.metrics]
+        return "\n\n".join([*tables, self.statement])
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f"<p>{html.escape(_title(self, metric))}</p>{html_table(*_cells(self, metric))}" for metric in self.metrics
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able value; an infinite ε is the string "inf"."""
@@ -80,11 +162,13 @@ class Comparison:
 
 
 def compare(
-    ratings: Ratings,
+    data: Ratings | str | os.PathLike[str] | Any = "synthetic",
     *,
-    epsilons: Sequence[float],
-    delta: float,
-    seeds: Sequence[int] = (1, 2, 3),
+    epsilons: Sequence[float] = (1.0, 2.0, 4.0, 8.0),
+    delta: float | None = None,
+    seeds: int | Sequence[int] = 3,
+    methods: Sequence[str] | None = None,
+    task: Task | None = None,
     preset: str = "auto",
     contest: Contest | None = None,
     split_of: Callable[[int], Split] | None = None,
@@ -94,41 +178,59 @@ def compare(
     """Scores every method at every ε, on a split for every seed.
 
     Args:
-      ratings: the data set.
+      data: ratings, or what ``odp.load`` reads: a name, a path or a table.
       epsilons: distinct budgets, each of a whole task; infinity is without privacy.
-      delta: of every budget.
-      seeds: each decides a split, where it is random, and the noise on it.
-      preset: of DPAM, see ``presets.py``.
+      delta: of every budget; by default the task's, else 1e-6.
+      seeds: each decides a split, where it is random, and the noise on it; a number n is 1 to n.
+      methods: names of the rows to compute; by default all.
+      task: trained in place of the preset's, at each budget; its model and settings stay as they are.
+      preset: settings of this model, see ``presets.py``.
       contest: rows of the table, in order, and what they are scored by; None is what suits the data.
-      split_of: from a seed to a split; None is the random 80/10/10 split.
+      split_of: from a seed to a split; None is the published split of ``data`` where there is one, else a random one,
+        80/10/10.
       permuted: take ``permutation_split``, the protocol of published comparisons, where ``split_of`` is None.
       on_score: called with (method, epsilon, seed, scores), for progress.
 
     Raises:
-      ConfigurationError: an ε, a seed or a name is out of range or named twice.
-      DataError, PrivacyError: as ``preset_task`` and the methods.
+      ConfigurationError: an ε, a seed or a name is out of range or named twice, or the task has no model of items.
+      DataError, PrivacyError: as ``odp.load``, ``preset_task`` and the methods.
     """
     started = time.perf_counter()
+    if isinstance(seeds, int):
+        _validate.integer(seeds=seeds, low=1, high=1000)
+        seeds = range(1, seeds + 1)
     if not epsilons or not seeds or len(set(epsilons)) < len(epsilons) or len(set(seeds)) < len(seeds):
         raise ConfigurationError("Expected epsilons and seeds to be one or more distinct numbers each")
     for seed in seeds:
         _validate.integer(seed=seed, low=0, high=2**62)
+    if delta is None:
+        delta = _DELTA if task is None else task.privacy.delta
+    ratings = data if isinstance(data, Ratings) else load(data)
+    if isinstance(data, (str, os.PathLike)) and split_of is None and not permuted:
+
+        def split_of(seed: int) -> Split:
+            return load_split(data, seed=seed)
+
+    if task is not None:
+        _require_comparable(task, ratings, preset)
     if contest is None:
-        contest = contest_for(ratings, preset=preset)
-    methods, metrics = contest.methods, contest.metrics
+        contest = contest_for(ratings, preset=preset, with_presets=task is None)
+    if methods is not None:
+        contest = _chosen(contest, methods)
+    rows, metrics = contest.methods, contest.metrics
     order = sorted(epsilons)
-    tasks = [preset_task(preset, ratings, epsilon=value, delta=delta) for value in order]
+    tasks = [_task_at(task, preset, ratings, epsilon=value, delta=delta) for value in order]
     scores: dict[str, dict[str, list[list[float]]]] = {
-        method.name: {metric.name: [[] for _ in order] for metric in metrics} for method in methods
+        method.name: {metric.name: [[] for _ in order] for metric in metrics} for method in rows
     }
     cut = permutation_split if permuted else random_split
     for seed in seeds:
         split = cut(ratings, seed=seed) if split_of is None else split_of(seed)
-        for method in methods:
+        for method in rows:
             found: tuple[float, ...] = ()
-            for place, task in enumerate(tasks):
+            for place, own in enumerate(tasks):
                 if method.spends or not place:
-                    found = method.score(task if method.spends else tasks[-1], split, seed)
+                    found = method.score(own if method.spends else tasks[-1], split, seed)
                     if len(found) != len(metrics) or not all(math.isfinite(score) for score in found):
                         raise DataError(
                             f"{method.name} has no finite score on {ratings.name!r} at epsilon={order[place]}"
@@ -144,31 +246,66 @@ def compare(
         epsilons=tuple(order),
         delta=delta,
         seeds=tuple(seeds),
-        methods=methods,
+        methods=rows,
         scores=scores,
         seconds=time.perf_counter() - started,
         permuted=permuted,
     )
 
 
-def comparison_rows(found: Comparison, metric: Metric) -> Table:
-    """Mean over seeds: one row per method, one column per ε; the best private method of a column is bold."""
-    from rich.table import Table
+def _require_comparable(task: Task, ratings: Ratings, preset: str) -> None:
+    if preset != "auto":
+        raise ConfigurationError("Expected one of task and preset, not both")
+    recommender_for(task.definition())
+    check_population(task, ratings)
 
+
+def _task_at(task: Task | None, preset: str, ratings: Ratings, *, epsilon: float, delta: float) -> Task:
+    if task is None:
+        return preset_task(preset, ratings, epsilon=epsilon, delta=delta)
+    return dataclasses.replace(task, privacy=dataclasses.replace(task.privacy, epsilon=epsilon, delta=delta))
+
+
+def _chosen(contest: Contest, names: Sequence[str]) -> Contest:
+    """The methods of these names, in the order of the table. Raises ConfigurationError."""
+    if isinstance(names, str) or not names or len(set(names)) < len(names):
+        raise ConfigurationError(f"Expected methods={names!r} to be one or more distinct names in a list")
+    for name in names:
+        _validate.one_of([method.name for method in contest.methods], method=name)
+    return dataclasses.replace(contest, methods=tuple(one for one in contest.methods if one.name in names))
+
+
+def _title(found: Comparison, metric: Metric) -> str:
     seeds = f"mean of {len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
     better = "lower" if metric.lower_is_better else "higher"
-    table = Table(title=f"{metric.name} on {found.data}, {seeds}, δ = {found.delta:g}; {better} is better")
-    for head in ("method", "privacy", *(f"ε = {value:g}" for value in found.epsilons)):
-        table.add_column(head)
+    return f"{metric.name} on {found.data}, {seeds}, δ = {found.delta:g}; {better} is better"
+
+
+def _cells(found: Comparison, metric: Metric, best: str = "*{}") -> tuple[list[str], list[list[str]]]:
+    """(head, rows) of the table of one metric; ``best`` marks the best private method of a column."""
     choose = min if metric.lower_is_better else max
     private = [method.name for method in found.methods if method.spends]
+    rows = []
     for method in found.methods:
         cells = []
         for place in range(len(found.epsilons)):
             value = found.mean(method.name, place, metric=metric.name)
-            best = bool(private) and value == choose(found.mean(name, place, metric=metric.name) for name in private)
-            cells.append(f"[bold]{value:.4f}[/bold]" if best else f"{value:.4f}")
-        table.add_row(method.name, method.privacy, *cells)
+            is_best = method.spends and value == choose(found.mean(name, place, metric=metric.name) for name in private)
+            cells.append(best.format(f"{value:.4f}") if is_best else f"{value:.4f}")
+        rows.append([method.name, method.privacy, *cells])
+    return ["method", "privacy", *(f"ε = {value:g}" for value in found.epsilons)], rows
+
+
+def comparison_rows(found: Comparison, metric: Metric) -> Table:
+    """Mean over seeds: one row per method, one column per ε; the best private method of a column is bold."""
+    from rich.table import Table
+
+    head, rows = _cells(found, metric, "[bold]{}[/bold]")
+    table = Table(title=_title(found, metric))
+    for name in head:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

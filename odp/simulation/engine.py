@@ -47,7 +47,7 @@ from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
-from odp.simulation.inputs import SIMULATION, check_rank, require_kinds
+from odp.simulation.inputs import SIMULATION, check_rank, require_kinds, told_run
 from odp.simulation.searches import simulate_search
 from odp.simulation.streams import SimulatedStream, participation_of
 from odp.simulation.totals import NoisyTotals, noisy_totals
@@ -65,15 +65,9 @@ MOST_EXACT = 2**24
 
 #: Every round of a saved run has these keys, in this order: null where its algorithm has no such metric.
 _COLUMNS = (
-    "round",
-    "contributions",
-    "epsilon",
-    "validation_rmse",
-    "test_rmse",
-    "seconds",
-    "validation_recall",
+    "round", "contributions", "epsilon", "validation_rmse", "test_rmse", "seconds", "validation_recall",
     "validation_ndcg",
-)
+)  # fmt: skip
 #: So has the summary of a run.
 _SUMMARY_METRICS = ("test_rmse", "validation_rmse")
 
@@ -101,7 +95,7 @@ class RoundResult:
         return dict.fromkeys(_COLUMNS, math.nan) | own | {"seconds": self.seconds} | dict(self.metrics)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
     """A finished simulation.
 
@@ -127,6 +121,10 @@ class RunResult:
     history: Any = field(repr=False)
     totals: tuple[NoisyTotals, ...]
     item_counts: Float64Array = field(repr=False)
+
+    def __repr__(self) -> str:
+        scores = [f"{name} {value:.4f}" for name, value in self.metrics.items() if isinstance(value, float)]
+        return told_run(self.task.name, len(self.rounds), self.epsilon, self.delta, self.seconds, scores)
 
     @property
     def noisy(self) -> bool:

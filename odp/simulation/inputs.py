@@ -8,13 +8,16 @@ users of examples         at least the cohort's minimum, or no round could be re
 users without ratings     take part (their contribution is zero), so who is in a round tells nothing
 users with one rating     may end up with no training or no test rating; they get the items' values
 duplicates                the last of several rows of one (user, item) counts; the number of others is noted
+tables of one's own       what was guessed of the scale, and bad rows that were left out
 noise above the signal    the model falls back to user means; noted with the population that is large enough
 ========================  ===================================================================================
 """
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
@@ -36,6 +39,13 @@ ONE_PERMUTATION = (
     "not of the data set"
 )
 """Note on a comparison on ``permutation_split``."""
+
+
+def told_run(task: str, rounds: int, epsilon: float, delta: float, seconds: float, scores: Sequence[str] = ()) -> str:
+    """A finished simulation in one line, for its ``repr``."""
+    spent = f"ε = {epsilon:.4g} at δ = {delta:g}" if math.isfinite(epsilon) else "no noise, nothing protected"
+    told = ", ".join([f"{rounds} round{'s' if rounds != 1 else ''}", spent, *scores, f"{seconds:.1f} s"])
+    return f"<simulation of task {task!r}: {told}>"
 
 
 def require_kinds(task: object, population: object) -> None:
@@ -86,7 +96,7 @@ def notes(users: Ratings | UsersExamples) -> list[str]:
 
 def _notes_of_ratings(ratings: Ratings) -> list[str]:
     counts = ratings.counts()
-    found = []
+    found = list(ratings.notes)
     for number, what in (
         (int((counts == 0).sum()), "without ratings: they take part with empty contributions"),
         (int((counts == 1).sum()), "with a single rating: most of them cannot be tested on their own history"),

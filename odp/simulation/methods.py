@@ -119,11 +119,14 @@ RANKING_METHODS = (
 )
 
 
-def contest_for(ratings: Ratings, *, preset: str) -> Contest:
-    """What a data set of this kind is compared by; with public item features, DPAM has a row that uses them."""
+def contest_for(ratings: Ratings, *, preset: str, with_presets: bool = True) -> Contest:
+    """What a data set of this kind is compared by; with public item features, DPAM has a row that uses them.
+
+    ``with_presets``: the model is a preset's, and not one of a task, which has features or none.
+    """
     if ratings.implicit:
         return Contest((RECALL, NDCG), RANKING_METHODS)
-    if not has_item_features(ratings):
+    if not has_item_features(ratings) or not with_presets:
         return Contest((RMSE,), RATING_METHODS)
 
     def with_features(task: Task, split: Split, seed: int) -> float:

@@ -18,10 +18,13 @@ and a 1 for each user that has any. One user moves the pair by at most sqrt(2) i
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -32,6 +35,7 @@ from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_RANK
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
+from odp.datasets.registry import load
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.evaluation.noise import noised
@@ -41,11 +45,15 @@ from odp.privacy.events import Event, GaussianRelease, adjacency_of
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.presets import preset_task
+from odp.simulation.result_tables import html_table, text_table, write_csv, write_page
 from odp.task import Task
 
 _UNITS = 2**10  # grid steps of a score of 1
 # Part of a trial's mu^2 that its score costs on top of its training.
 _SCORE_SHARE = 0.05
+
+#: Searched where no data are given: invented, and of the shape of a small population.
+PROXY = "synthetic:n_users=2000,n_items=400,ratings_per_user=60"
 
 _RANKS = (0, 2, 4, 8, 16)
 _STEPS = (2, 3, 4, 5, 6)
@@ -86,9 +94,9 @@ class Trial:
         }
 
 
-@dataclass(frozen=True)
-class Search:
-    """All trials in order; ``best`` has the lowest score.
+@dataclass(frozen=True, repr=False)
+class Tuning:
+    """All trials in order; ``best`` has the lowest score, and ``task`` is its task.
 
     Attributes:
       private: whether the data were private, so that the trials were charged.
@@ -102,6 +110,50 @@ class Search:
     epsilon: float
     delta: float
     seconds: float
+
+    @property
+    def task(self) -> Task:
+        """The task with the best settings, ready to simulate or to submit."""
+        return self.best.task
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per trial, in order: ``trial`` from 1 on, the settings, ``score`` and, of private data, ``epsilon``.
+
+        ``epsilon`` is what the search cost up to that trial.
+        """
+        found, charged = [], list[Event]()
+        for number, trial in enumerate(self.trials, start=1):
+            charged.extend(trial.charges)
+            spent = {"epsilon": epsilon_of(charged, delta=self.delta)} if self.private else {}
+            found.append({"trial": number} | trial.settings() | {"score": trial.score} | spent)
+        return found
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Writes ``rows``, and returns the path. Raises DataError where it cannot be written."""
+        return write_csv(path, self.rows)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a page with the best settings and all trials, and returns its path. Raises DataError."""
+        parts = [f"<p><b>{html.escape(self._verdict())}</b></p>", html_table(*self._cells())]
+        return write_page(
+            path, title=f"Search for settings on {self.data}", parts=[*parts, f"<p>{html.escape(self.statement)}</p>"]
+        )
+
+    def _verdict(self) -> str:
+        place, noisy = self.trials.index(self.best) + 1, " (noisy)" if self.private else ""
+        return f"trial {place} of {len(self.trials)} is the best: validation RMSE {self.best.score:.4f}{noisy}"
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        rows = self.rows
+        shown = [["by rule" if value is None else _short(value) for value in row.values()] for row in rows]
+        return list(rows[0]), shown
+
+    def __repr__(self) -> str:
+        return f"{self._verdict()}\n{text_table(*self._cells())}\n{self.statement}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self._verdict())}</p>{html_table(*self._cells())}"
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -139,39 +191,50 @@ class Search:
 
 
 def tune(
-    ratings: Ratings,
+    data: Ratings | str | os.PathLike[str] | Any = None,
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float = 8.0,
+    delta: float = 1e-6,
     trials: int = 10,
     seed: int = 1,
-    private: bool,
+    private: bool | None = None,
     features: bool | None = None,
     on_trial: Callable[[int, Trial], None] | None = None,
     noise: IntegerNoise | None = None,
-) -> Search:
+) -> Tuning:
     """Random search; the first trial is ``DPAM.recommended``.
 
     Args:
-      ratings: proxy data, or the private data themselves. Of private data, the number of items must not follow from who
-        rated what: ``load(.., whole_catalogue=True)``.
+      data: proxy data, or the private data themselves: ratings, or what ``odp.load`` reads. By default invented ratings
+        of 2,000 users. Of private ratings, the number of items must not follow from who rated what: as
+        ``load(.., whole_catalogue=True)`` has it, which is how private data are loaded here.
       epsilon: what one trial's training may spend; finite.
       delta: of each trial, and of the printed total.
       trials: how many.
       seed: of the settings, the split and what users choose; on proxy data of the noise, too.
-      private: whether ``ratings`` are private, so that every trial is charged and its score noised.
+      private: whether ``data`` are private, so that every trial is charged and its score noised; has to be said of
+        given data.
       features: whether all models use the public item features of the data; None is where there are any.
       on_trial: called after each, for progress.
       noise: of a private search; the default is that of the operating system, and the only one that protects anybody.
 
     Raises:
-      ConfigurationError: a number is out of range.
+      ConfigurationError: a number is out of range, or ``private`` is missing.
       DataError: the data set holds implicit feedback, or is asked for features that it does not have.
       PrivacyError: as ``preset_task``.
     """
     started = time.perf_counter()
     _validate.integer(trials=trials, low=1, high=10_000)
     _validate.positive(epsilon=epsilon)
+    if private is None:
+        if data is not None:
+            raise ConfigurationError(
+                "Expected private=True or private=False with data: each trial of a search on private data is a release "
+                "about them and is charged; public or invented data cost nothing"
+            )
+        private = False
+    source = PROXY if data is None else data
+    ratings = source if isinstance(source, Ratings) else load(source, whole_catalogue=private)
     if ratings.implicit:
         raise DataError(
             f"the data set {ratings.name!r} holds implicit feedback; the search is for ratings, "
@@ -192,7 +255,7 @@ def tune(
         if on_trial is not None:
             on_trial(number, done[-1])
     events = [event for trial in done for event in trial.charges]
-    return Search(
+    return Tuning(
         data=ratings.name,
         private=private,
         trials=tuple(done),
@@ -201,6 +264,10 @@ def tune(
         delta=delta,
         seconds=time.perf_counter() - started,
     )
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _drawn(base: Task, rng: np.random.Generator) -> Task:

@@ -9,7 +9,7 @@ from odp.numerics.arrays import Float32Array, Int64Array
 from odp.wire.encoding import Encoding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TableValues:
     """The values of one table: ``rows`` is float32 [n, width]; keyed tables are read by row, dense ones whole.
 
@@ -20,6 +20,10 @@ class TableValues:
     rows: Float32Array
     keyed: bool
     encoding: Encoding = "float32"
+
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.rows.shape))
+        return f"TableValues({self.name!r}, {size}, {'keyed' if self.keyed else 'dense'}, {self.encoding})"
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class ModelVersion:
         return replace(self, tables=tuple(replace(table, rows=rows) if table.keyed else table for table in self.tables))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Slices:
     """The rows that one device received: ``rows[i]`` is row ``keys[i]`` of the keyed table; keys are distinct and
     ascending.
@@ -56,3 +60,7 @@ class Slices:
     keys: Int64Array
     rows: Float32Array
     dense: Mapping[str, Float32Array]
+
+    def __repr__(self) -> str:
+        """The version only: which rows a device has follows from its data."""
+        return f"Slices(version={self.version})"

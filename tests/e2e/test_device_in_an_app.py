@@ -7,7 +7,9 @@ import dataclasses
 import functools
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.world import POPULATION, World, small_task
@@ -18,6 +20,8 @@ from device_runtime.person.limits import Limits
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.sdk import EXAMPLE, Environment, Isolation
 from device_runtime.store.store import Store, store_path
+from odp.client import TaskHandle
+from odp.errors import ConfigurationError, ServiceUnavailable
 
 pytestmark = [
     pytest.mark.processes,
@@ -73,3 +77,64 @@ def test_its_service_makes_the_examples_of_every_round(tmp_path: Path, monkeypat
     ]
     # It was told which task asked.
     assert example.data == {"film": 3, "stars": 2.0 + len(POPULATION)}
+
+
+@contextlib.contextmanager
+def _world_and_device(root: Path, **limits: Any) -> Iterator[tuple[World, odp.Device]]:
+    """A device whose services are described by a folder, as `odp up` leaves it."""
+    with contextlib.ExitStack() as stack:
+        world = World(root / "world").start(stack)
+        (world.root / "server" / "address").write_text(f"{world.server.address}\n")
+        yield (
+            world,
+            stack.enter_context(
+                odp.Device(root / "app", limits=odp.Limits(**limits), environment=Environment(keyring=False))
+            ),
+        )
+
+
+def _wait_open(handle: TaskHandle) -> None:
+    """Until the first round is open."""
+    assert next(status for status in handle.watch(poll_seconds=0.05) if status.rounds).rounds
+
+
+def test_learn_takes_turns_with_the_services_of_a_folder_and_tells_what_became_of_them(tmp_path: Path) -> None:
+    others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
+    seen = odp.Events(service="app", type="seen", item="film", value="stars")
+    task = dataclasses.replace(
+        small_task(others, places=5, training=odp.DPAM(steps=0)),
+        data=odp.RatingsData(low=1, high=5, events=seen),
+        cohort=odp.Cohort(minimum=20, goal=OTHERS + 1, round_seconds=600),
+    )
+    with _world_and_device(tmp_path, min_cohort=20) as (world, device):
+        device.record("seen", {"film": 3, "stars": 4})
+        handle = world.connection.submit(task)
+        _wait_open(handle)
+        first = device.learn(POPULATION, services=world.root)
+        assert [(one.task, one.round, one.epsilon) for one in first.contributions] == [(task.name, 1, 8.0)]
+        assert str(first) == f"contributed to round 1 of task {task.name!r} (ε = 8, δ = 1e-05 for all of it)"
+        again = device.learn(POPULATION, services=world.root)
+        assert str(again) == f"did not contribute: round 1 of task {task.name!r} waits for others"
+        running = world.devices(others)
+        last = device.learn(POPULATION, services=world.root, wait=120.0)
+        world.finish(handle, running)
+        assert ([one.round for one in last.contributions], last.reason) == ([2], "")
+        nothing = device.learn(POPULATION, services=world.root)
+        assert str(nothing) == f"did not contribute: no round of population {POPULATION!r} is open now"
+        # The server said when to come back, and the device keeps to that.
+        assert "asked to check in again" in device.learn(POPULATION, services=world.root).reason
+
+
+def test_learn_declines_what_its_limits_forbid_and_names_what_is_wrong_with_a_folder(tmp_path: Path) -> None:
+    others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
+    with _world_and_device(tmp_path, min_cohort=1000) as (world, device):
+        _wait_open(world.connection.submit(small_task(others, places=5, training=odp.DPAM(steps=0))))
+        declined = device.learn(POPULATION, services=world.root)
+        assert declined.contributions == ()
+        assert "the device declined: " in declined.reason
+        assert "min_cohort" in declined.reason
+        with pytest.raises(ConfigurationError, match="is no state folder of `odp up`"):
+            device.learn(POPULATION, services=tmp_path / "elsewhere")
+        world.server.stop()
+        with pytest.raises(ServiceUnavailable):
+            device.learn(POPULATION, services=world.root)

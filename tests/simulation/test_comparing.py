@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from odp.datasets import Split, synthetic_movielens
 from odp.errors import ConfigurationError, DataError
-from odp.simulation.comparing import compare, comparison_rows, draw_comparison
+from odp.simulation.comparing import Comparison, compare, comparison_rows, draw_comparison
 from odp.simulation.methods import RATING_METHODS, RMSE, Contest, Method, contest_for
+from odp.simulation.presets import preset_task
 from odp.task import Task
 
 DATA = synthetic_movielens(n_users=150, n_items=30, ratings_per_user=12)
@@ -79,3 +82,73 @@ def test_a_method_without_a_score_is_named() -> None:
     broken = Method("broken", "none", True, lambda task, split, seed: (math.nan,))
     with pytest.raises(DataError, match="broken has no finite score"):
         compare(DATA, epsilons=[1.0], delta=1e-4, seeds=(1,), contest=Contest((RMSE,), (broken,)))
+
+
+def _two() -> Comparison:
+    methods = (Method("spends", "ε, δ", True, Counted()), Method("local", "none", False, Counted()))
+    return compare(DATA, epsilons=[1.0, 2.0], delta=1e-4, seeds=2, contest=Contest((RMSE,), methods))
+
+
+def test_a_comparison_reads_as_a_table_and_as_rows(tmp_path: Path) -> None:
+    found = _two()
+    assert repr(found).splitlines()[:5] == [
+        "test RMSE on synthetic, mean of 2 seeds, δ = 0.0001; lower is better",
+        "method  privacy    ε = 1    ε = 2",
+        "------  -------  -------  -------",
+        "spends  ε, δ     *2.5000  *2.0000",
+        "local   none      2.0000   2.0000",
+    ]
+    spends, *_, local = found.rows
+    assert spends == {
+        "method": "spends", "privacy": "ε, δ", "metric": "test RMSE", "epsilon": 1.0, "mean": 2.5,
+        "std": pytest.approx(math.sqrt(0.5)), "seeds": 2,
+    }  # fmt: skip
+    assert (local["method"], local["epsilon"]) == ("local", None)
+    with found.to_csv(tmp_path / "new" / "scores.csv").open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [(row["method"], row["epsilon"], row["mean"]) for row in read] == [
+        ("spends", "1.0", "2.5"), ("spends", "2.0", "2.0"), ("local", "", "2.0"),
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="cannot be written"):
+        found.to_csv(tmp_path)
+
+
+def test_the_page_of_a_comparison_has_its_verdict_and_fetches_nothing(tmp_path: Path) -> None:
+    page = _two().report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "spends is the best private method at ε = 2: test RMSE 2.0000" in page
+    assert "<td>*2.5000</td>" in page
+    assert not re.search(r"https?://|<script|<link", page)
+
+
+def test_methods_are_chosen_by_name_and_a_name_of_a_data_set_is_loaded() -> None:
+    found = compare(
+        "synthetic:n_users=150,n_items=30,ratings_per_user=12",
+        epsilons=[2.0], delta=1e-4, seeds=[4], methods=["DPAM", "user mean"],
+    )  # fmt: skip
+    assert list(found.scores) == ["user mean", "DPAM"]
+    assert found.seeds == (4,)
+    with pytest.raises(ConfigurationError, match="'DPAM'"):
+        compare(DATA, methods=["DPAMM"])
+    with pytest.raises(ConfigurationError, match="in a list"):
+        compare(DATA, methods="DPAM")
+
+
+def test_a_given_task_is_trained_at_every_budget_with_its_own_settings() -> None:
+    asked: list[Task] = []
+
+    def score(task: Task, split: Split, seed: int) -> tuple[float, ...]:
+        asked.append(task)
+        return (1.0,)
+
+    task = dataclasses.replace(preset_task("auto", DATA, epsilon=3.0, delta=1e-5), name="mine")
+    contest = Contest((RMSE,), (Method("spends", "ε, δ", True, score),))
+    found = compare(DATA, epsilons=[1.0, 3.0], seeds=1, task=task, contest=contest)
+    assert [one.privacy.epsilon for one in asked] == [1.0, 3.0]
+    assert {one.name for one in asked} == {"mine"}
+    assert (found.delta, asked[1]) == (1e-5, task)
+    assert (
+        "DPAM with public item features"
+        not in compare(DATA, epsilons=[2.0], seeds=1, task=task, methods=["DPAM", "global mean"]).scores
+    )
+    with pytest.raises(DataError, match="set items=30 in the model"):
+        compare(DATA, task=dataclasses.replace(task, model=dataclasses.replace(task.factorization, items=31)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,3 +131,22 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     keywords = {"epsilon": 1.0, "trials": 1} | wrong
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         tune(DATA, delta=1e-4, private=False, **keywords)
+
+
+def test_a_search_reads_as_a_table_and_gives_the_best_task(tmp_path: Path) -> None:
+    free = tune(DATA, epsilon=8.0, delta=1e-4, trials=2, private=False)
+    assert free.task is free.best.task
+    head, *table = repr(free).splitlines()
+    assert head.startswith(f"trial {free.trials.index(free.best) + 1} of 2 is the best: validation RMSE ")
+    assert [line.split()[0] for line in table[:4]] == ["trial", "-----", "1", "2"]
+    assert "epsilon" not in free.rows[0]
+    charged = tune(DATA, epsilon=2.0, delta=1e-4, trials=2, private=True)
+    assert [row["trial"] for row in charged.rows] == [1, 2]
+    assert charged.rows[0]["epsilon"] < charged.rows[1]["epsilon"] == charged.epsilon
+    assert charged.to_csv(tmp_path / "trials.csv").read_text(encoding="utf-8").startswith("trial,rank,")
+    assert "(noisy)" in charged.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_whether_given_data_are_private_has_to_be_said() -> None:
+    with pytest.raises(ConfigurationError, match="Expected private=True or private=False"):
+        tune(DATA)

@@ -1,0 +1,39 @@
+"""Where a task stands, for people."""
+
+from __future__ import annotations
+
+from odp.signed.task import open_task
+from odp.v1 import server_pb2
+
+#: A task in such a state does not change any more.
+FINAL = (
+    server_pb2.TaskStatus.STATE_FINISHED,
+    server_pb2.TaskStatus.STATE_CANCELLED,
+    server_pb2.TaskStatus.STATE_FAILED,
+)
+_ROUNDS = {
+    server_pb2.RoundStatus.STATE_OPEN: "open",
+    server_pb2.RoundStatus.STATE_RELEASED: "released",
+    server_pb2.RoundStatus.STATE_APPLIED: "applied",
+}
+
+
+def state_name(status: server_pb2.TaskStatus) -> str:
+    """Its state in one word, such as "active"."""
+    return server_pb2.TaskStatus.State.Name(status.state).removeprefix("STATE_").lower()
+
+
+def in_one_line(status: server_pb2.TaskStatus) -> str:
+    """Where a task stands: its state, its newest round from 1 on, ε that was spent, and what it waits for."""
+    definition = open_task(status.task)
+    told = [f"task {definition.name!r} is {state_name(status)}"]
+    if status.rounds:
+        newest = status.rounds[-1]
+        number = f"round {newest.round + 1} of {max(status.planned_rounds, newest.round + 1)}"
+        told.append(f"{number} is {_ROUNDS.get(newest.state, 'unknown')} with {newest.contributions} contributions")
+    if status.planned_rounds:
+        told.append(f"ε spent {status.epsilon_spent:.4g} of {definition.privacy.epsilon:g}")
+    else:
+        told.append(f"{status.reports} reports that are private by themselves")
+    told += [line for line in (status.waits_for.reason, status.failure) if line]
+    return "; ".join(told)
