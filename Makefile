@@ -88,6 +88,7 @@ lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is 
 	$(BIN)/buf format --diff --exit-code protos
 	$(BIN)/buf breaking --against $(BASELINE)
 	$(BIN)/python tools/generate_protos.py --check
+	$(BIN)/python tools/notebooks.py --check
 
 proto: $(VENV)/dev ## Generate odp/v1 from protos/
 	$(BIN)/buf format --write protos
