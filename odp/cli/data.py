@@ -223,6 +223,6 @@ def _next_steps(found: DataCheck, data: str, columns: dict[str, Any], output: Pa
 
 
 def _option(name: str, value: object) -> str:
-    if name == "implicit":
-        return "--implicit" if value else "--explicit"
+    if isinstance(value, bool):
+        return f"--{name}" if value else "--explicit"
     return f"--{name.replace('_', '-')} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"
