@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odp.cli.console import console, print_json, results
+from odp.cli.console import console, print_json, results_console
 from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def show_results(
     printed: dict[str, Any] | None = None,
 ) -> None:
     """The answers on stdout; with ``json``, one object there, and the answers on stderr."""
-    out = results(machine=json)
+    out = results_console(machine=json)
     plain = found.to_json(confidence)
     for line in found.lines(confidence, exact):
         out.print(line)

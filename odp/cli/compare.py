@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results
+from odp.cli.console import console, print_json, results_console
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder, writing
 
@@ -69,7 +69,7 @@ def compare(
             permuted=permutation,
             on_score=on_score,
         )
-    shown = results(machine=json_output)
+    shown = results_console(machine=json_output)
     for metric in found.metrics:
         shown.print(comparison_rows(found, metric))
     shown.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")

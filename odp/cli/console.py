@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ def console() -> Console:
     return _console(stderr=True)
 
 
-def results(*, machine: bool = False) -> Console:
+def results_console(*, machine: bool = False) -> Console:
     """A console for what a command found: stdout, or stderr with ``machine``, where stdout is for JSON or CSV alone."""
     return _console(stderr=machine)
 
@@ -91,7 +92,8 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, objec
         elif isinstance(value, bool):
             yield f"{prefix}{name}", "true" if value else "false"
         else:
-            yield f"{prefix}{name}", "" if value is None else value
+            missing = value is None or (isinstance(value, float) and math.isnan(value))
+            yield f"{prefix}{name}", "" if missing else value
 
 
 def _rows_of(value: object) -> Sequence[Mapping[str, Any]]:

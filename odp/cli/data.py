@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import print_json, print_text, results
+from odp.cli.console import print_json, print_text, results_console
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_file, output_folder, writing, writing_file
 
@@ -37,7 +37,7 @@ def list_data(json: Json = False) -> None:
     table = Table("name", "licence", "from")
     for name, entry in DATASETS.items():
         table.add_row(name, entry.licence, entry.homepage)
-    results().print(table)
+    results_console().print(table)
 
 
 @app.command("fetch")
@@ -223,6 +223,6 @@ def _next_steps(found: DataCheck, data: str, columns: dict[str, Any], output: Pa
 
 
 def _option(name: str, value: object) -> str:
-    if name == "implicit":
-        return "--implicit" if value else "--explicit"
+    if isinstance(value, bool):
+        return f"--{name}" if value else "--explicit"
     return f"--{name.replace('_', '-')} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli import person
-from odp.cli.console import console, print_json, print_text, results
+from odp.cli.console import console, print_json, print_text, results_console
 from odp.cli.data_options import takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
@@ -245,12 +245,14 @@ def recommend(
         print_json({"device": device, "recommendations": listed})
         return
     if not pairs:
-        results().print(f"there is nothing to recommend to device {device}: it has rated every item that was found")
+        results_console().print(
+            f"there is nothing to recommend to device {device}: it has rated every item that was found"
+        )
         return
     shown = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
     for rank, (item, score) in enumerate(pairs, start=1):
         shown.add_row(str(rank), str(item) if named is None else named.item_name(item), f"{score:.2f}")
-    results().print(shown)
+    results_console().print(shown)
 
 
 def _ratings(data: str | None, devices: int | None, split_seed: int | None, columns: dict[str, Any]) -> Ratings | None:

@@ -42,7 +42,6 @@ app = typer.Typer(
     help="On-device personalization: data stay on the devices that hold them, and releases are private per user.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 # `odp --help` lists the commands under these headings, in this order.
 _BEGIN, _DEVELOP, _RUN, _PERSON, _CHECK = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results
+from odp.cli.console import console, print_json, results_console
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder, writing
 
@@ -62,7 +62,7 @@ def geyer(
             bar.update(shown, description=f"round {result.round}: accuracy {result.metrics['test_accuracy']:.4f}")
 
         found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round, on_users=on_users)
-    out = results(machine=json_output)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     out.print(f"{found.seconds:.1f} s; {SIMULATION}")
     _write(
@@ -101,7 +101,7 @@ def shakespeare(
             shown.update(f"round {result.round + 1} of {rounds}: accuracy {accuracy:.4f}")
 
         found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round)
-    out = results(machine=json_output)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     out.print(f"{found.seconds:.1f} s; {SIMULATION}")
     _write(out, output, f"shakespeare-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
@@ -144,7 +144,7 @@ def two_tower(
         found = compare(
             split, epsilon=epsilon, delta=delta, rounds=rounds, seed=seed, baseline=baseline, on_round=on_round
         )
-    out = results(machine=json_output)
+    out = results_console(machine=json_output)
     out.print(found.table())
     out.print(SIMULATION)
     if json_output:
@@ -174,7 +174,7 @@ def privunit(
     out = console()
     with out.status("drawing people") as shown:
         found = reproduce(seed=seed, runs=runs, pictures=data, progress=shown.update)
-    out = results(machine=json_output)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     if found.mnist:
         out.print(pictures_of(found))
@@ -203,7 +203,7 @@ def local(
     out = console()
     with out.status("measuring errors"):
         found = reproduce(seed=seed, repeats=repeats)
-    out = results(machine=json_output)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     out.print(f"{found.seconds:.1f} s; {SIMULATION}")
     _write(out, output, f"local-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
@@ -242,7 +242,7 @@ def drawdiscard(
             shown.update(f"known weights, ε of log {level:g}")
             asked = updates if math.isinf(level) else max(1, updates // 4)
             trained.append(known_weights.train(updates=asked, epsilon=math.log(level), seed=seed))
-    out = results(machine=json_output)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     out.print(known_table(trained))
     out.print(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results
+from odp.cli.console import console, print_json, results_console
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_file, writing_file
 
@@ -96,7 +96,7 @@ def tune(
             features=features,
             on_trial=on_trial,
         )
-    shown = results(machine=json_output)
+    shown = results_console(machine=json_output)
     shown.print(table)
     best = ", ".join(f"{name}={value}" for name, value in search.best.settings().items())
     shown.print(f"best: {best}; validation RMSE {search.best.score:.4f}{' (noisy)' if private else ''}")

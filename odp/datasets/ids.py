@@ -11,6 +11,8 @@ import numpy.typing as npt
 from odp.errors import DataError
 
 Longs = npt.NDArray[np.int64]
+Ids = npt.NDArray[Any]
+"""Original ids: int64, or text as ``numpy.dtypes.StringDType``."""
 _TEXT = np.dtypes.StringDType()
 
 

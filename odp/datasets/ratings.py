@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.datasets._check import checked, index_array, value_array
-from odp.datasets.ids import id_keys, packed, unpacked
+from odp.datasets.ids import Ids, id_keys, packed, unpacked
 from odp.datasets.sorting import ranks_in_time, rows_by_user_and_item
 from odp.errors import DataError
 from odp.numerics.archives import UNREADABLE
@@ -29,8 +29,6 @@ FORMAT = "odp-ratings-1"
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-Ids = npt.NDArray[Any]
-"""Original ids: int64, or text as ``numpy.dtypes.StringDType``."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -275,7 +273,7 @@ class Ratings:
         high: float | None = None,
         name: str = "dataframe",
         on_error: Literal["raise", "skip"] = "raise",
-    ) -> Ratings:
+    ) -> Self:
         """Makes ratings of a pandas, Polars or Arrow table with one row per interaction; needs ``odp[data]``.
 
         Ids may be whole numbers or text, and are kept. What is not given is guessed, and ``notes`` says how.
@@ -303,7 +301,7 @@ class Ratings:
         columns = Columns(
             user=user, item=item, value=value, time=time, implicit=implicit, low=low, high=high, on_error=on_error
         )
-        return read_table(frame, columns, name=name).ratings
+        return cls.from_triples(**read_table(frame, columns, name=name).triples)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one npz file of format ``odp-ratings-1``; an existing file is replaced at once or not at all."""

@@ -113,7 +113,7 @@ def published_split(
 def load_reading(source: object, **options: Any) -> tuple[TableReading | None, Ratings]:
     """As :func:`load`, with how a table was read, or None where ``source`` is a data set of a known form."""
     reading = _table(source, options, cache=None, whole_catalogue=False, name=None)
-    return (None, load(source, **options)) if reading is None else (reading, reading.ratings)
+    return (None, load(source, **options)) if reading is None else (reading, Ratings.from_triples(**reading.triples))
 
 
 def _load(
@@ -126,7 +126,7 @@ def _load(
 ) -> Ratings:
     reading = _table(source, options, cache=cache, whole_catalogue=whole_catalogue, name=name)
     if reading is not None:
-        return reading.ratings
+        return Ratings.from_triples(**reading.triples)
     assert isinstance(source, (str, os.PathLike))
     text = os.fspath(source)
     if _is_synthetic(source):

@@ -1,4 +1,4 @@
-"""Makes :class:`Ratings` of a person's own table: ids of any kind, any scale, and bad rows by their places."""
+"""Reads interactions of a person's own table: ids of any kind, any scale, and bad rows by their places."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.datasets.columns import Columns, Scale, scale_of
-from odp.datasets.ratings import Ids, Ratings
+from odp.datasets.ids import Ids
 from odp.datasets.table_files import RawTable, arrow, read_file, read_frame
 from odp.errors import DataError
 
@@ -50,7 +50,7 @@ class TableReading:
     """What was read of one table.
 
     Attributes:
-      ratings: the interactions.
+      triples: the interactions, as arguments of ``Ratings.from_triples``.
       rows: rows of the table, with the bad ones.
       columns: with the names that were found.
       scale: what the values mean, and whether that was guessed.
@@ -59,7 +59,7 @@ class TableReading:
       values: the least and the largest value in the table, or None.
     """
 
-    ratings: Ratings
+    triples: dict[str, Any]
     rows: int
     columns: Columns
     scale: Scale
@@ -135,22 +135,26 @@ def _assembled(raw: RawTable, name: str) -> TableReading:
         raise DataError(f"{where}: holds no usable rows; expected at least one user with one item")
     for role in ("user", "item"):
         ids[role], codes[role] = _used(ids[role], codes[role])
-    ratings = Ratings.from_triples(
-        name,
-        codes["user"],
-        codes["item"],
-        np.ones(len(codes["user"]), dtype=np.float32) if values is None else values.astype(np.float32, copy=False),
-        low=scale.low,
-        high=scale.high,
-        n_users=len(ids["user"]),
-        n_items=len(ids["item"]),
-        times=times,
-        implicit=scale.implicit,
-        user_ids=ids["user"],
-        item_ids=ids["item"],
-        notes=tuple(_notes(scale, columns, report, unseen)),
-    )
-    return TableReading(ratings, rows + len(raw.broken), columns, scale, report, unseen, extremes)
+    triples = {
+        "name": name,
+        "users": codes["user"],
+        "items": codes["item"],
+        "values": _plain(values, len(codes["user"])),
+        "low": scale.low,
+        "high": scale.high,
+        "n_users": len(ids["user"]),
+        "n_items": len(ids["item"]),
+        "times": times,
+        "implicit": scale.implicit,
+        "user_ids": ids["user"],
+        "item_ids": ids["item"],
+        "notes": tuple(_notes(scale, columns, report, unseen)),
+    }
+    return TableReading(triples, rows + len(raw.broken), columns, scale, report, unseen, extremes)
+
+
+def _plain(values: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.float32]:
+    return np.ones(rows, dtype=np.float32) if values is None else values.astype(np.float32, copy=False)
 
 
 class _Flaws:

@@ -25,7 +25,7 @@ def test_info_prints_sizes_and_no_ratings(odp: Odp) -> None:
 
 
 def test_list_names_what_can_be_fetched(odp: Odp) -> None:
-    assert "ml-1m" in odp("data", "list").err
+    assert "ml-1m" in odp("data", "list").out
 
 
 def test_digests_are_one_or_one_per_file() -> None:

@@ -311,7 +311,7 @@ ids = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"),
 def test_any_text_is_an_id_and_is_given_back(rows: list[tuple[str, str, int, int]]) -> None:
     users, items, values, times = map(list, zip(*rows, strict=True))
     table = pa.table({"user": users, "item": items, "rating": values, "time": times})
-    found = read_table(table, Columns(low=1, high=5)).ratings
+    found = odp.Ratings.from_triples(**read_table(table, Columns(low=1, high=5)).triples)
     latest = {(user, item): (value, time, row) for row, (user, item, value, time) in enumerate(rows)}
     assert {(user, item): value for user, item, value, _ in interactions(found)} == {
         pair: value for pair, (value, _, _) in latest.items()
