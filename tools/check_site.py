@@ -22,6 +22,8 @@ class _Loads(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "link" and ("rel", "canonical") in attrs:
             return
+        if "mermaid" in (dict(attrs).get("class") or "").split():
+            self.addresses.append("the drawings of mermaid, by the theme's script")
         self.addresses += [
             value for name, value in attrs if (tag, name) in _LOADS and value and re.match(r"(https?:)?//", value)
         ]

@@ -16,6 +16,7 @@ foreign_loads = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools"
         '<script src="https://unpkg.com/mermaid"></script>',
         '<link rel="stylesheet" href="//fonts.example/css">',
         '<img alt="x" src="http://example.org/x.png">',
+        '<pre class="mermaid"><code>graph</code></pre>',
     ],
 )
 def test_a_script_a_font_and_a_picture_of_another_host_are_named(page: str, tmp_path: Path) -> None:
