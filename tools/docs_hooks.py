@@ -2,19 +2,24 @@
 
 A link to ``../examples/films.toml`` works where the repository is browsed. In the site it leads to a page with the text
 of that file; a link to a folder leads to a list of its files. A link to a file that does not exist stays as it is, and
-the strict build refuses it.
+the strict build refuses it. Sequence diagrams become pictures (``sequence_diagrams.py``).
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))  # hooks are loaded by path, and not as part of a package
+from sequence_diagrams import svg  # noqa: E402
+
+_MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DOCS = "docs"
 _LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 _FENCED = re.compile(r"^( *)(`{3,}).*?^\1\2", re.MULTILINE | re.DOTALL)
@@ -56,7 +61,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         uri = target.removeprefix(f"{_DOCS}/") if target.startswith(f"{_DOCS}/") else _uri(target)
         return f"{match[1]}{posixpath.relpath(uri, posixpath.dirname(here) or '.')}{match[3]}"
 
-    return _outside_fences(markdown, lambda text: _LINK.sub(inside, text))
+    linked = _outside_fences(markdown, lambda text: _LINK.sub(inside, text))
+    return _MERMAID.sub(lambda block: f'<div class="wide">{svg(block[1], f"Sequence of {page.title}")}</div>', linked)
 
 
 def _outside_fences(markdown: str, change: Any) -> str:

@@ -74,6 +74,21 @@ def test_a_federated_keras_network_is_trained(folder: Path) -> None:
     assert run_page("federated-keras")["accuracy"] > 0.8
 
 
+def test_own_data_takes_at_most_ten_commands() -> None:
+    commands = [line for block in _blocks("your-own-data", "bash") for line in block.text.splitlines()]
+    assert len(commands) + len(_blocks("your-own-data", "python")) <= 10
+
+
+def test_an_app_with_a_device_takes_at_most_forty_lines() -> None:
+    """The service and the app of the tutorial together, all of its four steps."""
+    blocks = _blocks("device-in-your-app", "python")
+    assert sum(bool(line.strip()) for block in blocks for line in block.text.splitlines()) <= 40
+
+
+def _blocks(name: str, language: str) -> list[Block]:
+    return [block for block in blocks_of(TUTORIALS / f"{name}.md") if block.language == language]
+
+
 def run_page(name: str) -> dict[str, Any]:
     """Runs the page in the working folder; returns the names that its Python has defined."""
     names: dict[str, Any] = {"__name__": "__page__"}
