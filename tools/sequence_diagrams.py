@@ -13,7 +13,7 @@ import textwrap
 _PARTICIPANT = re.compile(r"participant (\w+) as (.+)")
 _MESSAGE = re.compile(r"(\w+)(--?)>>(\w+): (.+)")
 _NOTE = re.compile(r"Note over (\w+): (.+)")
-_LEFT, _BETWEEN, _TOP, _LINE, _CHARACTER = 90, 190, 56, 16, 6.4
+_LEFT, _BETWEEN, _TOP, _LINE, _CHARACTER = 90, 170, 56, 16, 6.4
 
 
 def svg(source: str, title: str) -> str:
