@@ -12,6 +12,7 @@ import traceback
 
 import typer
 
+from odp._own_packages import check_own_packages
 from odp.cli import (
     audit,
     backup,
@@ -95,6 +96,7 @@ def main() -> None:
     # gRPC's own lines about a failed connection come beside ours, which say what to do.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
+        check_own_packages()
         # Not standalone: typer would print usage errors itself, as a box of many lines.
         code = app(standalone_mode=False)
     except OdpError as error:
