@@ -22,7 +22,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import resource
 import signal
 import socket
 import sys
@@ -30,6 +29,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from odp.posix import resource
 
 _LARGEST = 8 * 2**20
 _DESCRIPTORS = 64

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from odp.errors import DiskFull, StateError
+from odp.posix import fcntl
 from odp.transport.durability import UNFINISHED, Health, replaced_file
 from odp.transport.private_files import make_folders, open_private, private_folder, read_private
 
