@@ -43,6 +43,7 @@ from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.program_time import PROGRAM_SECONDS
+from device_runtime.store.bounds import Bounds, require_space
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention, prune
@@ -57,7 +58,7 @@ from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
 from odp.services_folder import NAME, ServicesFolder
 from odp.transport.logs import Log
 from odp.transport.private_files import private_folder
-from odp.transport.state_folder import state_errors, write_atomically
+from odp.transport.state_folder import keep_out_of_git, state_errors, write_atomically
 
 __all__ = ["EXAMPLE", "RECOMMENDED", "Device", "Environment", "Isolation", "Learned", "Limits", "Shown"]
 
@@ -67,6 +68,8 @@ RECOMMENDED = "odp.recommended"
 _COUNTS = ("examples", "empty_contributions", "services")
 #: Of the fixed time of ``on_training_examples``, what the start of its process may take.
 _START_SECONDS = 1.0
+#: What a rating takes in a store, at most.
+_RATING_BYTES = 64
 #: How often ``learn`` looks whether its turns are over.
 _SLICE_SECONDS = 0.2
 
@@ -156,6 +159,7 @@ class Device:
         )
         self._retention = retention or Retention.kept(self.state) or Retention()
         if create:
+            keep_out_of_git(self.state)
             # For the commands of the person, which look at the device from outside of the app.
             write_atomically(self.state / GATE_FILE, self._gate.to_json())
             write_atomically(self.state / RETENTION_FILE, self._retention.to_json())
@@ -180,6 +184,19 @@ class Device:
         """
         with self._open() as store:
             store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
+
+    def rate(self, item: int, value: float) -> None:
+        """Sets the person's rating of an item, in the table ``ratings``, which ``odp.RatingsData()`` of a task reads.
+
+        Raises:
+          ConfigurationError: the item is no number from 0, or the value is not finite.
+          DataError: the store has no room.
+        """
+        _validate.integer(low=0, high=2**31 - 1, item=item)
+        _validate.within(low=-1e300, high=1e300, value=value)
+        with self._open() as store:
+            require_space(store, _RATING_BYTES, Bounds(), whose="ratings")
+            store.rate(item, value)
 
     def add_examples(self, columns: Mapping[str, npt.ArrayLike], *, time: float | None = None) -> int:
         """Keeps labelled examples of the service; ``odp.Examples(table="examples.SERVICE")`` of a task asks for them.
