@@ -51,6 +51,7 @@ from device_runtime.store.store import Store, store_path
 from device_runtime.view import View, start_view
 from device_runtime.view.overview import explain, overview
 from device_runtime.view.privacy_page import DeviceControls
+from device_runtime.view.sanitizer import require_sanitizer
 from odp import _validate
 from odp.errors import ConfigurationError, DataError, OdpError, StateError
 from odp.isolated import Declined
@@ -284,7 +285,11 @@ class Device:
         """The address of a result, or of the person's own page, in a local view that starts on first use.
 
         Everybody with the address sees the page: open it in the person's browser, and keep it secret.
+
+        Raises ConfigurationError where a result cannot be shown: nh3, of the extra ``device``, is missing.
         """
+        if shown is not None:
+            require_sanitizer()
         if self._view is None:
             results = _NoResults() if self._own is None else self._own.results
             self._view = start_view(
