@@ -30,9 +30,10 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from device_runtime.host.learned import Learned, taken, why
+from device_runtime.host.newest import fetch_newest
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
-from device_runtime.inference.recommend import DownloadedModel, recommend
+from device_runtime.inference.recommend import recommend
 from device_runtime.inference.shown_results import Notes
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
@@ -108,7 +109,7 @@ class Shown:
 class Device:
     """The device of the person at this machine, and at most one service on it. A context manager.
 
-    Only ``train`` and ``learn`` make network calls.
+    Only ``train``, ``learn`` and ``use_model`` make network calls.
 
     Args:
       state: folder of the device's store, keys and records.
@@ -237,14 +238,34 @@ class Device:
         with self._open() as store:
             return self._isolated().public.download(store.data(self.service), version, entries, now=self._clock())
 
-    def use_model(self, model: DownloadedModel, *, count: int = 100) -> None:
-        """Gives the service the best items of the personal model: the local value ``odp.recommended``, as JSON."""
+    def use_model(
+        self,
+        population: str = "default",
+        *,
+        services: Path | str = NAME,
+        count: int = 100,
+        allow_private_addresses: bool = False,
+    ) -> str | None:
+        """Gives the service the best items of the newest model: the local value ``odp.recommended``, as JSON.
+
+        The model is fetched whole, so nobody learns what the device reads of it, and the items are scored here. While
+        nobody answers it is the last complete one. Returns why it may be outdated, or None.
+
+        Raises as ``learn``; ServiceError also where the population has no model yet.
+        """
+        folder = ServicesFolder(Path(services))
+        model = fetch_newest(
+            population, state=self.state, server=folder.server_address(), ca=folder.ca,
+            reference_values=folder.reference_values, allow_private_addresses=allow_private_addresses,
+            clock=self._clock,
+        )  # fmt: skip
         with self._open() as store:
-            found = recommend(store, model, k=count, clock=self._clock)
+            found = recommend(store, model.downloaded, k=count, clock=self._clock)
             pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
             # A service that filled its local data would tell the app so.
             with self._notes.failures(DataError):
                 store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
+        return model.offline
 
     # What the app asks
 
