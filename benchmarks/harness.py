@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 #: Name on the command line -> (module, what it measures).
 BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "imports": ("benchmarks.imports", "how long `import odp` and `odp --help` take, and what they load"),
+    "own-data": ("benchmarks.own_data", "reading a CSV of one's own beside pandas, and its memory"),
     "noise": ("benchmarks.noise", "exact integer Gaussian samples per second"),
     "aggregator": ("benchmarks.aggregator", "contributions per second into a real aggregator, beside bare gRPC"),
     "dpam": ("benchmarks.dpam", "a full sweep of DPAM beside the machine's own matrix product, memory, other programs"),

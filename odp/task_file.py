@@ -414,3 +414,9 @@ def _toml(value: object) -> str:
     if isinstance(value, float):
         return repr(float(value))  # a numpy float writes its type, too
     return repr(value)
+
+
+def kind_of(section: str, part: object) -> str:
+    """The ``kind`` that names the class of ``part`` in its section; empty where the section has one kind alone."""
+    kinds = _SECTIONS[section]
+    return next((kind for kind, made in kinds.items() if type(part) is made), "") if len(kinds) > 1 else ""

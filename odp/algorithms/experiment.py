@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from odp.algorithms.registry import TABLE, part_of, training_of
-from odp.datasets.ratings import Ratings
+from odp.datasets.ratings import Ratings, Split
 from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
@@ -32,17 +32,34 @@ class NamedData:
 
     Attributes:
       name: as ``odp.datasets.load`` takes it.
+      options: further arguments of it, such as the columns of a table.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, **options: Any) -> None:
+        self.name, self.options, self._named = name, options, True
+
+    @classmethod
+    def of(cls, ratings: Ratings) -> NamedData:
+        """Ratings that are loaded already."""
+        named = cls(ratings.name)
+        named._named = False
+        named.__dict__["ratings"] = ratings
+        return named
 
     @functools.cached_property
     def ratings(self) -> Ratings:
         """Raises DataError, ConfigurationError: as ``odp.datasets.load``."""
         from odp.datasets import load
 
-        return load(self.name)
+        return load(self.name, **self.options)
+
+    def split(self, seed: int) -> Split:
+        """As ``odp.datasets.load_split``: the published one, or a random one of ``ratings``."""
+        from odp.datasets.registry import published_split
+        from odp.datasets.splitting import random_split
+
+        published = None if self.options or not self._named else published_split(self.name)
+        return random_split(self.ratings, seed=seed) if published is None else published
 
 
 class TrainingEvaluation(Protocol):

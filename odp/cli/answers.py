@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results_console
 from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
@@ -17,10 +17,16 @@ _CONFIDENCE = 0.95
 
 
 def show_results(
-    found: Answers, *, picture: Path | None, confidence: float, json: bool, exact: Answers | None = None
+    found: Answers,
+    *,
+    picture: Path | None,
+    confidence: float,
+    json: bool,
+    exact: Answers | None = None,
+    printed: dict[str, Any] | None = None,
 ) -> None:
-    """The answers on stderr; with ``json``, one object on stdout."""
-    out = console()
+    """The answers on stdout; with ``json``, one object there, and the answers on stderr."""
+    out = results_console(machine=json)
     plain = found.to_json(confidence)
     for line in found.lines(confidence, exact):
         out.print(line)
@@ -33,7 +39,7 @@ def show_results(
             found.draw(picture, exact=exact, confidence=confidence)
         out.print(f"picture: {picture}")
     if json:
-        print_json(plain)
+        print_json(plain if printed is None else printed)
 
 
 def simulate_task(task: Question, ratings: Ratings, *, seed: int, noise: bool, output: Path | None, json: bool) -> None:
@@ -49,6 +55,7 @@ def simulate_task(task: Question, ratings: Ratings, *, seed: int, noise: bool, o
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
     console().print(f"note: {SIMULATION}")
-    show_results(finished.results, picture=picture, confidence=_CONFIDENCE, json=False, exact=finished.exact)
-    if json:
-        print_json(finished.to_json())
+    show_results(
+        finished.results, picture=picture, confidence=_CONFIDENCE, json=json, exact=finished.exact,
+        printed=finished.to_json(),
+    )  # fmt: skip

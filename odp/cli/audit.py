@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import print_json, results_console
 
 if TYPE_CHECKING:
     from odp.transparency.audit import AuditReport
@@ -55,8 +55,8 @@ def verify(
         if json:
             print_json({"passed": False, "log": where, "record": error.record, "reason": error.reason})
         else:
-            console().print(f"[bold red]audit failed[/bold red] of {where}", highlight=False)
-            console().print(f"  {error.record}: {error.reason}", markup=False, soft_wrap=True)
+            results_console().print(f"[bold red]audit failed[/bold red] of {where}")
+            results_console().print(f"  {error.record}: {error.reason}", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
     if json:
         print_json(summary(report, where))
@@ -124,7 +124,7 @@ def summary(report: AuditReport, where: str) -> dict[str, Any]:
 def _show(report: AuditReport, where: str, pins: Path) -> None:
     from rich.table import Column, Table
 
-    out = console()
+    out = results_console()
     verified = report.checkpoint
     signed = "at an unknown time"
     if verified.time is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import print_json, results_console
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def show_plan(
             numbers = [f"{cost.up:,.0f} B", f"{cost.down:,.0f} B", f"{1e3 * cost.cpu:.1f} ms", f"{cost.seconds:.3f} s"]
         name = f"[bold]{cost.method}[/bold]" if cost.method == method else cost.method
         table.add_row(name, *numbers, said[cost.method])
-    out = console()
+    out = results_console()
     out.print(table)
     out.print("cost: bytes over 10 Mbit/s down and 2.5 Mbit/s up, plus the processor time of all servers")
     how = f"its broadcast.method; the planner would take {found.chosen}" if pinned else "chosen by the planner"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results_console
+from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder, writing
 
 
+@takes_table
 def compare(
+    columns: dict[str, Any],
     data: Annotated[
         str, typer.Option(help="Folder or file of a known form, or a name such as 'synthetic'.")
     ] = "synthetic",
@@ -38,7 +41,7 @@ def compare(
     The result is one table per metric, one figure and one JSON file.
     """
     from odp import _validate
-    from odp.datasets import load, load_split
+    from odp.algorithms.experiment import NamedData
     from odp.simulation.comparing import compare as run
     from odp.simulation.comparing import comparison_rows, draw_comparison
     from odp.simulation.inputs import notes
@@ -46,7 +49,8 @@ def compare(
     _validate.integer(seeds=seeds, low=1, high=1000)
     budgets = numbers(epsilons)
     out = console()
-    ratings = load(data)
+    named = NamedData(data, **columns)
+    ratings = named.ratings
     for note in notes(ratings):
         out.print(f"note: {note}")
     with out.status("comparing") as status:
@@ -61,14 +65,15 @@ def compare(
             delta=delta,
             seeds=range(1, seeds + 1),
             preset=preset,
-            split_of=None if permutation else lambda seed: load_split(data, seed=seed),
+            split_of=None if permutation else named.split,
             permuted=permutation,
             on_score=on_score,
         )
+    shown = results_console(machine=json_output)
     for metric in found.metrics:
-        out.print(comparison_rows(found, metric))
-    out.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
-    out.print(found.statement)
+        shown.print(comparison_rows(found, metric))
+    shown.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
+    shown.print(found.statement)
     summary = found.to_json()
     if output is not None:
         with writing(output):
@@ -77,7 +82,7 @@ def compare(
             (output / "comparison.json").write_text(json.dumps(summary, indent=1) + "\n")
         out.print(f"figure: {output / 'comparison.png'}; all scores: {output / 'comparison.json'}")
     if json_output:
-        print_json(summary)
+        print_json(summary, rows=found.rows)
 
 
 def numbers(text: str) -> list[float]:

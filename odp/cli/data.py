@@ -1,29 +1,43 @@
-"""`odp data`: data sets that researchers know."""
+"""`odp data`: data sets that researchers know, and tables of one's own."""
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, print_text
-from odp.cli.outputs import output_file, writing_file
+from odp.cli.console import print_json, print_text, results_console
+from odp.cli.data_options import takes_table
+from odp.cli.outputs import output_file, output_folder, writing, writing_file
+
+if TYPE_CHECKING:
+    from odp.simulation.data_check import DataCheck
+
+Data = Annotated[str, typer.Argument(help="A table, a folder or file of a known form, or a name such as 'synthetic'.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_ROLES = ("user", "item", "value", "time")
 
 app = typer.Typer(help="List, fetch and inspect data sets.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_data() -> None:
+def list_data(json: Json = False) -> None:
     """List the data sets that can be fetched by name."""
     from rich.table import Table
 
     from odp.datasets import DATASETS
 
+    if json:
+        rows = [{"name": name, "licence": one.licence, "homepage": one.homepage} for name, one in DATASETS.items()]
+        print_json({"datasets": rows})
+        return
     table = Table("name", "licence", "from")
     for name, entry in DATASETS.items():
         table.add_row(name, entry.licence, entry.homepage)
-    console().print(table)
+    results_console().print(table)
 
 
 @app.command("fetch")
@@ -56,8 +70,10 @@ def _digests(given: list[str]) -> str | dict[str, str] | None:
 
 
 @app.command("features")
+@takes_table
 def features(
-    data: Annotated[str, typer.Argument(help="Folder or file of a known form, or a name such as 'synthetic'.")],
+    columns: dict[str, Any],
+    data: Data,
     file: Annotated[Path, typer.Argument(callback=output_file, help="The .npy file to write.")],
 ) -> None:
     """Write a data set's public item features (genres, years) for `item_features = "FILE"` of a task file."""
@@ -65,21 +81,23 @@ def features(
 
     from odp.datasets import item_features, load
 
-    matrix = item_features(load(data))
+    matrix = item_features(load(data, **columns))
     with writing_file(file), file.open("wb") as opened:
         np.save(opened, matrix)
     print_text(f"{file}: {matrix.shape[0]} items x {matrix.shape[1]} features")
 
 
 @app.command("info")
+@takes_table
 def info(
-    data: Annotated[str, typer.Argument(help="Folder or file of a known form, or a name such as 'synthetic'.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    columns: dict[str, Any],
+    data: Data,
+    json: Json = False,
 ) -> None:
     """Read a data set and print its size."""
     from odp.datasets import load
 
-    found = load(data)
+    found = load(data, **columns)
     summary = {
         "name": found.name,
         "users": found.n_users,
@@ -95,3 +113,116 @@ def info(
         print_json(summary)
     else:
         print_text("\n".join(f"{name:<11}{value}" for name, value in summary.items()))
+
+
+@app.command("check")
+@takes_table
+def check(
+    columns: dict[str, Any],
+    data: Data,
+    output: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for check.svg and task.toml.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Look at your own data before you train on them: counts, scale, bad rows, and the task and the ε that fit.
+
+    The numbers are those of the data, without noise: for their owner, and no private release. Exits with 1 where rows
+    are bad, unless they are to be skipped.
+    """
+    from odp.datasets.registry import load_reading
+    from odp.simulation.data_check import check_data
+
+    reading, ratings = load_reading(data, **_skipping(data, columns))
+    found = check_data(ratings, reading)
+    written = None if output is None else _write_check(found, output, data)
+    bad = 0 if reading is None or columns.get("on_error") == "skip" else reading.bad.total
+    if json:
+        print_json(found.to_json())
+        raise typer.Exit(int(bad > 0))
+    print_text("\n".join(_check_lines(found)))
+    if bad:
+        print_text("note: other commands refuse a table with bad rows: mend them, or pass --on-error skip")
+        columns = columns | {"on_error": "skip"}
+    if written is not None:
+        print_text(f"\nwritten: {', '.join(map(str, written))}")
+    print_text("\nnext:\n" + "\n".join(f"  {line}" for line in _next_steps(found, data, columns, output)))
+    raise typer.Exit(int(bad > 0))
+
+
+def _skipping(data: str, columns: dict[str, Any]) -> dict[str, Any]:
+    """The options that let a table be read to its end, so that all bad rows are counted."""
+    from odp.datasets.table_files import is_table_file
+
+    return columns | ({"on_error": "skip"} if columns or is_table_file(Path(data)) or Path(data).is_dir() else {})
+
+
+def _write_check(found: DataCheck, output: Path, data: str) -> list[Path]:
+    from odp.simulation.data_check import draw_check
+    from odp.task_text import task_text
+
+    written = [output / "check.svg"]
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+        draw_check(written[0], found)
+        if found.task is not None:
+            written.append(output / "task.toml")
+            task = dataclasses.replace(found.task, name=_task_name(found.ratings.name), population="")
+            comment = f"Fits {Path(data).name}; made by `odp data check`."
+            written[1].write_text(task_text(task, comment=comment), encoding="utf-8")
+    return written
+
+
+def _task_name(name: str) -> str:
+    """The data set's name as a task's: lower-case letters, digits and hyphens."""
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
+    return plain[:40] or "own-data"
+
+
+def _check_lines(found: DataCheck) -> list[str]:
+    from odp.simulation.data_check import bars, item_counts
+
+    ratings, reading = found.ratings, found.reading
+    lines = []
+    if reading is not None:
+        names = {role: getattr(reading.columns, role) for role in _ROLES}
+        named = ", ".join(f"{role} {name!r}" for role, name in names.items() if name is not None)
+        lines += [f"rows        {reading.rows:,}, of which {reading.bad.total:,} are bad", f"columns     {named}"]
+    scale = "implicit: a row says 'seen'" if ratings.implicit else f"ratings from {ratings.low:g} to {ratings.high:g}"
+    lines += [
+        f"users       {ratings.n_users:,}, each with {found.activity} items",
+        f"items       {ratings.n_items:,}, each with {found.popularity} users",
+        f"pairs       {ratings.n_ratings:,}, {ratings.density:.3%} of all; {ratings.duplicates:,} rows repeat a pair",
+        f"scale       {scale}",
+        f"order       {'by time' if ratings.order is not None else 'none: no column of times'}",
+    ]
+    for title, counts in (("items per user", ratings.counts()), ("users per item", item_counts(ratings))):
+        rows = bars(counts)
+        wide = max(len(label) for label, _, _ in rows)
+        lines += ["", title, *(f"  {label:>{wide}}  {bar} {number:,}" for label, number, bar in rows)]
+    lines.append("")
+    if found.epsilon is not None:
+        lines.append(
+            f"fits        ε = {found.epsilon:g}, δ = {found.delta:g}: an average item is heard through the noise"
+        )
+    lines += [f"note: {line}" for line in found.advice]
+    return lines
+
+
+def _next_steps(found: DataCheck, data: str, columns: dict[str, Any], output: Path | None) -> list[str]:
+    given = " ".join(_option(name, value) for name, value in columns.items())
+    source = f"--data {shlex.quote(data)}{' ' + given if given else ''}"
+    epsilon = found.epsilon or 8.0
+    task = "--preset auto" if output is None or found.task is None else shlex.quote(str(output / "task.toml"))
+    budget = f" --epsilon {epsilon:g} --delta {found.delta:g}" if task.startswith("--") else ""
+    return [
+        f"odp compare {source} --delta {found.delta:g} --output comparison",
+        f"odp simulate {task} {source}{budget} --output run",
+        "odp report run",
+    ]
+
+
+def _option(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else "--explicit"
+    return f"--{name.replace('_', '-')} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"

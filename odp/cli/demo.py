@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp._validate import finite, one_of
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results_console
+from odp.cli.next_steps import next_steps
 from odp.cli.outputs import output_folder, writing
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
 
@@ -134,7 +135,7 @@ def demo(
             receipts = collect(handle, services, output)
     seconds = time.monotonic() - started
     _finish(
-        out,
+        results_console(machine=json_output),
         task,
         split,
         watched,
@@ -420,8 +421,8 @@ def _finish(
     for line in receipts.lines:
         out.print(line, soft_wrap=True)
     out.print(f"every charge: {output / 'privacy.txt'}; all figures: {output / 'report.json'}; picture: {picture}")
-    out.print(f"a page about this run: odp report {output}")
     out.print(f"{seconds:.1f} s; all programs stopped")
+    out.print(next_steps(output), markup=False)
     if json_output:
         print_json(summary)
 

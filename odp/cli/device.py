@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from odp.cli import person
-from odp.cli.console import console, print_json, print_text
+from odp.cli.console import console, print_json, print_text, results_console
+from odp.cli.data_options import takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
 
@@ -33,7 +34,9 @@ PrivateAddresses = Annotated[
 
 
 @app.command("run")
+@takes_table
 def run(
+    columns: dict[str, Any],
     population: Annotated[str, typer.Option(help="Population that the devices check in for.")],
     state: State = Path("odp-devices"),
     server: Server = "127.0.0.1:7200",
@@ -135,7 +138,7 @@ def run(
         keep_running=keep_running,
         allow_private_addresses=allow_private_addresses,
     )
-    running = start(config, ratings=_ratings(data, devices, split_seed), examples=_examples(examples))
+    running = start(config, ratings=_ratings(data, devices, split_seed, columns), examples=_examples(examples))
     # Waiting in slices lets the signal handler run.
     while not running.join(timeout=0.5):
         if stop.is_set():
@@ -165,7 +168,9 @@ def roster(
 
 
 @app.command("recommend")
+@takes_table
 def recommend(
+    columns: dict[str, Any],
     population: Annotated[str, typer.Option(help="Population whose newest model is used.")],
     state: State = Path("odp-devices"),
     server: Server = "127.0.0.1:7200",
@@ -177,7 +182,7 @@ def recommend(
     candidates: Annotated[
         bool, typer.Option("--candidates", help="Fetch clusters of items privately, not the whole model.")
     ] = False,
-    titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles.")] = None,
+    titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles or ids.")] = None,
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -202,7 +207,7 @@ def recommend(
     from odp.datasets import load
     from odp.enclave.reference_values import ReferenceValues
 
-    names = load(titles).titles if titles is not None else None
+    named = load(titles, **columns) if titles is not None else None
     pinned = ReferenceValues.load(
         reference_values if reference_values is not None else services / "reference_values.json"
     )
@@ -233,23 +238,29 @@ def recommend(
         clients.close()
     pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
     if json:
-        print_json({"device": device, "recommendations": [{"item": item, "score": score} for item, score in pairs]})
+        listed = [
+            {"item": item, "score": score} | ({} if named is None else {"name": named.item_name(item)})
+            for item, score in pairs
+        ]
+        print_json({"device": device, "recommendations": listed})
         return
     if not pairs:
-        console().print(f"there is nothing to recommend to device {device}: it has rated every item that was found")
+        results_console().print(
+            f"there is nothing to recommend to device {device}: it has rated every item that was found"
+        )
         return
-    table = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
+    shown = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
     for rank, (item, score) in enumerate(pairs, start=1):
-        table.add_row(str(rank), names[item] if names else str(item), f"{score:.2f}")
-    console().print(table)
+        shown.add_row(str(rank), str(item) if named is None else named.item_name(item), f"{score:.2f}")
+    results_console().print(shown)
 
 
-def _ratings(data: str | None, devices: int | None, split_seed: int | None) -> Ratings | None:
+def _ratings(data: str | None, devices: int | None, split_seed: int | None, columns: dict[str, Any]) -> Ratings | None:
     from odp.datasets import load, random_split
 
     if data is None:
         return None
-    ratings = load(data)
+    ratings = load(data, **columns)
     if devices is not None:
         ratings = take_users(ratings, devices)
     return ratings if split_seed is None else random_split(ratings, seed=split_seed).train

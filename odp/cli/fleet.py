@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +70,7 @@ def run(
             scenario, devices=devices, seed=seed, root=root, test_noise=test_noise, processes=processes,
             timeout=timeout, report=out.print, progress=progress,
         )  # fmt: skip
-    _show(out, found)
+    _show(results_console(machine=json_output), found)
     if json_output:
         print_json(found.to_json())
 

@@ -12,6 +12,7 @@ import traceback
 
 import typer
 
+from odp._own_packages import check_own_packages
 from odp.cli import (
     audit,
     backup,
@@ -34,7 +35,8 @@ from odp.cli import (
     tune,
     witness,
 )
-from odp.cli.console import print_error
+from odp.cli.console import interrupted, print_error
+from odp.cli.csv_option import add_csv
 from odp.errors import OdpError
 
 app = typer.Typer(
@@ -42,7 +44,6 @@ app = typer.Typer(
     help="On-device personalization: data stay on the devices that hold them, and releases are private per user.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 # `odp --help` lists the commands under these headings, in this order.
 _BEGIN, _DEVELOP, _RUN, _PERSON, _CHECK = (
@@ -77,6 +78,8 @@ app.add_typer(privacy.app, name="privacy", rich_help_panel=_CHECK)
 app.add_typer(audit.app, name="audit", rich_help_panel=_CHECK)
 app.add_typer(witness.app, name="witness", rich_help_panel=_CHECK)
 
+add_csv(app)
+
 
 @app.callback(invoke_without_command=True)
 def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
@@ -95,6 +98,7 @@ def main() -> None:
     # gRPC's own lines about a failed connection come beside ours, which say what to do.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
+        check_own_packages()
         # Not standalone: typer would print usage errors itself, as a box of many lines.
         code = app(standalone_mode=False)
     except OdpError as error:
@@ -103,7 +107,7 @@ def main() -> None:
     except _USAGE_ERROR as error:
         code = _wrong_usage(error)
     except (KeyboardInterrupt, typer.Abort):
-        print_error("interrupted")
+        print_error(interrupted())
         code = 130
     except Exception as error:
         if os.environ.get("ODP_TRACE"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import print_json, results_console
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.view import view
 
@@ -88,9 +88,9 @@ def limit(
     if json:
         print_json({"device": device, "set_by": "host" if own is None else "person", "limits": values})
         return
-    console().print(f"device {device}, limits set by the {'host' if own is None else 'person'}")
+    results_console().print(f"device {device}, limits set by the {'host' if own is None else 'person'}")
     for name, value in values.items():
-        console().print(f"  {name} = {_shown(value)}")
+        results_console().print(f"  {name} = {_shown(value)}")
 
 
 def pause(state: State = _STATE, device: Device = 0) -> None:
@@ -100,14 +100,14 @@ def pause(state: State = _STATE, device: Device = 0) -> None:
         store.change_person(
             lambda person: dataclasses.replace(person, paused=person.paused if person.paused is not None else now)
         )
-    console().print(f"device {device} is paused; `odp device resume` ends that")
+    results_console().print(f"device {device} is paused; `odp device resume` ends that")
 
 
 def resume(state: State = _STATE, device: Device = 0) -> None:
     """End a pause. Queued contributions are sent if their rounds are still open."""
     with _store(state, device) as store:
         store.change_person(lambda person: dataclasses.replace(person, paused=None))
-    console().print(f"device {device} takes part again, within its limits and opt-outs")
+    results_console().print(f"device {device} takes part again, within its limits and opt-outs")
 
 
 def opt_out(
@@ -136,7 +136,7 @@ def opt_out(
         store.change_person(lambda person: person.without_opt_out(name) if undo else person.with_opt_out(name, now))
         met = name is None or any(name in (one.name, one.task_sha256.hex()) for one in store.tasks())
     what = "everything" if name is None else f"task {name}" if met else f"task {name} (never offered to it)"
-    console().print(
+    results_console().print(
         f"device {device} may take part in {what} again"
         if undo
         else f"device {device} opted out of {what}; what was sent before stays in the ledger and in the releases"
@@ -158,7 +158,7 @@ def export(
         content = everything(store, _gate(state), now=time.time())
     with writing_file(file):
         write_atomically(file, json_format.dumps(content, indent=1).encode() + b"\n")
-    console().print(
+    results_console().print(
         f"device {device} is in {file}: {len(content['ratings'])} ratings, {len(content['examples'])} labelled "
         f"examples, {len(content['services'])} services' data, the ledger, local parameters"
     )
@@ -181,10 +181,10 @@ def erase(
         rows = f"{examples} ratings, events and labelled examples"
         question = f"Wipe {rows}, and all parameters of device {device}? {kept}"
         if not yes and not typer.confirm(question, err=True):
-            console().print("nothing was changed")
+            results_console().print("nothing was changed")
             raise typer.Exit(1)
         store.erase(ledger_too=ledger_too)
-    console().print(
+    results_console().print(
         f"device {device}: {rows}, local and downloaded data, parameters and queued uploads are wiped; {kept}"
     )
 
@@ -196,9 +196,9 @@ def repair(state: State = _STATE, device: Device = 0) -> None:
 
     done = rebuild(store_path(state, device))
     if done.aside is None:
-        console().print(f"device {device}: its store is whole; nothing was changed")
+        results_console().print(f"device {device}: its store is whole; nothing was changed")
         return
-    console().print(
+    results_console().print(
         f"device {device}: rebuilt with all of its ledger; rows were lost of {', '.join(done.incomplete)}; "
         f"the damaged store is {done.aside}"
     )
@@ -277,9 +277,9 @@ def _say(device: int, well: str, badly: str, found: tuple[Reading, ...], json: b
     if json:
         print_json({"device": device, "holds": holds, "findings": [dataclasses.asdict(one) for one in found]})
     else:
-        console().print(f"device {device} {well if holds else badly}")
+        results_console().print(f"device {device} {well if holds else badly}")
         for one in found:
-            console().print(f"  {'yes' if one.met else 'NO '} {one.name}: {one.read}", markup=False)
+            results_console().print(f"  {'yes' if one.met else 'NO '} {one.name}: {one.read}", markup=False)
     if not holds:
         raise typer.Exit(1)
 
@@ -294,7 +294,7 @@ def _leaves(read: dict[str, Any]) -> str:
 def _show(device: int, found: dict[str, Any]) -> None:
     from rich.table import Table
 
-    out = console()
+    out = results_console()
     for one in found["read"]:
         out.print(
             f"read: table {one['table']} ({found['examples']} rows now), by task {one['task']}, {one['rounds']} rounds"

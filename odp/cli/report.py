@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import print_json, results_console
 from odp.cli.outputs import output_folder
 
 
@@ -45,7 +45,7 @@ def report(
         values.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror}; give another --output") from None
-    console().print(f"page: {page}; values: {values}")
+    results_console(machine=json_output).print(f"page: {page}; values: {values}")
     if json_output:
         figures = {name: record[name] for name in TEST_METRICS}
         print_json({"html": str(page), "json": str(values)} | figures)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results_console
+from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder, writing
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def geyer(
             bar.update(shown, description=f"round {result.round}: accuracy {result.metrics['test_accuracy']:.4f}")
 
         found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round, on_users=on_users)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     out.print(f"{found.seconds:.1f} s; {SIMULATION}")
     _write(
@@ -99,13 +101,16 @@ def shakespeare(
             shown.update(f"round {result.round + 1} of {rounds}: accuracy {accuracy:.4f}")
 
         found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     out.print(f"{found.seconds:.1f} s; {SIMULATION}")
     _write(out, output, f"shakespeare-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
 
 
 @app.command("two-tower")
+@takes_table
 def two_tower(
+    columns: dict[str, Any],
     data: Annotated[str, typer.Option(help="Ratings: a name such as 'ml-1m', or a folder.")] = "ml-1m",
     epsilon: Annotated[float, typer.Option(help="ε of the budget per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="δ of the budget, below 1 / users.")] = 1e-6,
@@ -132,10 +137,11 @@ def two_tower(
         def on_round(result: RoundResult) -> None:
             shown.update(f"towers, round {result.round + 1} of {rounds}: loss {result.metrics['test_loss']:.4f}")
 
-        split = random_split(load(data), seed=seed)
+        split = random_split(load(data, **columns), seed=seed)
         found = compare(
             split, epsilon=epsilon, delta=delta, rounds=rounds, seed=seed, baseline=baseline, on_round=on_round
         )
+    out = results_console(machine=json_output)
     out.print(found.table())
     out.print(SIMULATION)
     if json_output:
@@ -165,6 +171,7 @@ def privunit(
     out = console()
     with out.status("drawing people") as shown:
         found = reproduce(seed=seed, runs=runs, pictures=data, progress=shown.update)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     if found.mnist:
         out.print(pictures_of(found))
@@ -193,6 +200,7 @@ def local(
     out = console()
     with out.status("measuring errors"):
         found = reproduce(seed=seed, repeats=repeats)
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     out.print(f"{found.seconds:.1f} s; {SIMULATION}")
     _write(out, output, f"local-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
@@ -231,6 +239,7 @@ def drawdiscard(
             shown.update(f"known weights, ε of log {level:g}")
             asked = updates if math.isinf(level) else max(1, updates // 4)
             trained.append(known_weights.train(updates=asked, epsilon=math.log(level), seed=seed))
+    out = results_console(machine=json_output)
     out.print(table_of(found))
     out.print(known_table(trained))
     out.print(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results_console, resume_with
+from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
@@ -17,15 +18,20 @@ if TYPE_CHECKING:
     from odp.task import Question, Task
 
 
+@takes_table
 def simulate(
+    columns: dict[str, Any],
     task: Annotated[
-        Path | None, typer.Argument(help="Task file (TOML), as `odp task new` writes it; or use --preset.")
+        Path | None, typer.Argument(help="Task file (TOML), as `odp task new` writes it \\[default: --preset auto].")
     ] = None,
     data: Annotated[
         str, typer.Option(help="Folder or file of a known form, or a name such as 'synthetic'.")
     ] = "synthetic",
     preset: Annotated[
-        str | None, typer.Option(help="Settings in place of a task file: auto (by the size of the data) or ml-1m.")
+        str | None,
+        typer.Option(
+            help="Settings in place of a task file: auto (by the size of the data) or ml-1m \\[default: auto]."
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -60,7 +66,7 @@ def simulate(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Simulate a task with the same computations that devices run.
+    """Simulate a task with the same computations that devices run. Without arguments: invented ratings at ε = 8.
 
     The ratings of each user are split 80/10/10 into training, validation and test. A task of labelled examples takes an
     .npz file of arrays: each feature, the label, `user`, and `test` where some are test examples.
@@ -70,7 +76,7 @@ def simulate(
     from odp.simulation.record import plain
     from odp.task import Task
 
-    named = NamedData(data)
+    named = NamedData(data, **columns)
     planned = _planned(task, named, preset=preset, epsilon=epsilon, delta=delta, features=features)
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task
@@ -81,11 +87,18 @@ def simulate(
         simulate_task(planned, named.ratings, seed=seed, noise=noise, output=output, json=json)
         return
     experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
-    summary = _train(
-        planned, experiment, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, output=output
+    summary, rounds = _train(
+        planned,
+        experiment,
+        seed=seed,
+        noise=noise,
+        baselines=baselines,
+        checkpoint=checkpoint,
+        output=output,
+        json=json,
     )
     if json:
-        print_json(plain(summary))
+        print_json(plain(summary), rows=rounds)
 
 
 def _train(
@@ -97,8 +110,9 @@ def _train(
     baselines: bool,
     checkpoint: Path | None,
     output: Path | None,
-) -> dict[str, Any]:
-    """Runs the task, prints its tables and writes the record into ``output``; returns what ``--json`` prints."""
+    json: bool,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Runs the task, prints tables, writes the record into ``output``; returns what ``--json`` and ``--csv`` say."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
@@ -136,19 +150,27 @@ def _train(
                 f"{result.seconds:.1f}",
             )
 
+        resume_with(
+            "--checkpoint FOLDER keeps a run after every round"
+            if checkpoint is None
+            else f"the same command goes on from the last round in {checkpoint}"
+        )
         finished = run(task, split, seed=seed, noise=noise, on_round=on_round, on_users=on_users, checkpoint=checkpoint)
     out.print(table)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
+    found = results_console(machine=json)
+    found.print(table)
     if spent:
-        out.print(spending_table(spent))
+        found.print(spending_table(spent))
     metrics = experiment.final_metrics(finished)
-    compared = experiment.compare(finished, metrics, baselines=baselines, out=out)
+    compared = experiment.compare(finished, metrics, baselines=baselines, out=found)
+    rounds = [result.to_json() for result in finished.rounds]
     if output is not None:
         record = run_record(
             kind="simulation",
             task=task,
             split=experiment.tested,
-            rounds=[result.to_json() for result in finished.rounds],
+            rounds=rounds,
             charges=finished.charges,
             metrics=metrics,
             seed=seed,
@@ -158,8 +180,9 @@ def _train(
             totals=finished.totals,
             notes=lines,
         )
-        out.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
-    return finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
+        found.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
+    summary = finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
+    return summary, rounds
 
 
 def _planned(
@@ -171,23 +194,19 @@ def _planned(
     delta: float | None,
     features: bool | None,
 ) -> Task | Question:
-    """The task of a file, or of a preset. Raises ConfigurationError where both are given, or none."""
+    """The task of a file, or else of a preset. Raises ConfigurationError where both are given."""
     from odp.datasets import has_item_features, item_features
     from odp.errors import ConfigurationError
-    from odp.simulation.presets import PRESETS, preset_task
+    from odp.simulation.presets import preset_task
     from odp.task import Question, Task
     from odp.task_file import load_task
 
     if path is not None and preset is not None:
         raise ConfigurationError("Expected a task file or --preset, not both")
     if path is None:
-        if preset is None:
-            raise ConfigurationError(
-                f"Expected a task file or --preset ({', '.join(PRESETS)}); `odp task new` writes a file"
-            )
         ratings = data.ratings
         return preset_task(
-            preset,
+            "auto" if preset is None else preset,
             ratings,
             epsilon=8.0 if epsilon is None else epsilon,
             delta=1e-6 if delta is None else delta,

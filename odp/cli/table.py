@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import print_json, results_console
 
 if TYPE_CHECKING:
     from odp.public_tables.table import OpenedTable
@@ -111,7 +111,7 @@ def _say(opened: OpenedTable, what: str, json: bool) -> None:
     if json:
         print_json(found)
         return
-    console().print(
+    results_console().print(
         f"table {opened.name} {what} version {opened.version}: {entry.rows} rows x {entry.width} as "
         f"{found['encoding']}, {found['bytes']} bytes; devices ask for {opened.rows_per_request} rows at a time"
     )

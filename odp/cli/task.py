@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from odp.cli.broadcasting import show_plan
-from odp.cli.console import console, print_json, print_text
+from odp.cli.console import print_json, print_text, results_console
 from odp.cli.outputs import output_file
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
         table.add_row(
             str(row["task"])[:12], *(str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon"))
         )
-    console().print(table)
+    results_console().print(table)
 
 
 @app.command("status")

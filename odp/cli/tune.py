@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json
+from odp.cli.console import console, print_json, results_console
+from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_file, writing_file
 
 
+@takes_table
 def tune(
+    columns: dict[str, Any],
     proxy: Annotated[
         str | None,
         typer.Option(
@@ -41,6 +44,7 @@ def tune(
     """
     from rich.table import Table
 
+    from odp.datasets import load
     from odp.errors import ConfigurationError
     from odp.privacy.accounting import epsilon as epsilon_of
     from odp.privacy.events import Event
@@ -57,6 +61,7 @@ def tune(
     if charge and data is None:
         raise ConfigurationError("--charge needs --data; proxy data cost nothing")
     private = data is not None
+    source = data if data is not None else proxy if proxy is not None else PROXY
     out = console()
     table = Table(
         "trial", "rank", "features", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score",
@@ -82,7 +87,7 @@ def tune(
             )
 
         search = run(
-            data if private else proxy if proxy is not None else PROXY,
+            load(source, whole_catalogue=private, **columns) if columns else source,
             epsilon=epsilon,
             delta=delta,
             trials=trials,
@@ -91,13 +96,14 @@ def tune(
             features=features,
             on_trial=on_trial,
         )
-    out.print(table)
+    shown = results_console(machine=json_output)
+    shown.print(table)
     best = ", ".join(f"{name}={value}" for name, value in search.best.settings().items())
-    out.print(f"best: {best}; validation RMSE {search.best.score:.4f}{' (noisy)' if private else ''}")
-    out.print(search.statement)
+    shown.print(f"best: {best}; validation RMSE {search.best.score:.4f}{' (noisy)' if private else ''}")
+    shown.print(search.statement)
     summary = search.to_json()
     if output is not None:
         with writing_file(output):
             output.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     if json_output:
-        print_json(summary)
+        print_json(summary, rows=search.rows)

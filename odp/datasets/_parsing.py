@@ -47,6 +47,15 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path}: damaged or incomplete gzip file; fetch it again") from None
 
 
+def first_line(path: Path) -> bytes:
+    """The first line of a file, plain or gzip (by its name), of at most 64 KiB; empty where it cannot be read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return file.readline(2**16)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
 def table(
     path: Path, *, separator: bytes, form: str, columns: int, header: bytes | None = None
 ) -> npt.NDArray[np.float64]:

@@ -22,26 +22,26 @@ from odp.numerics.archives import UNREADABLE
 _PARTS = ("train", "valid", "test")
 
 
-def load_gowalla(folder: str | os.PathLike[str]) -> Ratings:
-    """All interactions, of every part of the published split.
+def load_gowalla(folder: str | os.PathLike[str], *, name: str = "gowalla") -> Ratings:
+    """All interactions, of every part of the published split; ``name`` is what reports call the data set.
 
     Raises:
       DataError: a file is missing or malformed.
     """
-    return _load(Path(folder))[0]
+    return _load(Path(folder), name)[0]
 
 
-def load_gowalla_split(folder: str | os.PathLike[str]) -> Split:
-    """The published split; its validation part is empty where there is no ``valid.txt``.
+def load_gowalla_split(folder: str | os.PathLike[str], *, name: str = "gowalla") -> Split:
+    """As :func:`load_gowalla`, the published split; its validation part is empty where there is no ``valid.txt``.
 
     Raises:
       DataError: a file is missing or malformed.
     """
-    ratings, part = _load(Path(folder))
+    ratings, part = _load(Path(folder), name)
     return Split(*(ratings.take(part == number) for number in range(3)))
 
 
-def _load(folder: Path) -> tuple[Ratings, npt.NDArray[np.int64]]:
+def _load(folder: Path, name: str) -> tuple[Ratings, npt.NDArray[np.int64]]:
     """All interactions, and the part (0, 1, 2) of each entry in CSR order."""
     arrays = folder if folder.is_file() else folder / "interactions.npz"
     user, item, part = _read_npz(arrays) if arrays.is_file() else _read_text(folder)
@@ -49,7 +49,7 @@ def _load(folder: Path) -> tuple[Ratings, npt.NDArray[np.int64]]:
     item_ids, item = _parsing.dense(item)
     order = np.argsort(user * np.int64(len(item_ids)) + item, kind="stable")
     ratings = Ratings.from_triples(
-        "gowalla",
+        name,
         user,
         item,
         np.ones(len(user), dtype=np.float32),

@@ -59,6 +59,8 @@ _GENRES_100K = (
 Ids = npt.NDArray[np.int64]
 Movies = tuple[dict[int, tuple[str, tuple[str, ...]]], tuple[str, ...]]
 
+_CSV_HEADER = b"userId,movieId,rating,timestamp"
+
 
 def load_movielens(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
     """Reads whichever MovieLens form the folder holds.
@@ -127,15 +129,20 @@ def load_ml_latest(folder: str | os.PathLike[str], *, whole_catalogue: bool = Fa
     movies_file = _parsing.find(path, "movies.csv")
     movies = _movies_csv(movies_file) if movies_file else None
     return _from_text(
-        "ml-latest-small",
+        path.resolve().name,
         _required(path, "ratings.csv"),
         movies,
         separator=b",",
-        form="userId,movieId,rating,timestamp",
-        header=b"userId,movieId,rating,timestamp",
+        form=_CSV_HEADER.decode(),
+        header=_CSV_HEADER,
         low=0.5,
         whole_catalogue=whole_catalogue,
     )
+
+
+def is_movielens_csv(path: Path) -> bool:
+    """Whether the first line of a CSV file, plain or gzip, is that of a MovieLens "latest" set."""
+    return _parsing.first_line(path).strip() == _CSV_HEADER
 
 
 def _required(folder: Path, name: str) -> Path:

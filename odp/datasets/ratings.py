@@ -7,17 +7,20 @@ Every loader and generator of this package returns this form, and every consumer
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.datasets._check import checked, index_array, value_array
+from odp.datasets.ids import Ids, id_keys, packed, unpacked
+from odp.datasets.sorting import ranks_in_time, rows_by_user_and_item
 from odp.errors import DataError
 from odp.numerics.archives import UNREADABLE
 
@@ -46,8 +49,9 @@ class Ratings:
       titles: one per item, or None.
       features: float32 [n_items, p] of *public* item features (genre flags), or None.
       feature_names: one per column of ``features``, or None.
-      user_ids, item_ids: int64 [n_users], [n_items] original ids, or None.
+      user_ids, item_ids: original ids, int64 or text (``StringDType``), [n_users] and [n_items], or None.
       duplicates: how many rows were dropped because a later row named the same user and item.
+      notes: what the loader guessed or left out, a line each; counts only. They are not saved.
 
     Raises:
       DataError: an array breaks one of the rules above; the message counts the rows and names the first.
@@ -65,9 +69,10 @@ class Ratings:
     titles: tuple[str, ...] | None = None
     features: Floats | None = None
     feature_names: tuple[str, ...] | None = None
-    user_ids: Longs | None = None
-    item_ids: Longs | None = None
+    user_ids: Ids | None = None
+    item_ids: Ids | None = None
     duplicates: int = 0
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks every rule and brings the arrays to their declared types; see the class."""
@@ -105,15 +110,34 @@ class Ratings:
 
     @property
     def user_keys(self) -> Longs:
-        """The id of each user, int64 [n_users], independent of the rest of the data set: original ids, or numbers
-        without them.
+        """The key of each user, int64 [n_users], independent of the rest of the data set: original ids, hashes of
+        those that are text, or numbers without ids.
         """
-        return np.arange(self.n_users, dtype=np.int64) if self.user_ids is None else self.user_ids
+        return self._keys["user_ids"]
 
     @property
     def item_keys(self) -> Longs:
         """As ``user_keys``, of the items, int64 [n_items]."""
-        return np.arange(self.n_items, dtype=np.int64) if self.item_ids is None else self.item_ids
+        return self._keys["item_ids"]
+
+    @functools.cached_property
+    def _keys(self) -> dict[str, Longs]:
+        return {
+            "user_ids": id_keys(self.user_ids, self.n_users),
+            "item_ids": id_keys(self.item_ids, self.n_items),
+        }
+
+    def item_name(self, item: int) -> str:
+        """What people call an item: its title, its original id, or its number.
+
+        Raises:
+          DataError: there is no item of that number.
+        """
+        if not 0 <= item < self.n_items:
+            raise DataError(f"Expected item={item!r} to be from 0 to {self.n_items - 1} in data set {self.name!r}")
+        if self.titles is not None:
+            return self.titles[item]
+        return str(item if self.item_ids is None else self.item_ids[item])
 
     def user(self, index: int) -> tuple[Ints, Floats]:
         """Items and values of one user, as views (no copy).
@@ -152,7 +176,7 @@ class Ratings:
             items=self.items[rows],
             values=self.values[rows],
             order=None if self.order is None else self.order[rows],
-            user_ids=self.user_keys[chosen],
+            user_ids=self.user_keys[chosen] if self.user_ids is None else self.user_ids[chosen],
         )
 
     def take(self, mask: npt.NDArray[np.bool_]) -> Ratings:
@@ -210,25 +234,74 @@ class Ratings:
         n_users = int(user.max(initial=-1)) + 1 if n_users is None else n_users
         n_items = int(item.max(initial=-1)) + 1 if n_items is None else n_items
 
-        rows = np.argsort(user * np.int64(n_items) + item, kind="stable")
-        by_user, by_item = user[rows], item[rows]
+        rows = rows_by_user_and_item(user, item, n_users, n_items)
         last = np.ones(len(rows), dtype=np.bool_)
-        last[:-1] = (np.diff(by_user) != 0) | (np.diff(by_item) != 0)
-        rows = rows[last]
-        counts = np.bincount(by_user[last], minlength=n_users)
+        last[:-1] = user[rows[1:]] != user[rows[:-1]]
+        last[:-1] |= item[rows[1:]] != item[rows[:-1]]
+        if not last.all():
+            rows = rows[last]
+        counts = np.bincount(user[rows] if len(rows) < len(user) else user, minlength=n_users)
         offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        if times is not None and np.shape(times) != (len(value),):
+            raise DataError(
+                f"Expected times to have one entry per row: {len(value)} (got shape {list(np.shape(times))})"
+            )
         return cls(
             name=name,
             offsets=offsets,
-            items=item[rows].astype(np.int32),
+            items=item[rows].astype(np.int32, copy=False),
             values=value[rows],
             n_items=n_items,
             low=low,
             high=high,
-            order=None if times is None else _ranks(np.asarray(times), rows, user, offsets, len(value)),
+            order=None if times is None else ranks_in_time(np.asarray(times), rows, user, offsets),
             duplicates=int(len(value) - len(rows)),
             **attributes,
         )
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        frame: object,
+        *,
+        user: str | None = None,
+        item: str | None = None,
+        value: str | None = None,
+        time: str | None = None,
+        implicit: bool | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        name: str = "dataframe",
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> Self:
+        """Makes ratings of a pandas, Polars or Arrow table with one row per interaction; needs ``odp[data]``.
+
+        Ids may be whole numbers or text, and are kept. What is not given is guessed, and ``notes`` says how.
+
+        Args:
+          frame: the table.
+          user, item: names of the columns of ids.
+          value: name of the column of ratings or counts; without one, a row says "seen".
+          time: name of the column of times: numbers or dates.
+          implicit: True where a value above 0 only says "seen".
+          low, high: the declared scale of ratings.
+          name: what reports call the data set.
+          on_error: "raise" refuses bad rows, "skip" leaves them out and counts them.
+
+        Raises:
+          DataError: a column is missing or of the wrong type, or rows are bad.
+          ConfigurationError: arguments contradict each other, or ``pyarrow`` is missing.
+        """
+        from odp.datasets.columns import Columns
+        from odp.datasets.table_files import is_frame
+        from odp.datasets.tables import read_table
+
+        if not is_frame(frame):
+            raise DataError(f"Expected frame to be a pandas, Polars or Arrow table (got a {type(frame).__name__})")
+        columns = Columns(
+            user=user, item=item, value=value, time=time, implicit=implicit, low=low, high=high, on_error=on_error
+        )
+        return cls.from_triples(**read_table(frame, columns, name=name).triples)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one npz file of format ``odp-ratings-1``; an existing file is replaced at once or not at all."""
@@ -245,7 +318,7 @@ class Ratings:
         for field in _OPTIONAL:
             value = getattr(self, field)
             if value is not None:
-                arrays[field] = np.array(value)
+                arrays[field] = packed(np.array(value)) if field.endswith("_ids") else np.array(value)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".npz")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -275,6 +348,9 @@ class Ratings:
             n_items, implicit, duplicates = (int(count) for count in arrays["counts"])
             low, high = (float(bound) for bound in arrays["bounds"])
             optional: dict[str, Any] = {field: arrays[field] for field in _OPTIONAL if field in arrays}
+            for field in ("user_ids", "item_ids"):
+                if field in optional:
+                    optional[field] = unpacked(optional[field])
             for field in ("titles", "feature_names"):
                 if field in optional:
                     optional[field] = tuple(str(text) for text in optional[field])
@@ -311,7 +387,7 @@ class Ratings:
             for field in (*_ARRAYS, *_OPTIONAL_ARRAYS):
                 value = getattr(self, field)
                 if value is not None:
-                    np.save(target / f"{field}.npy", value, allow_pickle=False)
+                    np.save(target / f"{field}.npy", packed(value), allow_pickle=False)
             meta = {"format": FORMAT} | {field: getattr(self, field) for field in _META}
             (target / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
         except OSError as error:
@@ -340,7 +416,9 @@ class Ratings:
         optional = (field for field in _OPTIONAL_ARRAYS if (source / f"{field}.npy").exists())
         try:
             # A map of an empty array is an error of the operating system's; such a file is read.
-            arrays: dict[str, Any] = {field: _mapped(source / f"{field}.npy") for field in (*_ARRAYS, *optional)}
+            arrays: dict[str, Any] = {
+                field: unpacked(_mapped(source / f"{field}.npy")) for field in (*_ARRAYS, *optional)
+            }
             return cls(**arrays, **meta)
         except DataError:
             raise
@@ -397,13 +475,3 @@ def merge(a: Ratings, b: Ratings) -> Ratings:
         values=np.concatenate((a.values, b.values))[rows],
         order=order,
     )
-
-
-def _ranks(times: npt.NDArray[Any], rows: Longs, user: Longs, offsets: Longs, expected: int) -> Longs:
-    """Rank in time within the user of each kept row, ties in the order in which the rows were given."""
-    if times.shape != (expected,):
-        raise DataError(f"Expected times to have one entry per row: {expected} (got shape {list(times.shape)})")
-    in_time = np.lexsort((rows, times[rows], user[rows]))
-    ranks = np.empty(len(rows), dtype=np.int64)
-    ranks[in_time] = np.arange(len(rows), dtype=np.int64) - np.repeat(offsets[:-1], np.diff(offsets))
-    return ranks

@@ -6,12 +6,16 @@
 ``load("ml-1m")``                          a known data set that ``fetch`` has put into the cache
 ``load("path/to/folder")``                 a folder in any form that a loader of this package reads
 ``load("file.npz")``                       a file of ``Ratings.save`` or one of the array forms
+``load("file.csv", user="who")``           a table: CSV, TSV, Parquet or JSON lines (``odp[data]``)
+``load(frame)``                            a pandas, Polars or Arrow table (``odp[data]``)
 =========================================  ===================================================================
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +25,31 @@ from odp import _validate
 from odp.datasets import _parsing
 from odp.datasets._arguments import known_options, parse_arguments
 from odp.datasets._catalog import DATASETS, DatasetSource, SourceFile
+from odp.datasets.columns import Columns
 from odp.datasets.fetch import dataset_folder
 from odp.datasets.gowalla import load_gowalla, load_gowalla_split
 from odp.datasets.jester import load_jester
-from odp.datasets.movielens import load_movielens
+from odp.datasets.movielens import is_movielens_csv, load_movielens
 from odp.datasets.ratings import FORMAT, Ratings, Split
 from odp.datasets.splitting import random_split
 from odp.datasets.synthetic import synthetic_movielens
+from odp.datasets.table_files import is_frame, is_table_file
+from odp.datasets.tables import TableReading, read_table
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.archives import UNREADABLE
 
 __all__ = ["DATASETS", "DatasetSource", "SourceFile", "load", "load_split"]
 
 _SYNTHETIC = "synthetic"
-_FORMS = "ratings.dat, ratings.csv, u.data, jester-data-1.csv, train.txt or an .npz file"
+_FORMS = "ratings.dat, ratings.csv, u.data, jester-data-1.csv, train.txt, an .npz file or one .csv, .parquet or .jsonl"
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
+    name_or_path: str | os.PathLike[str] | object,
     *,
     cache: str | os.PathLike[str] | None = None,
     whole_catalogue: bool = False,
+    name: str | None = None,
     **options: Any,
 ) -> Ratings:
     """Loads the ratings of ``name_or_path``; the module lists the forms.
@@ -49,42 +57,26 @@ def load(
     Known names win over folders of the same name in the current folder: write ``./ml-1m`` for the folder.
 
     Args:
-      name_or_path: a name or a path.
+      name_or_path: a name, a path, or a table in memory.
       cache: where ``fetch`` keeps data sets; the platform's cache folder by default.
       whole_catalogue: the items are those of a list that does not follow from the ratings: the movie file, the jokes
         asked about, or what ``Ratings`` declared when it was saved. What is released of private data needs that.
-      **options: arguments of ``synthetic_movielens``; other data sets take none.
+      name: what reports call the data set; by default its own name.
+      **options: of a table, ``user``, ``item``, ``value``, ``time``, ``implicit``, ``low``, ``high`` and ``on_error``
+        as of :class:`~odp.datasets.columns.Columns`; of "synthetic", arguments of ``synthetic_movielens``; other data
+        sets take none.
 
     Raises:
       DataError: the name is unknown, the path does not exist or holds no known form, the data are malformed, or there
         is no list of items.
-      ConfigurationError: an option is unknown or out of range.
+      ConfigurationError: an option is unknown or out of range, or the package that reads tables is missing.
     """
-    text = os.fspath(name_or_path)
-    name, _, arguments = text.partition(":")
-    if name == _SYNTHETIC and not isinstance(name_or_path, Path):
-        given = parse_arguments(arguments, synthetic_movielens, where=text)
-        return synthetic_movielens(**(given | known_options(options, synthetic_movielens)))
-    if options:
-        raise ConfigurationError(f"Expected no options for data set {text!r} (got {', '.join(sorted(options))})")
-    form, path = _locate(text, cache)
-    match form:
-        case "odp":
-            return Ratings.load(path)
-        case "movielens":
-            return load_movielens(path, whole_catalogue=whole_catalogue)
-        case "jester":
-            return load_jester(path, whole_catalogue=whole_catalogue)
-        case _ if whole_catalogue:
-            raise DataError(
-                f"{path}: its items are those of the data; declare them with Ratings(n_items=..) and save it"
-            )
-        case _:
-            return load_gowalla(path)
+    found = _load(name_or_path, cache=cache, whole_catalogue=whole_catalogue, name=name, options=options)
+    return found if name is None or found.name == name else replace(found, name=name)
 
 
 def load_split(
-    name_or_path: str | os.PathLike[str],
+    name_or_path: str | os.PathLike[str] | object,
     *,
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
     seed: int = 1234,
@@ -96,12 +88,120 @@ def load_split(
     Raises:
       DataError, ConfigurationError: as :func:`load` and :func:`random_split`.
     """
-    text = os.fspath(name_or_path)
-    if text.partition(":")[0] != _SYNTHETIC and not options:
-        form, path = _locate(text, cache)
-        if form == "gowalla":
-            return load_gowalla_split(path)
+    if isinstance(name_or_path, (str, os.PathLike)) and not options:
+        published = published_split(name_or_path, cache=cache)
+        if published is not None:
+            return published
     return random_split(load(name_or_path, cache=cache, **options), fractions=fractions, seed=seed)
+
+
+def published_split(
+    name_or_path: str | os.PathLike[str], *, cache: str | os.PathLike[str] | None = None
+) -> Split | None:
+    """The split that a data set is published with (Gowalla), or None.
+
+    Raises:
+      DataError: as :func:`load`.
+    """
+    text = os.fspath(name_or_path)
+    if text.partition(":")[0] == _SYNTHETIC:
+        return None
+    form, path = _locate(text, cache)
+    return load_gowalla_split(path, name=_own_name(text, path)) if form == "gowalla" else None
+
+
+def load_reading(source: object, **options: Any) -> tuple[TableReading | None, Ratings]:
+    """As :func:`load`, with how a table was read, or None where ``source`` is a data set of a known form."""
+    reading = _table(source, options, cache=None, whole_catalogue=False, name=None)
+    return (None, load(source, **options)) if reading is None else (reading, Ratings.from_triples(**reading.triples))
+
+
+def _load(
+    source: object,
+    *,
+    cache: str | os.PathLike[str] | None,
+    whole_catalogue: bool,
+    name: str | None,
+    options: dict[str, Any],
+) -> Ratings:
+    reading = _table(source, options, cache=cache, whole_catalogue=whole_catalogue, name=name)
+    if reading is not None:
+        return Ratings.from_triples(**reading.triples)
+    assert isinstance(source, (str, os.PathLike))
+    text = os.fspath(source)
+    if _is_synthetic(source):
+        given = parse_arguments(text.partition(":")[2], synthetic_movielens, where=text)
+        return synthetic_movielens(**(given | known_options(options, synthetic_movielens)))
+    if options:
+        raise ConfigurationError(
+            f"{text!r} is a data set of a known form, whose columns are known: leave out {', '.join(sorted(options))}"
+        )
+    form, path = _locate(text, cache)
+    match form:
+        case "odp":
+            return Ratings.load(path)
+        case "movielens":
+            return load_movielens(path, whole_catalogue=whole_catalogue)
+        case "jester":
+            return load_jester(path, whole_catalogue=whole_catalogue)
+        case _:
+            _require_no_catalogue(whole_catalogue, path)
+            return load_gowalla(path, name=_own_name(text, path))
+
+
+def _is_synthetic(source: object) -> bool:
+    return isinstance(source, str) and source.partition(":")[0] == _SYNTHETIC
+
+
+def _table(
+    source: object,
+    options: dict[str, Any],
+    *,
+    cache: str | os.PathLike[str] | None,
+    whole_catalogue: bool,
+    name: str | None,
+) -> TableReading | None:
+    """What is read of a table; None where ``source`` is none."""
+    if not isinstance(source, (str, os.PathLike)):
+        if not is_frame(source):
+            raise DataError(
+                f"Expected a name, a path, or a pandas, Polars or Arrow table (got a {type(source).__name__})"
+            )
+        _require_no_catalogue(whole_catalogue, "a data frame")
+        return read_table(source, columns_of(options), name=name)
+    if _is_synthetic(source):
+        return None
+    text = os.fspath(source)
+    unknown = sorted(set(options) - {field.name for field in fields(Columns)})
+    if unknown:
+        raise ConfigurationError(f"Expected no options for data set {text!r} (got {', '.join(unknown)})")
+    file = Path(text).expanduser()
+    if options and is_table_file(file) and file.is_file():
+        form, path = "table", file  # who names columns means a table, even where the file looks like a known one
+    else:
+        form, path = _locate(text, cache)
+    if form != "table":
+        return None
+    _require_no_catalogue(whole_catalogue, path)
+    return read_table(path, columns_of(options), name=name)
+
+
+def columns_of(options: Mapping[str, Any]) -> Columns:
+    """The settings of a table. Raises ConfigurationError for an option that a table does not have."""
+    _validate.known_keys(options, [field.name for field in fields(Columns)], where="the options of a table")
+    return Columns(**options)
+
+
+def _require_no_catalogue(whole_catalogue: bool, where: object) -> None:
+    if whole_catalogue:
+        raise DataError(f"{where}: its items are those of the data; declare them with Ratings(n_items=..) and save it")
+
+
+def _own_name(text: str, path: Path) -> str:
+    """The name of a known data set, or that of the user's own folder or file."""
+    if text in DATASETS:
+        return text
+    return path.resolve().name.removesuffix(".gz").removesuffix(".npz")
 
 
 def _locate(text: str, cache: str | os.PathLike[str] | None) -> tuple[str, Path]:
@@ -134,16 +234,22 @@ def _detect(path: Path) -> tuple[str, Path] | None:
     if path.is_file():
         return _detect_file(path)
     for names, form in (
-        (("ratings.dat", "u.data", "ratings.csv"), "movielens"),
+        (("ratings.dat", "u.data"), "movielens"),
         (("jester-data-1.csv", "jester-data-1.xls"), "jester"),
         (("train.txt",), "gowalla"),
     ):
         if _parsing.find(path, *names) is not None:
             return form, path
+    ratings = _parsing.find(path, "ratings.csv")
+    if ratings is not None:
+        return ("movielens", path) if is_movielens_csv(ratings) else ("table", ratings)
     for file in sorted(path.glob("*.npz")):
         found = _detect_file(file)
         if found is not None:
             return found
+    tables = sorted(file for file in path.iterdir() if file.is_file() and is_table_file(file))
+    if tables:
+        return ("table", tables[0]) if len(tables) == 1 else None
     inner = [child for child in path.iterdir() if child.is_dir() and not child.name.startswith((".", "__"))]
     return _detect(inner[0]) if len(inner) == 1 else None
 
@@ -152,13 +258,13 @@ def _detect_file(path: Path) -> tuple[str, Path] | None:
     name = path.name.removesuffix(".gz")
     if path.suffix == ".npz":
         return _detect_npz(path)
-    if name in ("ratings.dat", "u.data", "ratings.csv"):
+    if name in ("ratings.dat", "u.data") or (name == "ratings.csv" and is_movielens_csv(path)):
         return "movielens", path.parent
     if path.suffix == ".xls" or (name.startswith("jester") and name.endswith(".csv")):
         return "jester", path
     if name in ("train.txt", "valid.txt", "test.txt"):
         return "gowalla", path.parent
-    return None
+    return ("table", path) if is_table_file(path) else None
 
 
 def _detect_npz(path: Path) -> tuple[str, Path] | None:

@@ -8,6 +8,7 @@ users of examples         at least the cohort's minimum, or no round could be re
 users without ratings     take part (their contribution is zero), so who is in a round tells nothing
 users with one rating     may end up with no training or no test rating; they get the items' values
 duplicates                the last of several rows of one (user, item) counts; the number of others is noted
+tables of one's own       what was guessed of the scale, and bad rows that were left out
 noise above the signal    the model falls back to user means; noted with the population that is large enough
 ========================  ===================================================================================
 """
@@ -100,7 +101,7 @@ def notes(users: Ratings | UsersExamples) -> list[str]:
 
 def _notes_of_ratings(ratings: Ratings) -> list[str]:
     counts = ratings.counts()
-    found = []
+    found = list(ratings.notes)
     for number, what in (
         (int((counts == 0).sum()), "without ratings: they take part with empty contributions"),
         (int((counts == 1).sum()), "with a single rating: most of them cannot be tested on their own history"),

@@ -52,11 +52,11 @@ def odp() -> Iterator[Callable[..., Printed]]:
     """``odp("task", "show", ..)``; an error of the command is raised as it is."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def run(*arguments: object) -> Printed:
+    def run(*arguments: object, code: int = 0) -> Printed:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        assert result.exit_code == 0, result.stderr
+        assert result.exit_code == code, result.stderr
         return Printed(result.stdout, result.stderr)
 
     yield run

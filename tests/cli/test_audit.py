@@ -36,10 +36,10 @@ def run(tmp_path: Path) -> Run:
 
 def test_a_log_that_holds_is_one_screen(odp: Callable[..., Printed], run: Run, tmp_path: Path) -> None:
     printed = odp("audit", "verify", "--log", tmp_path / "log", "--reference-values", tmp_path / "pins.json")
-    assert printed.out == ""
+    assert printed.err == ""
     for part in ("audit passed", "films", "12 entries", "2/2", run.log_key.name, "witnesses: none"):
-        assert part in printed.err, printed.err
-    assert len(printed.err.splitlines()) < 40
+        assert part in printed.out, printed.out
+    assert len(printed.out.splitlines()) < 40
 
 
 def test_a_log_that_holds_as_json(odp: Callable[..., Printed], run: Run, tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_a_log_that_does_not_hold_names_the_record_and_ends_with_code_1(run: Run
     arguments = ["audit", "verify", "--log", str(tmp_path / "log"), "--reference-values", str(tmp_path / "pins.json")]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
-    assert "audit failed" in done.stderr
-    assert "entry 11 (model)" in done.stderr
+    assert "audit failed" in done.stdout
+    assert "entry 11 (model)" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 1
     assert '"passed": false' in done.stdout

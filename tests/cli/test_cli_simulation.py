@@ -44,8 +44,8 @@ def test_a_preset_needs_no_task_file_and_says_where_the_budget_went() -> None:
 def test_the_table_of_shares_is_printed() -> None:
     result = call("simulate", "--data", DATA, "--preset", "auto", "--delta", "1e-4", "--no-baselines")
     assert result.exit_code == 0
-    assert "what ε was spent on" in result.stderr
-    assert "5.0 %" in result.stderr
+    assert "what ε was spent on" in result.stdout
+    assert "5.0 %" in result.stdout
 
 
 def test_an_infinite_epsilon_and_no_noise_spend_nothing() -> None:
@@ -63,7 +63,6 @@ def test_weak_signal_is_told_on_the_terminal_and_in_the_json() -> None:
 
 
 def test_a_file_and_a_preset_exclude_each_other(tmp_path: Path) -> None:
-    assert "or --preset" in str(refusal("simulate", "--data", DATA))
     assert "not both" in str(refusal("simulate", str(tmp_path / "task.toml"), "--preset", "auto"))
     assert "--epsilon goes with --preset" in str(refusal("simulate", str(tmp_path / "task.toml"), "--epsilon", "2"))
     assert "did you mean 'auto'" in str(refusal("simulate", "--data", DATA, "--preset", "auot"))
@@ -138,6 +137,11 @@ def test_tune_is_free_on_proxy_data_and_refuses_private_data_without_a_charge(tm
     assert "not both" in str(refusal("tune", "--data", DATA, "--proxy", DATA))
 
 
+def test_without_a_task_the_preset_for_the_data_is_taken() -> None:
+    options = ("--data", DATA, "--delta", "1e-4", "--no-baselines")
+    assert answer("simulate", *options)["task"] == "preset-auto"
+
+
 def test_tune_on_private_data_prints_the_epsilon_of_all_trials() -> None:
     options = ("--charge", "--epsilon", "2", "--delta", "1e-4", "--trials", "2")
     found = answer("tune", "--data", DATA, *options)
@@ -152,8 +156,8 @@ def test_the_table_of_a_charged_search_shows_what_was_spent_after_each_trial(
     monkeypatch.setenv("COLUMNS", "200")
     options = ("--epsilon", "2", "--delta", "1e-4", "--trials", "2")
     charged = call("tune", "--data", DATA, "--charge", *options)
-    assert "ε so far" in charged.stderr
-    assert "ε so far" not in call("tune", "--proxy", DATA, *options).stderr
+    assert "ε so far" in charged.stdout
+    assert "ε so far" not in call("tune", "--proxy", DATA, *options).stdout
 
 
 def test_a_charged_search_refuses_data_whose_items_follow_from_who_rated_what(tmp_path: Path) -> None:
@@ -173,6 +177,6 @@ def test_simulations_say_that_they_are_no_private_release(tmp_path: Path) -> Non
     assert call("report", str(tmp_path / "run")).exit_code == 0
     assert said in (tmp_path / "run" / "report.html").read_text()
     compared = ("compare", "--data", DATA, "--epsilons", "2", "--delta", "1e-4", "--seeds", "1")
-    assert said in " ".join(call(*compared).stderr.split())
+    assert said in " ".join(call(*compared).stdout.split())
     assert "one permutation of all ratings" not in answer(*compared)["statement"]
     assert "one permutation of all ratings" in answer(*compared, "--permutation")["statement"]

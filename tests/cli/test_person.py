@@ -86,7 +86,7 @@ def test_the_privacy_page_charges_what_the_enclave_released(odp: Odp, lived: Liv
         }
     ]  # fmt: skip
     assert (found["limits_set_by"], found["limits"]["min_cohort"]) == ("host", 20)
-    text = odp("device", "privacy", *lived.of(0)).err
+    text = odp("device", "privacy", *lived.of(0)).out
     assert f"{found['spent']['total']['epsilon']:.4f}" in text
     assert first["developer"][:8] in text
 
@@ -118,12 +118,12 @@ def test_explain_names_what_keeps_a_device_from_training_and_its_exit_code_says_
     for given in ((), ("--population", "films")):
         found = run("device", "explain", *at, *given)
         assert found.exit_code == 1, "the only task that it knows is finished"
-        assert "would not train now" in found.stderr
-        assert "films: the task has no round left" in found.stderr
-    assert "no task is known yet" in odp("device", "explain", *at, "--population", "books").err
+        assert "would not train now" in found.stdout
+        assert "films: the task has no round left" in found.stdout
+    assert "no task is known yet" in odp("device", "explain", *at, "--population", "books").out
     finished = run("device", "explain", "films", *at)
     assert finished.exit_code == 1
-    assert "NO  round: the task has no round left" in finished.stderr
+    assert "NO  round: the task has no round left" in finished.stdout
     odp("device", "pause", *at)
     paused = run("device", "explain", *at, "--json")
     assert paused.exit_code == 1
@@ -132,7 +132,7 @@ def test_explain_names_what_keeps_a_device_from_training_and_its_exit_code_says_
     odp("device", "resume", *at)
     odp("device", "limit", "max_total_epsilon=1", *at)
     declined = run("device", "explain", "films", *at)
-    assert "is above max_total_epsilon=1" in " ".join(declined.stderr.split())
+    assert "is above max_total_epsilon=1" in " ".join(declined.stdout.split())
     with pytest.raises(ConfigurationError, match="was offered"):
         odp("device", "explain", "music", *at)
 
@@ -189,18 +189,18 @@ def test_an_opt_out_by_name_by_id_or_of_everything_and_back(odp: Odp, lived: Liv
             with pytest.raises(ConfigurationError, match="was offered: it knows films") as refused:
                 odp("device", "opt-out", unknown, *undo, *at)
             assert ("did you mean 'films'" in str(refused.value)) == (unknown == "flims")
-    assert "never offered" in odp("device", "opt-out", "a-task-of-the-future", "--ahead", *at).err
+    assert "never offered" in odp("device", "opt-out", "a-task-of-the-future", "--ahead", *at).out
     for impossible in ("", "Films, all of them", "x" * 65):
         with pytest.raises(ConfigurationError, match="task="):
             odp("device", "opt-out", impossible, "--ahead", *at)
     odp("device", "opt-out", "--all", *at)
-    text = odp("device", "privacy", *at).err
+    text = odp("device", "privacy", *at).out
     for told in ("opted out of films", "opted out of a-task-of-the-future", "opted out of everything"):
         assert told in text
-    assert "NO  opt-out: opted out of everything" in run("device", "explain", *at).stderr
+    assert "NO  opt-out: opted out of everything" in run("device", "explain", *at).stdout
     odp("device", "opt-out", "--all", "--undo", *at)
     odp("device", "opt-out", "a-task-of-the-future", "--undo", *at)
-    assert "yes opt-out: not opted out" in run("device", "explain", *at).stderr
+    assert "yes opt-out: not opted out" in run("device", "explain", *at).stdout
     for wrong in ((), ("films", "--all")):
         with pytest.raises(ConfigurationError, match="TASK or --all"):
             odp("device", "opt-out", *wrong, *at)
@@ -227,7 +227,7 @@ def test_erase_asks_first_and_leaves_the_ledger_unless_told(odp: Odp, lived: Liv
     refused = CliRunner().invoke(app, ["device", "erase", *at], input="n\n")
     assert refused.exit_code == 1
     assert "because the limits count on it" in refused.stderr
-    assert "nothing was changed" in refused.stderr
+    assert "nothing was changed" in refused.stdout
     assert examples(lived, 7) != "0"
     odp("device", "erase", "--yes", *at)
     found = odp("device", "privacy", *at, "--json").json

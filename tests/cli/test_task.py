@@ -64,7 +64,7 @@ def test_a_submitted_task_can_be_listed_watched_and_cancelled(odp: Odp, task_fil
 
     listed = odp("task", "list", *at, "--json").json["tasks"]
     assert [(row["task"], row["name"]) for row in listed] == [(other, "songs"), (identifier, "films")]
-    assert identifier[:12] in odp("task", "list", *at).err
+    assert identifier[:12] in odp("task", "list", *at).out
 
     status = odp("task", "status", identifier[:10].upper(), *at).json
     assert (status["task"], status["state"], status["failure"]) == (identifier, "active", "")

@@ -70,7 +70,7 @@ def test_a_rating_file_itself_may_be_named(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("0 1\n")
     (tmp_path / "test.txt").write_text("0 2\n")
     assert load(tmp_path / "u.data").name == "ml-100k"
-    assert load(tmp_path / "train.txt").name == "gowalla"
+    assert load(tmp_path / "train.txt").name == tmp_path.name
 
 
 def test_data_whose_items_follow_from_who_rated_what_have_no_whole_catalogue(tmp_path: Path) -> None:

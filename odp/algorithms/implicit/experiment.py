@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.algorithms.implicit.evaluation import ranking_baselines, strong_generalisation, training_split
-from odp.datasets import load_split
 from odp.datasets.ratings import Split
 from odp.evaluation.ranking import Ranking, strong_split
 from odp.task import Task
@@ -45,7 +44,7 @@ class TaskExperiment:
         self._task, self._seed, self._held_out = task, seed, held_out
         self._strong = None if held_out is None else strong_split(data.ratings, held_out=held_out, seed=seed)
         if self._strong is None:
-            self.split = self.tested = load_split(data.name, seed=seed)
+            self.split = self.tested = data.split(seed)
         else:
             self.split = training_split(self._strong)
             self.tested = Split(self.split.train, self.split.validation, self._strong.targets)

@@ -1,0 +1,80 @@
+"""The options that say how a table of one's own is read, for every command that takes data."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+
+class OnError(StrEnum):
+    """What to do with bad rows."""
+
+    RAISE = "raise"
+    SKIP = "skip"
+
+
+_PANEL = "Own table (CSV, TSV, Parquet, JSON lines)"
+_OPTIONS: dict[str, Any] = {
+    "user": Annotated[
+        str | None, typer.Option(help="Column of user ids \\[default: one of a usual name].", rich_help_panel=_PANEL)
+    ],
+    "item": Annotated[
+        str | None, typer.Option(help="Column of item ids \\[default: one of a usual name].", rich_help_panel=_PANEL)
+    ],
+    "value": Annotated[
+        str | None,
+        typer.Option(help="Column of ratings or counts; without one, a row says 'seen'.", rich_help_panel=_PANEL),
+    ],
+    "time": Annotated[str | None, typer.Option(help="Column of times: numbers or dates.", rich_help_panel=_PANEL)],
+    "low": Annotated[
+        float | None, typer.Option(help="Lowest rating of the scale \\[default: guessed].", rich_help_panel=_PANEL)
+    ],
+    "high": Annotated[
+        float | None, typer.Option(help="Highest rating of the scale \\[default: guessed].", rich_help_panel=_PANEL)
+    ],
+    "implicit": Annotated[
+        bool | None,
+        typer.Option(
+            "--implicit/--explicit",
+            help="Values above 0 only say 'seen', or they are opinions \\[default: guessed].",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "on_error": Annotated[
+        OnError, typer.Option(help="Refuse bad rows, or leave them out and count them.", rich_help_panel=_PANEL)
+    ],
+}
+
+
+def takes_table(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of a table to a command, which gets ``columns``: a dict of those that were given.
+
+    They are arguments of ``odp.load``.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "columns"]
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=OnError.RAISE if name == "on_error" else None,
+            annotation=annotation,
+        )
+        for name, annotation in _OPTIONS.items()
+    ]
+
+    def run(**arguments: Any) -> None:
+        given = {name: arguments.pop(name) for name in _OPTIONS}
+        given["on_error"] = None if given["on_error"] is OnError.RAISE else str(given["on_error"].value)
+        command(**arguments, columns={name: value for name, value in given.items() if value is not None})
+
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    # Typer reads the names and types of options here.
+    run.__signature__ = signature.replace(parameters=[*keyword, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*keyword, *added]}
+    return run

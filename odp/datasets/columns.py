@@ -1,0 +1,168 @@
+"""Which columns of a table are users, items, values and times, and on which scale the values are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.errors import ConfigurationError, DataError
+
+OnError = Literal["raise", "skip"]
+
+_USUAL = {
+    "user": ("user", "user_id", "userid", "customer_id", "customer", "uid", "member_id", "listener_id"),
+    "item": (
+        "item", "item_id", "itemid", "movie_id", "movieid", "product_id", "productid", "book_id", "bookid", "isbn",
+        "song_id", "track_id", "artist_id", "article_id", "business_id", "iid",
+    ),
+    "value": ("value", "rating", "ratings", "score", "stars", "overall", "preference"),
+    "time": ("time", "timestamp", "ts", "date", "datetime", "rated_at", "created_at"),
+}  # fmt: skip
+
+_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.0, 10.0), (-10.0, 10.0), (0.0, 100.0))
+"""Scales that people use, the first that holds all values is the guess. They are constants: a bound made of the data's
+own extremes would be a function of what single people did."""
+
+_MOST_OPINION = 100.0
+"""Whole numbers above this are how often, not how much liked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """How a table of interactions is read; ``None`` is "guess, and say what was guessed".
+
+    Attributes:
+      user, item: names of the columns of ids.
+      value: name of the column of ratings or counts; where there is none, a row says "seen".
+      time: name of the column of times; where there is none, the data have no order.
+      implicit: True where a value above 0 says "seen", False where it is an opinion.
+      low, high: the declared scale of opinions, both or neither.
+      on_error: "raise" refuses a table with bad rows, "skip" leaves them out and counts them.
+
+    Raises:
+      ConfigurationError: a field is out of range, or two contradict each other.
+    """
+
+    user: str | None = None
+    item: str | None = None
+    value: str | None = None
+    time: str | None = None
+    implicit: bool | None = None
+    low: float | None = None
+    high: float | None = None
+    on_error: OnError = "raise"
+
+    def __post_init__(self) -> None:
+        """Checks what can be checked without a table."""
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigurationError(f"Expected on_error={self.on_error!r} to be 'raise' or 'skip'")
+        if (self.low is None) != (self.high is None):
+            raise ConfigurationError("Expected both low and high, or neither: one alone is no scale")
+        if self.low is not None and self.high is not None:
+            if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+                raise ConfigurationError(f"Expected low={self.low!r} < high={self.high!r}, both finite")
+            if self.implicit:
+                raise ConfigurationError("Expected no low and high with implicit=True: such values carry no opinion")
+        named = [name for name in (self.user, self.item, self.value, self.time) if name is not None]
+        if len(set(named)) < len(named):
+            raise ConfigurationError(f"Expected user, item, value and time to be different columns (got {named})")
+
+    @property
+    def given(self) -> bool:
+        """Whether any field differs from its default."""
+        return self != Columns()
+
+    def within(self, names: Sequence[str], *, where: str) -> Columns:
+        """The same with every column found among ``names``, the columns of the table ``where``.
+
+        Raises:
+          DataError: a named column is missing, there is none of a usual name, or there are several.
+        """
+        doubled = sorted({name for name in names if list(names).count(name) > 1})
+        wanted = {"user": self.user, "item": self.item, "value": self.value, "time": self.time}
+        found: dict[str, str | None] = {}
+        taken = {name for name in wanted.values() if name is not None}
+        for role, name in wanted.items():
+            if name is None:
+                found[role] = _guess(role, [one for one in names if one not in taken], names, where)
+            elif name not in names:
+                nearest = _validate.nearest(name, names)
+                raise DataError(f"{where}: no column {name!r} for the {role}{nearest}; {_columns(names)}")
+            else:
+                found[role] = name
+        for used in found.values():
+            if used in doubled:
+                raise DataError(f"{where}: two columns are named {used!r}; rename one of them")
+        return replace(self, **found)  # type: ignore[arg-type]
+
+
+def _guess(role: str, free: Sequence[str], names: Sequence[str], where: str) -> str | None:
+    usual = _USUAL[role]
+    matches = [name for name in free if name.strip().lower().replace(" ", "_").replace("-", "_") in usual]
+    if len(matches) > 1:
+        raise DataError(f"{where}: the {role} could be {' or '.join(map(repr, matches))}; name one with {_way(role)}")
+    if not matches and role in ("user", "item"):
+        raise DataError(f"{where}: no column of {role}s was recognised; name one with {_way(role)}; {_columns(names)}")
+    return matches[0] if matches else None
+
+
+def _way(role: str) -> str:
+    return f"{role}=.. (--{role} on the command line)"
+
+
+def _columns(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:20])
+    return f"the columns are {shown}{' and more' if len(names) > 20 else ''}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What values mean: opinions from ``low`` to ``high``, or "seen" where ``implicit``."""
+
+    implicit: bool
+    low: float
+    high: float
+    guessed: bool
+
+    def __str__(self) -> str:
+        return 'implicit: a row says "seen"' if self.implicit else f"explicit, from {self.low:g} to {self.high:g}"
+
+
+SEEN = Scale(implicit=True, low=0.0, high=1.0, guessed=False)
+
+
+def scale_of(values: npt.NDArray[Any] | None, columns: Columns, *, where: str) -> Scale:
+    """The declared scale, or the usual one that holds all ``values`` (float [rows]); NaN is left out.
+
+    Raises:
+      DataError: no usual scale holds the values.
+      ConfigurationError: opinions are asked for where no column holds any.
+    """
+    if values is None:
+        if columns.implicit is False or columns.low is not None:
+            raise ConfigurationError(f"{where}: explicit ratings need a column of values; name it with {_way('value')}")
+        return replace(SEEN, guessed=columns.implicit is None)
+    if columns.implicit:
+        return SEEN
+    if columns.low is not None and columns.high is not None:
+        return Scale(implicit=False, low=columns.low, high=columns.high, guessed=False)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    if columns.implicit is None:
+        if finite.size and low == high and high > 0:
+            return replace(SEEN, guessed=True)  # one value alone is no opinion
+        if low >= 0 and high > _MOST_OPINION and not (finite % 1).any():
+            return replace(SEEN, guessed=True)
+    for lowest, highest in _SCALES:
+        if lowest <= low and high <= highest:
+            return Scale(implicit=False, low=lowest, high=highest, guessed=True)
+    raise DataError(
+        f"{where}: the values of column {columns.value!r} fit no usual scale; declare it with low=.. and high=.. "
+        "(--low and --high), or say that they only mean 'seen' with implicit=True (--implicit)"
+    )

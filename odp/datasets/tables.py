@@ -1,0 +1,392 @@
+"""Reads interactions of a person's own table: ids of any kind, any scale, and bad rows by their places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.datasets.columns import Columns, Scale, scale_of
+from odp.datasets.ids import Ids
+from odp.datasets.table_files import RawTable, arrow, read_file, read_frame
+from odp.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NUMBER = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*$"
+_WHOLE_ID = r"^(0|-?[1-9]\d{0,17})$"
+_MOST_ID_BYTES = 1024
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class BadRows:
+    """Rows that hold no interaction, by reason.
+
+    Attributes:
+      counted: what ``places`` count: "line", "record" (both from 1) or "row" (from 0).
+      total: how many.
+      reasons: what was wrong, how often, and the first places.
+    """
+
+    counted: str
+    total: int
+    reasons: tuple[tuple[str, int, tuple[int, ...]], ...]
+
+    def lines(self) -> list[str]:
+        """One line per reason; never the data themselves."""
+        return [
+            f"{count:,} x {why}: {self.counted} {', '.join(map(str, places))}{', ..' if count > len(places) else ''}"
+            for why, count, places in self.reasons
+        ]
+
+
+@dataclass(frozen=True)
+class TableReading:
+    """What was read of one table.
+
+    Attributes:
+      triples: the interactions, as arguments of ``Ratings.from_triples``.
+      rows: rows of the table, with the bad ones.
+      columns: with the names that were found.
+      scale: what the values mean, and whether that was guessed.
+      bad: rows that were left out.
+      unseen: rows of implicit data whose value is 0 or less, which say nothing; left out, too.
+      values: the least and the largest value in the table, or None.
+    """
+
+    triples: dict[str, Any]
+    rows: int
+    columns: Columns
+    scale: Scale
+    bad: BadRows
+    unseen: int
+    values: tuple[float, float] | None
+
+
+def read_table(source: object, columns: Columns, *, name: str | None = None) -> TableReading:
+    """Reads a file (CSV, TSV, Parquet, JSON lines) or a data frame (pandas, Polars, Arrow).
+
+    Of rows that name a user and an item again, the last counts. Users and items are numbered in the order of their ids.
+
+    Args:
+      source: a path or a table in memory.
+      columns: which columns, which scale, and what to do with bad rows.
+      name: what reports call the data set; by default the file's name without its ending, or "dataframe".
+
+    Raises:
+      DataError: it is no table, a column is missing, or rows are bad and ``columns.on_error`` is "raise".
+      ConfigurationError: ``pyarrow`` is missing, or the settings contradict the table.
+    """
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        return _assembled(read_file(path, columns), name or _stem(path))
+    return _assembled(read_frame(source, columns, name=name or "dataframe"), name or "dataframe")
+
+
+def _stem(path: Path) -> str:
+    name = path.name.removesuffix(".gz")
+    return name.rpartition(".")[0] or name
+
+
+def _assembled(raw: RawTable, name: str) -> TableReading:
+    parts, columns, where = raw.parts, raw.columns, raw.where
+    rows = len(parts["user"])
+    flaws = _Flaws(rows)
+    ids: dict[str, Ids] = {}
+    codes: dict[str, npt.NDArray[np.int32]] = {}
+    for role in ("user", "item"):
+        found, code = _coded(parts.pop(role), _named(columns, role), where, untyped=raw.untyped)
+        ids[role], codes[role] = found, code
+        flaws.add(code < 0, f"no {role} (column {_named(columns, role)!r})")
+    values = _floats(parts.pop("value"), _named(columns, "value"), where, flaws) if "value" in parts else None
+    times = _times(parts.pop("time"), _named(columns, "time"), where, flaws) if "time" in parts else None
+    bad = flaws.bad
+    scale = scale_of(values if values is None or bad is None else values[~bad], columns, where=where)
+    extremes: tuple[float, float] | None = None
+    if values is not None and rows:
+        usable = np.isfinite(values)
+        extremes = (float(values[usable].min()), float(values[usable].max())) if usable.any() else None
+        if not scale.implicit:
+            with np.errstate(invalid="ignore"):
+                outside = (values < scale.low) | (values > scale.high)
+            flaws.add(outside, f"value outside [{scale.low:g}, {scale.high:g}] (column {columns.value!r})")
+    report = _bad_rows(raw, flaws)
+    if report.total and columns.on_error == "raise":
+        raise DataError(_refusal(raw, report, rows + len(raw.broken)))
+    kept = None if flaws.bad is None else ~flaws.bad
+    unseen = 0
+    if scale.implicit and values is not None:
+        seen = values > 0
+        unseen = int((~seen).sum()) - (0 if kept is None else int((~seen & ~kept).sum()))
+        if unseen:
+            kept = seen if kept is None else kept & seen
+        values = None
+    if kept is not None:
+        codes = {role: code[kept] for role, code in codes.items()}
+        values = None if values is None else values[kept]
+        times = None if times is None else times[kept]
+    arrow().default_memory_pool().release_unused()
+    if not len(codes["user"]):
+        raise DataError(f"{where}: holds no usable rows; expected at least one user with one item")
+    for role in ("user", "item"):
+        ids[role], codes[role] = _used(ids[role], codes[role])
+    triples = {
+        "name": name,
+        "users": codes["user"],
+        "items": codes["item"],
+        "values": _plain(values, len(codes["user"])),
+        "low": scale.low,
+        "high": scale.high,
+        "n_users": len(ids["user"]),
+        "n_items": len(ids["item"]),
+        "times": times,
+        "implicit": scale.implicit,
+        "user_ids": ids["user"],
+        "item_ids": ids["item"],
+        "notes": tuple(_notes(scale, columns, report, unseen)),
+    }
+    return TableReading(triples, rows + len(raw.broken), columns, scale, report, unseen, extremes)
+
+
+def _plain(values: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.float32]:
+    return np.ones(rows, dtype=np.float32) if values is None else values.astype(np.float32, copy=False)
+
+
+class _Flaws:
+    """What is wrong with which row; the first reason of a row counts."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.bad: npt.NDArray[np.bool_] | None = None
+        self.reasons: list[tuple[str, npt.NDArray[np.int64]]] = []
+
+    def add(self, mask: npt.NDArray[np.bool_], why: str) -> None:
+        if not mask.any():
+            return
+        if self.bad is None:
+            self.bad = np.zeros(self.rows, dtype=np.bool_)
+        new = np.flatnonzero(mask & ~self.bad)
+        if new.size:
+            self.bad |= mask
+            self.reasons.append((why, new))
+
+
+def _bad_rows(raw: RawTable, flaws: _Flaws) -> BadRows:
+    reasons: list[tuple[str, int, tuple[int, ...]]] = []
+    for why in dict.fromkeys(row.why for row in raw.broken):
+        lines = [row.line for row in raw.broken if row.why == why]
+        reasons.append((why, len(lines), tuple(lines[:_SHOWN])))
+    if flaws.reasons:
+        positions = raw.positions()
+        for why, rows in flaws.reasons:
+            reasons.append((why, len(rows), tuple(int(place) for place in positions[rows[:_SHOWN]])))
+    return BadRows(raw.counted, sum(count for _, count, _ in reasons), tuple(reasons))
+
+
+def _refusal(raw: RawTable, report: BadRows, rows: int) -> str:
+    return (
+        f"{raw.where}: {report.total:,} of {rows:,} rows are bad: {'; '.join(report.lines())}. "
+        "Mend them, or leave them out with on_error='skip' (--on-error skip)"
+    )
+
+
+def _notes(scale: Scale, columns: Columns, report: BadRows, unseen: int) -> list[str]:
+    notes = []
+    if scale.guessed and scale.implicit:
+        what = "there are no values" if columns.value is None else f"{columns.value!r} looks like counts"
+        notes.append(f"guessed: {what}, so a row says 'seen' and no opinion (implicit; --explicit says otherwise)")
+    elif scale.guessed:
+        notes.append(
+            f"guessed: ratings in {columns.value!r} are from {scale.low:g} to {scale.high:g}; "
+            "declare the scale with --low and --high, as a guess depends on the data"
+        )
+    if report.total:
+        notes.append(f"{report.total:,} bad rows were left out: {'; '.join(report.lines())}")
+    if unseen:
+        notes.append(f"{unseen:,} rows have a value of 0 or less, and do not count as seen")
+    return notes
+
+
+def _named(columns: Columns, role: str) -> str:
+    return cast(str, getattr(columns, role))
+
+
+def _coded(column: pa.ChunkedArray, name: str, where: str, *, untyped: bool) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """(distinct ids ascending, position of each row's id among them or -1 where it has none)."""
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.unify_dictionaries()
+    else:
+        column = _id_values(column, name, where).dictionary_encode().unify_dictionaries()
+    chunks = column.chunks
+    if not chunks or not len(chunks[0].dictionary):
+        return np.empty(0, dtype=np.int64), np.full(len(column), -1, dtype=np.int32)
+    distinct = _id_values(chunks[0].dictionary, name, where)
+    codes = np.concatenate([_indices(chunk) for chunk in chunks])
+    if not pa.types.is_integer(distinct.type):
+        lengths = pc.binary_length(distinct)
+        if (pc.max(lengths).as_py() or 0) > _MOST_ID_BYTES:
+            raise DataError(
+                f"{where}: column {name!r} holds an id of more than {_MOST_ID_BYTES} bytes; shorten the ids"
+            )
+        if pc.any(pc.match_substring(distinct, "\0")).as_py():
+            raise DataError(f"{where}: column {name!r} holds an id with a zero byte; mend the ids")
+        missing = pc.equal(lengths, 0).fill_null(True).to_numpy(zero_copy_only=False)
+        filled = distinct.filter(pa.array(~missing))
+        if untyped and len(filled) and pc.all(pc.match_substring_regex(filled, _WHOLE_ID)).as_py():
+            distinct = pc.if_else(pa.array(missing), pa.scalar(None, distinct.type), distinct).cast(pa.int64())
+    return _ranked(distinct, codes)
+
+
+def _ranked(distinct: Any, codes: npt.NDArray[np.int32]) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """Sorts the ids and renumbers the rows; ids that are missing, or are listed twice, are taken care of."""
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    null = distinct.is_null().to_numpy(zero_copy_only=False)
+    ids: Ids
+    if pa.types.is_integer(distinct.type):
+        ids = np.unique(distinct.drop_null().to_numpy()).astype(np.int64)
+        wanted = pa.array(ids)
+    else:
+        null |= pc.equal(pc.binary_length(distinct), 0).fill_null(True).to_numpy(zero_copy_only=False)
+        plain = distinct.filter(pa.array(~null)).unique()
+        wanted = plain.take(pc.sort_indices(plain))  # by code points
+        ids = np.array(wanted.to_pylist(), dtype=np.dtypes.StringDType())
+    place = pc.index_in(distinct.cast(wanted.type), wanted).fill_null(-1).to_numpy().astype(np.int32)
+    place[null] = -1
+    return ids, np.where(codes < 0, np.int32(-1), place[codes])
+
+
+def _id_values(column: Any, name: str, where: str) -> Any:
+    """The column as int64 or text. Raises DataError where it holds neither."""
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_integer(kind):
+        if kind == pa.uint64() and (pc.max(column).as_py() or 0) >= 2**63:
+            return column.cast(pa.string())
+        return column.cast(pa.int64())
+    if pa.types.is_string(kind):
+        return column
+    if pa.types.is_large_string(kind) or str(kind) == "string_view":
+        return column.cast(pa.string())
+    if pa.types.is_null(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        # Whole numbers beside missing ones, which pandas keeps as floats.
+        finite = column.filter(pc.is_finite(column).fill_null(False))
+        if len(finite) and (
+            pc.max(pc.abs(finite)).as_py() >= 2**53 or not pc.all(pc.equal(pc.floor(finite), finite)).as_py()
+        ):
+            raise DataError(f"{where}: column {name!r} of ids holds fractions; expected whole numbers or text")
+        whole = pc.if_else(pc.is_finite(column).fill_null(False), column, pa.scalar(None, kind))
+        return whole.cast(pa.int64())
+    raise DataError(f"{where}: column {name!r} of ids is of type {kind}; expected whole numbers or text")
+
+
+def _indices(chunk: Any) -> npt.NDArray[np.int32]:
+    indices = chunk.indices
+    return cast("npt.NDArray[np.int32]", indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32))
+
+
+def _used(ids: Ids, codes: npt.NDArray[np.int32]) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """Without the ids of no row, such as unused categories and those of bad rows."""
+    used = np.bincount(codes, minlength=len(ids)) > 0
+    if used.all():
+        return ids, codes
+    place = np.cumsum(used, dtype=np.int32) - 1
+    return ids[used], place.astype(np.int32)[codes]
+
+
+def _floats(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[Any]:
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(kind)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        fits = pc.match_substring_regex(column, _NUMBER).fill_null(False)
+        column = pc.if_else(fits, pc.utf8_trim_whitespace(column), pa.scalar(None, kind)).cast(pa.float64())
+    elif pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif not any(
+        test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+    ):
+        raise DataError(f"{where}: column {name!r} of values is of type {kind}; expected numbers")
+    values = column.to_numpy() if kind == pa.float32() else column.cast(pa.float64(), safe=False).to_numpy()
+    flaws.add(~np.isfinite(values), f"no number as a value (column {name!r})")
+    return cast("npt.NDArray[Any]", values)
+
+
+def _times(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[Any]:
+    """Numbers that order the rows, int64 or float64 [rows]."""
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(kind)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = _parsed_times(column)
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+        column = column.cast(pa.timestamp("us")) if pa.types.is_date(kind) else column
+        column = column.cast(pa.int64()) if not pa.types.is_time32(kind) else column.cast(pa.int32())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise DataError(f"{where}: column {name!r} of times is of type {kind}; expected numbers or dates")
+    missing = pc.is_null(column).to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(column.type):
+        missing = missing | ~np.isfinite(column.to_numpy())
+        times = column.to_numpy()
+    else:
+        times = pc.fill_null(column, 0).cast(pa.int64(), safe=False).to_numpy()
+    flaws.add(missing, f"no time (column {name!r})")
+    return cast("npt.NDArray[Any]", np.where(missing, 0, times) if missing.any() else times)
+
+
+def _parsed_times(column: Any) -> Any:
+    """Times of text: numbers where any row is one, otherwise ISO 8601 dates; null where a row is neither."""
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    numeric = pc.match_substring_regex(column, _NUMBER).fill_null(False)
+    if pc.any(numeric).as_py():
+        return pc.if_else(numeric, pc.utf8_trim_whitespace(column), pa.scalar(None, column.type)).cast(pa.float64())
+    shaped = pc.match_substring_regex(
+        column, r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?$"
+    ).fill_null(False)
+    texts = pc.if_else(shaped, column, pa.scalar(None, column.type))
+    try:
+        zoned = pc.match_substring_regex(texts, r"(Z|[+-]\d\d:?\d\d)$").fill_null(False)
+        if pc.any(zoned).as_py():
+            return texts.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        return texts.cast(pa.timestamp("us")).cast(pa.int64())
+    except pa.ArrowInvalid:
+        # A date that no calendar has: such rows, one by one.
+        return _calendar_times(column)
+
+
+def _calendar_times(column: Any) -> Any:
+    from datetime import UTC, datetime
+
+    pa = arrow()
+    moments: list[int | None] = []
+    for text in column.to_pylist():
+        try:
+            moment = datetime.fromisoformat(text)
+        except (TypeError, ValueError):
+            moments.append(None)
+            continue
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        moments.append(int(aware.timestamp() * 1e6))
+    return pa.array(moments, type=pa.int64())
