@@ -22,6 +22,7 @@ from odp.cli import (
     device,
     enclave,
     fleet,
+    init,
     issuer,
     population,
     privacy,
@@ -53,6 +54,7 @@ _BEGIN, _DEVELOP, _RUN, _PERSON, _CHECK = (
     "Check what was done",
 )
 app.command("demo", rich_help_panel=_BEGIN)(demo.demo)
+app.command("init", rich_help_panel=_BEGIN)(init.init)
 app.command("up", rich_help_panel=_BEGIN)(services.up)
 app.add_typer(data.app, name="data", rich_help_panel=_BEGIN)
 app.add_typer(task.app, name="task", rich_help_panel=_DEVELOP)

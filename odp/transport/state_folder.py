@@ -145,6 +145,17 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         file.write(data)
 
 
+def keep_out_of_git(folder: Path) -> None:
+    """Writes a ``.gitignore`` into a state folder that holds none: keys and private data belong into no repository.
+
+    Raises StateError.
+    """
+    file = folder / ".gitignore"
+    with state_errors(folder):
+        if not file.exists():
+            write_atomically(file, b"# Made by odp: keys and private data.\n*\n")
+
+
 def made_once(path: Path, make: Callable[[], bytes], *, mode: int = 0o600) -> bytes:
     """The bytes of ``path``; if it does not exist, those of ``make`` are written first. For keys and similar files.
 
