@@ -15,6 +15,7 @@ _HOME = {
     "nh3": ("nh3", "device"),
     "numba": ("numba", "fast"),
     "psutil": ("psutil", "device"),
+    "pyarrow": ("pyarrow", "data"),
     "psycopg": ("psycopg", "postgresql"),
     "tensorflow": ("tensorflow", "keras"),
 }
