@@ -10,7 +10,7 @@ BASELINE := protos/released.binpb
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-keras tff-env test-tff docs lint proto proto-release bench clean
+.PHONY: help demo test test-all test-keras tff-env test-tff test-extras docs lint proto proto-release bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ tff-env: $(TFF_VENV)/made ## Make the environment of TensorFlow Federated: 3 GB,
 
 test-tff: $(TFF_VENV)/made ## Compare with TensorFlow Federated
 	$(TFF_VENV)/bin/python -m pytest tests/interop $(ARGS)
+
+test-extras: ## Install each extra into a clean environment and check what it adds (ARGS="data device" picks some)
+	$(PYTHON) tools/check_extras.py $(ARGS)
 
 # Apart from the others, too: a site is built from the text of the code, which nothing here imports.
 $(VENV)-docs/docs: pyproject.toml

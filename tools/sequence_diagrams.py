@@ -50,7 +50,7 @@ def svg(source: str, title: str) -> str:
 
 
 def _head(x: int, name: str) -> str:
-    rows = textwrap.wrap(name, 20)
+    rows = textwrap.wrap(name, 20, break_long_words=False)
     return f'<rect x="{x - 80}" y="4" width="160" height="42" rx="6" class="head"/>' + _text(
         x, 29 - (len(rows) - 1) * _LINE // 2, rows, "name"
     )
@@ -58,7 +58,7 @@ def _head(x: int, name: str) -> str:
 
 def _message(start: int, end: int, text: str, y: int, *, dashed: bool) -> tuple[str, int]:
     """The arrow and its text above it, and the height that both take."""
-    rows = textwrap.wrap(text, max(int(abs(end - start) / _CHARACTER) - 2, 20))
+    rows = textwrap.wrap(text, max(int(abs(end - start) / _CHARACTER) - 2, 20), break_long_words=False)
     middle, bottom = (start + end) // 2, y + len(rows) * _LINE
     tip = 7 if end < start else -7
     style = ' stroke-dasharray="5 4"' if dashed else ""
@@ -70,7 +70,7 @@ def _message(start: int, end: int, text: str, y: int, *, dashed: bool) -> tuple[
 
 
 def _note(x: int, text: str, y: int) -> tuple[str, int]:
-    rows = textwrap.wrap(text, 24)
+    rows = textwrap.wrap(text, 24, break_long_words=False)
     height = len(rows) * _LINE + 10
     box = f'<rect x="{x - 84}" y="{y}" width="168" height="{height}" rx="4" class="note"/>'
     return box + _text(x, y + 17, rows, "said"), height + 10

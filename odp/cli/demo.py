@@ -23,6 +23,7 @@ from odp.cli.console import console, print_json, results_console
 from odp.cli.next_steps import next_steps
 from odp.cli.outputs import output_folder, writing
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
+from odp.posix import require_linux
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,6 +69,7 @@ def demo(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Train a private model on this machine, with all programs as real processes."""
+    require_linux("odp demo")
     from odp.broadcast.config import Broadcast
     from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
     from odp.cli.device import take_users

@@ -49,6 +49,9 @@ def run(
     """Train a DPAM task with simulated devices that drop out, crash and lie, against real services over TLS."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from odp.posix import require_linux
+
+    require_linux("odp fleet run")
     from odp.simulation.fleet.run import run_fleet
 
     out = console()

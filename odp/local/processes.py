@@ -26,7 +26,7 @@ from odp.local.reference_values import write_reference_values
 from odp.local.successor import adopt_successor
 from odp.transport import channel
 from odp.transport.private_files import make_folders, open_private
-from odp.transport.state_folder import StateFolder, state_errors
+from odp.transport.state_folder import StateFolder, keep_out_of_git, state_errors
 from odp.transport.tls import TlsIdentity, development_identity
 
 HELPER, ISSUER = "helper", "issuer"
@@ -284,6 +284,7 @@ class Services:
         """Starts all services and returns when they serve. After a failure, or once ``stop`` is set, stops them."""
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
+        keep_out_of_git(self.root)
         try:
             adopt_successor(self.root / "aggregator")
             if self._helper:
