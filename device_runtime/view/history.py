@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_WIDTH, _HEIGHT = 640.0, 190.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 8.0, 96.0, 22.0, 30.0
+_WIDTH, _HEIGHT = 460.0, 180.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 2.0, 92.0, 22.0, 28.0
 
 
 def history_chart(spent: Sequence[float | None], limit: float, *, first: str, last: str) -> str:

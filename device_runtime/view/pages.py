@@ -37,7 +37,7 @@ input { font: inherit; width: 100%; padding: .3rem .4rem; margin: .15rem 0; }
 .limits + button { margin-top: .75rem; }
 .verdict { font-size: 1.15rem; border-left: .3rem solid var(--accent); padding: .1rem 0 .1rem .8rem; margin: 1rem 0; }
 details { margin: 1rem 0; } summary { cursor: pointer; } details table { width: auto; }
-.chart { width: 100%; height: auto; font-size: 12px; } .chart text { fill: currentColor; opacity: .75; }
+.chart { width: 100%; max-width: 36rem; height: auto; font-size: 12px; } .chart text { fill: currentColor; opacity: .75; }
 .chart .strong { fill: var(--accent); opacity: 1; font-weight: 600; } .chart .end { text-anchor: end; }
 .chart .line { fill: none; stroke: var(--accent); stroke-width: 2; } .chart .area { fill: var(--accent); opacity: .1; }
 .chart .axis { stroke: var(--line); } .chart .limit { stroke: currentColor; stroke-dasharray: 4 4; opacity: .6; }
@@ -154,7 +154,8 @@ def _history(found: Mapping[str, Any]) -> str:
         return ""
     dates = [time.strftime("%Y-%m-%d", time.localtime(one["time"])) for one in (counted[0], counted[-1])]
     spent = [one["so_far"]["epsilon"] for one in counted]
-    return history_chart(spent, found["limits"]["max_total_epsilon"], first=dates[0], last=dates[1])
+    chart = history_chart(spent, found["limits"]["max_total_epsilon"], first=dates[0], last=dates[1])
+    return f"<h2>ε after each contribution</h2>{chart}" if chart else ""
 
 
 def _meaning() -> str:
