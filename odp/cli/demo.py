@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from odp.task import Task
 
 # The default ends within a minute on two slow cores; `benchmarks/demo_minute.py` measures it.
-_DEVICES = 420
-_SYNTHETIC = "synthetic:n_users={devices},n_items=120,ratings_per_user=40,seed=7"
+_DEVICES = 400
+_SYNTHETIC = "synthetic:n_users={devices},n_items=80,ratings_per_user=40,seed=7"
 _POPULATION = "demo"
 _MINIMUM_COHORT = 100
 _RECOMMEND_SECONDS = 60.0
@@ -46,7 +46,7 @@ def demo(
         str | None, typer.Option(help="Folder, file or name of a data set \\[default: an invented one].")
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(help="Number of devices \\[default: 420, or all users of --data].")
+        int | None, typer.Option(help="Number of devices \\[default: 400, or all users of --data].")
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(help="Number of rounds \\[default: what suits data and budget].")

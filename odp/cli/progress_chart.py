@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 _LABEL, _VALUE = 10, 8
-_NARROWEST, _WIDEST = 12, 44
+_NARROWEST, _WIDEST = 8, 44
 #: How much of the width is for errors; the rest is for ε.
 _SHARE_OF_ERRORS = 0.62
 
