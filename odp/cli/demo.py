@@ -71,7 +71,7 @@ def demo(
     """Train a private model on this machine, with all programs as real processes."""
     from odp.broadcast.config import Broadcast
     from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
-    from odp.cli.demo_rounds import traffic, watch
+    from odp.cli.demo_rounds import chart, traffic, watch
     from odp.cli.demo_words import parties_table
     from odp.cli.device import take_users
     from odp.cli.receipts import collect
@@ -144,6 +144,9 @@ def demo(
         watched = watch(
             handle, services, host, split, task, out, timeout=timeout, references=_references(found), tell=tell
         )  # fmt: skip
+        out.print()
+        out.print(chart(watched, task, _references(found)))
+        out.print()
         tell("trained; one device recommends, and an audit checks the log")
         recommended = _recommend(services, root)
         counted = traffic(root)
@@ -287,16 +290,13 @@ def _finish(
 
     from odp.broadcast.terms import method_of
     from odp.cli.broadcasting import broadcast_line
-    from odp.cli.demo_rounds import chart, rounds_table
+    from odp.cli.demo_rounds import rounds_table
     from odp.cli.demo_words import next_steps
     from odp.evaluation.comparison import comparison_table, draw_progress
     from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import write_record
 
     privacy = task.privacy
-    out.print()
-    out.print(chart(watched, task, _references(found)))
-    out.print()
     out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
     out.print(f"note: {NOT_A_RELEASE}")
     titles = split.train.titles

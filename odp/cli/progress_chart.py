@@ -39,7 +39,7 @@ class ProgressChart:
         yield from self._lines(options.max_width, plain=options.ascii_only)
 
     def _lines(self, width: int, *, plain: bool) -> Iterator[Text]:
-        point, line, full, empty = ("o", "|", "#", ".") if plain else ("●", "│", "█", "░")
+        point, mark, line, full, empty = ("o", "+", "|", "#", ".") if plain else ("●", "◇", "│", "█", "░")
         epsilon_name = "epsilon" if plain else "ε"
         free = width - _LABEL - 2 * _VALUE - 4
         left = min(max(round(free * _SHARE_OF_ERRORS), _NARROWEST), _WIDEST)
@@ -73,6 +73,7 @@ class ProgressChart:
             if not math.isfinite(value):
                 continue
             at = column(value)
-            row = Text(" " * _LABEL + "".join(line if place in lines else " " for place in range(left)), style="dim")
-            row.stylize("not dim", _LABEL + at, _LABEL + at + 1)
-            yield row.append(f"{value:{_VALUE}.4f}  {name}")
+            row = Text(" " * _LABEL)
+            for place in range(left):
+                row.append(mark if place == at else line if place in lines else " ", style="" if place == at else "dim")
+            yield row.append(f"{value:{_VALUE}.4f}    {name}")

@@ -41,10 +41,10 @@ def test_a_smaller_error_stands_further_left_and_a_bar_grows_with_what_was_spent
 
 def test_a_reference_is_a_line_at_its_error_between_the_points() -> None:
     _head, before, first, last, reference = _lines(_chart())
-    place = reference.index("│")
+    place = reference.index("◇")
     assert first.index("●") < place < before.index("●")
     assert all(row[place] == "│" for row in (before, first, last))
-    assert reference.rstrip().endswith("0.9000  item mean")
+    assert reference.rstrip().endswith("0.9000    item mean")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
