@@ -31,7 +31,7 @@ $(VENV)-keras/keras: pyproject.toml
 	$(VENV)-keras/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[keras,dev]'
 	@touch $@
 
-demo: $(VENV)/core ## Train a private model over real processes, in about three minutes (ARGS="--help" lists options)
+demo: $(VENV)/core ## Train a private model over real processes, in a minute (ARGS="--help" lists options)
 	$(BIN)/odp demo $(ARGS)
 
 # Three workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
