@@ -37,7 +37,8 @@ input { font: inherit; width: 100%; padding: .3rem .4rem; margin: .15rem 0; }
 .limits + button { margin-top: .75rem; }
 .verdict { font-size: 1.15rem; border-left: .3rem solid var(--accent); padding: .1rem 0 .1rem .8rem; margin: 1rem 0; }
 details { margin: 1rem 0; } summary { cursor: pointer; } details table { width: auto; }
-.chart { width: 100%; max-width: 36rem; height: auto; font-size: 12px; } .chart text { fill: currentColor; opacity: .75; }
+.chart { width: 100%; max-width: 36rem; height: auto; font-size: 12px; }
+.chart text { fill: currentColor; opacity: .75; }
 .chart .strong { fill: var(--accent); opacity: 1; font-weight: 600; } .chart .end { text-anchor: end; }
 .chart .line { fill: none; stroke: var(--accent); stroke-width: 2; } .chart .area { fill: var(--accent); opacity: .1; }
 .chart .axis { stroke: var(--line); } .chart .limit { stroke: currentColor; stroke-dasharray: 4 4; opacity: .6; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -348,4 +349,4 @@ def up(
                     out.print(f"endorsements were not renewed: {error}", soft_wrap=True)
     finally:
         services.stop()
-    out.print("stopped")
+    out.print(f"stopped; `odp up --state {shlex.quote(str(state))}` goes on where it was", soft_wrap=True)

@@ -12,6 +12,7 @@ import typer
 from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder
+from odp.cli.progress import steps
 
 if TYPE_CHECKING:
     from odp.algorithms.experiment import Experiment, NamedData
@@ -113,7 +114,6 @@ def _train(
     json: bool,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Runs the task, prints tables, writes the record into ``output``; returns what ``--json`` and ``--csv`` say."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
     from odp.evaluation.comparison import spending_table
@@ -131,17 +131,15 @@ def _train(
     for line in lines:
         out.print(f"note: {line}")
     table = Table("round", "devices", "ε spent", *experiment.columns, "seconds")
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[users]}"), TimeRemainingColumn()
-    with Progress(*columns, console=out, transient=True) as bar:
-        shown = bar.add_task("simulating", total=None, users="")
+    with steps(out, "simulating") as shown:
 
         def on_users(number: int, users: int, rounds: int) -> None:
             population = split.train.n_users
-            bar.update(shown, total=rounds * population, completed=number * population + users)
-            bar.update(shown, users=f"round {number}: {users:,} of {population:,} users")
+            note = f"round {number}: {users:,} of {population:,} users"
+            shown.advance(number * population + users, rounds * population, note)
 
         def on_round(result: RoundResult) -> None:
-            bar.update(shown, description=experiment.headline(result.metrics))
+            shown.step(f"round {result.round}: {experiment.headline(result.metrics)}")
             table.add_row(
                 str(result.round),
                 str(result.contributions),
@@ -156,7 +154,6 @@ def _train(
             else f"the same command goes on from the last round in {checkpoint}"
         )
         finished = run(task, split, seed=seed, noise=noise, on_round=on_round, on_users=on_users, checkpoint=checkpoint)
-    out.print(table)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
     found = results_console(machine=json)
     found.print(table)

@@ -488,5 +488,5 @@ def test_an_interrupted_program_stops_what_it_started_and_says_so() -> None:
         assert host.stderr is not None
         assert any("Ctrl-C stops all" in line.replace("\n", " ") or "stops all" in line for line in host.stderr)
         host.send_signal(signal.SIGINT)
-        assert host.stderr.read() == "stopped\n"
+        assert host.stderr.read() == "stopped; `odp up --state state` goes on where it was\n"
         assert host.wait(SECONDS) == 0
