@@ -12,7 +12,8 @@ Example::
 The app gives and asks; no method here tells it what the service found, nor whether a handler that sees private data
 failed. That is shown to the person, in a page that can send nothing (``device_runtime.view``), or told with noise out
 of a budget (``best_value``). The app's own code runs in the process that opens the store, so this is a contract that
-keeps an honest app from holding private data; behind walls is the service's code (docs/device.md, "What remains").
+keeps an honest app from holding private data; behind walls is the service's code (docs/device-in-an-app.md, "What
+remains").
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from odp.posix import resource
+# Its own check, as a template runs as a script that cannot import ODP.
+if sys.platform != "win32":
+    import resource
 
 _LARGEST = 8 * 2**20
 _DESCRIPTORS = 64
