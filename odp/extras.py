@@ -16,6 +16,7 @@ _HOME = {
     "numba": ("numba", "fast"),
     "psutil": ("psutil", "device"),
     "psycopg": ("psycopg", "postgresql"),
+    "pyarrow": ("pyarrow", "data"),
     "tensorflow": ("tensorflow", "keras"),
 }
 
