@@ -152,3 +152,12 @@ def test_a_given_task_is_trained_at_every_budget_with_its_own_settings() -> None
     )
     with pytest.raises(DataError, match="set items=30 in the model"):
         compare(DATA, task=dataclasses.replace(task, model=dataclasses.replace(task.factorization, items=31)))
+
+
+def test_a_data_frame_is_compared_as_it_is() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odp[data]'")
+    frame = pandas.DataFrame({"user": DATA.users(), "item": DATA.items, "rating": DATA.values.astype(float)})
+    found = compare(frame, epsilons=[2.0], delta=1e-4, seeds=1, methods=["user mean"])
+    assert list(found.scores) == ["user mean"]
+    assert found.rows[0]["mean"] == pytest.approx(1.0, abs=0.3)
