@@ -98,6 +98,7 @@ def test_a_comparison_reads_as_a_table_and_as_rows(tmp_path: Path) -> None:
         "spends  ε, δ     *2.5000  *2.0000",
         "local   none      2.0000   2.0000",
     ]
+    assert "<td>*2.5000</td>" in found._repr_html_()
     spends, *_, local = found.rows
     assert spends == {
         "method": "spends", "privacy": "ε, δ", "metric": "test RMSE", "epsilon": 1.0, "mean": 2.5,
