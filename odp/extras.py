@@ -17,6 +17,7 @@ _HOME = {
     "psutil": ("psutil", "device"),
     "pyarrow": ("pyarrow", "data"),
     "psycopg": ("psycopg", "postgresql"),
+    "pyarrow": ("pyarrow", "data"),
     "tensorflow": ("tensorflow", "keras"),
 }
 

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odp import _validate
+from odp.algorithms.experiment import NamedData
 from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split
-from odp.datasets.registry import load, load_split
+from odp.datasets.registry import load
 from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
 from odp.simulation.engine import check_population
@@ -205,12 +206,15 @@ def compare(
         _validate.integer(seed=seed, low=0, high=2**62)
     if delta is None:
         delta = _DELTA if task is None else task.privacy.delta
-    ratings = data if isinstance(data, Ratings) else load(data)
-    if isinstance(data, (str, os.PathLike)) and split_of is None and not permuted:
-
-        def split_of(seed: int) -> Split:
-            return load_split(data, seed=seed)
-
+    if isinstance(data, str):
+        named = NamedData(data)
+    elif isinstance(data, os.PathLike):
+        named = NamedData(str(Path(data).absolute()))
+    else:
+        named = NamedData.of(data if isinstance(data, Ratings) else load(data))
+    ratings = named.ratings
+    if split_of is None and not permuted:
+        split_of = named.split
     if task is not None:
         _require_comparable(task, ratings, preset)
     if contest is None:
