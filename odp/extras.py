@@ -17,7 +17,6 @@ _HOME = {
     "psutil": ("psutil", "device"),
     "pyarrow": ("pyarrow", "data"),
     "psycopg": ("psycopg", "postgresql"),
-    "pyarrow": ("pyarrow", "data"),
     "tensorflow": ("tensorflow", "keras"),
 }
 
