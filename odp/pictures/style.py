@@ -143,12 +143,15 @@ _STORED = {
 
 
 def look(method: str) -> Look:
-    """The look of a method by its name in a comparison or its key in the record of a run; what is no baseline is ours.
-
-    Of two methods of ours in one picture, give the second ``dashes`` of its own.
-    """
+    """The look of a method by its name in a comparison or key in a run's record; what is no baseline is ours."""
     name = _STORED.get(method, method)
     return _LOOKS.get(name) or replace(OURS, name=name)
+
+
+def ours(name: str, number: int = 0) -> Look:
+    """The look of the ``number``-th of several methods of ours in one picture; all have the accent colour."""
+    more = ({}, {"dashes": (0, (4, 1.5)), "marker": "s"}, {"dashes": (0, (1, 1)), "marker": "D"})
+    return replace(OURS, name=name, **more[number % len(more)])  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -284,14 +287,19 @@ def note(target: Figure, text: str) -> None:
     target.supxlabel(text, x=0.01, ha="left", fontsize=SMALL, color=LIGHT.muted)
 
 
-def label(panel: Axes, value: float, text: str, *, colour: str = LIGHT.muted, bold: bool = False) -> None:
-    """Writes ``text`` to the right of a panel at the height of ``value``; ``settle`` moves such labels apart."""
+def label(
+    panel: Axes, value: float, text: str, *, colour: str = LIGHT.muted, bold: bool = False, line: bool = True
+) -> None:
+    """Writes ``text`` to the right of a panel at the height of ``value``, with a thin ``line`` to it.
+
+    ``settle`` moves such labels apart.
+    """
     panel.annotate(
         text, (1.0, value), (_REACH, 0.0), xycoords=("axes fraction", "data"), textcoords="offset points",
         color=colour, fontsize=BODY if bold else SMALL, fontweight="bold" if bold else "normal",
         ha="left", va="center", annotation_clip=False, label=_DIRECT,
-        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 1.0, "shrinkB": 1.0,
-                    "relpos": (0.0, 0.5)},
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6 if line else 0.0, "shrinkA": 1.0,
+                    "shrinkB": 1.0, "relpos": (0.0, 0.5)},
     )  # fmt: skip
 
 
@@ -332,7 +340,7 @@ def settle(drawn: Figure) -> None:
         point = drawn.dpi / 72.0
         box = panel.get_window_extent()
         heights = [panel.transData.transform((0.0, text.xy[1]))[1] / point for text in labels]
-        gap = _LINE * max(text.get_fontsize() for text in labels)
+        gap = _LINE * max(text.get_fontsize() * (1 + text.get_text().count("\n")) for text in labels)
         places = spread(heights, gap, low=box.y0 / point, high=box.y1 / point)
         for text, height, place in zip(labels, heights, places, strict=True):
             text.set_position((_REACH, place - height))
@@ -352,6 +360,7 @@ def save(drawn: Figure, path: str | Path, *, theme: Literal["light", "dark"] = "
         if kind == ".svg":
             style = f"<style>{css()}svg{{background:var(--odp-paper)}}</style>"
             text = svg(drawn, title=title or path.stem).replace("</title>", f"</title>{style}", 1)
+            text = text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
             path.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n', encoding="utf-8")
             return
         settle(drawn)
@@ -417,6 +426,7 @@ def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> 
     found = re.sub(r"<!--.*?-->\s*", "", found, flags=re.DOTALL)
     found = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", found, count=1, flags=re.DOTALL)
     found = _FONT.sub(r"\1 system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", found)
+    found = found.replace("xlink:href=", "href=")
     found = _ID.sub(rf"\g<1>{name}-", found)
     for field in fields(LIGHT):
         found = found.replace(getattr(LIGHT, field.name), f"var(--odp-{field.name})")
@@ -425,7 +435,7 @@ def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> 
         raise DataError("cannot draw: matplotlib wrote an SVG without a viewBox")
     said = html.escape(f"{title}. {text}" if text else title)
     top = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        f'<svg role="img" '
         f'aria-label="{said}" viewBox="{box[0][9:-1]}" width="{float(box[1]) * 4 / 3:.0f}" '
         f'style="max-width:100%;height:auto;stroke-linejoin:round"><title>{html.escape(title)}</title>'
     )
