@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Inches: of a picture on a phone, and of one on a larger screen.
-NARROW, WIDE = 4.1, 8.4
+NARROW, WIDE = 4.1, 9.6
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def render_html(record: Mapping[str, Any]) -> str:
         page.paragraph(found.text, "verdict"),
         page.paragraph(found.judgement, "judgement"),
         _facts(record, quality),
+        page.paragraph(_what(record), "note"),
         _methods(record, quality, score, found),
         _rounds(record, quality, score),
     ]
@@ -81,16 +82,22 @@ def _facts(record: Mapping[str, Any], quality: Quality) -> str:
     return page.facts(
         [
             *scores,
-            ("ε per user, all data or none", page.number(epsilon, ".4g") or "no noise"),
+            ("ε per user", page.number(epsilon, ".4g") or "no noise"),
             ("δ", f"{record['delta']:g}"),
             ("users", f"{data['users']:,}"),
             ("items", "" if data["items"] is None else f"{data['items']:,}"),
             (f"training {quality.entries}", f"{data['train']:,}"),
-            ("kind", "simulation" if record["kind"] == "simulation" else "devices and enclaves"),
-            ("seed", str(record.get("seed"))),
         ],
         ours=scores[0][0],
     )
+
+
+def _what(record: Mapping[str, Any]) -> str:
+    what = "Simulated on one machine" if record["kind"] == "simulation" else "Trained by devices and enclaves"
+    spent = "noise was off: nothing is protected"
+    if record.get("epsilon") is not None:
+        spent = "ε protects all data of a user or none, all releases included"
+    return f"{what}, seed {record.get('seed')}; {spent}."
 
 
 def _methods(record: Mapping[str, Any], quality: Quality, score: Score | None, found: Verdict) -> str:
