@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json
-from odp.cli.outputs import output_folder
+from odp.cli.outputs import output_file, output_folder, writing_file
 
 if TYPE_CHECKING:
     from odp.algorithms.experiment import Experiment, NamedData
@@ -49,6 +49,10 @@ def simulate(
     output: Annotated[
         Path | None, typer.Option(callback=output_folder, help="Folder for run.json, which `odp report` reads.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(callback=output_file, help="Page about the run (.html), as `odp report` writes it."),
+    ] = None,
     held_out: Annotated[
         int | None, typer.Option(help="Implicit feedback: test on this many users, who take no part in training.")
     ] = None,
@@ -75,14 +79,26 @@ def simulate(
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task
 
-        for name, value in (("--features", features), ("--held-out", held_out), ("--checkpoint", checkpoint)):
+        for name, value in (
+            ("--features", features),
+            ("--held-out", held_out),
+            ("--checkpoint", checkpoint),
+            ("--report", report),
+        ):
             if value is not None:
                 raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
         simulate_task(planned, named.ratings, seed=seed, noise=noise, output=output, json=json)
         return
     experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
     summary = _train(
-        planned, experiment, seed=seed, noise=noise, baselines=baselines, checkpoint=checkpoint, output=output
+        planned,
+        experiment,
+        seed=seed,
+        noise=noise,
+        baselines=baselines,
+        checkpoint=checkpoint,
+        output=output,
+        report=report,
     )
     if json:
         print_json(plain(summary))
@@ -97,8 +113,9 @@ def _train(
     baselines: bool,
     checkpoint: Path | None,
     output: Path | None,
+    report: Path | None,
 ) -> dict[str, Any]:
-    """Runs the task, prints its tables and writes the record into ``output``; returns what ``--json`` prints."""
+    """Runs the task, prints its tables, writes its record and its page; returns what ``--json`` prints."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
@@ -107,7 +124,8 @@ def _train(
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
     from odp.simulation.inputs import SIMULATION, notes, sampling_note
-    from odp.simulation.record import run_record, write_record
+    from odp.simulation.record import plain, run_record, write_record
+    from odp.simulation.report import render_html
 
     out, split = console(), experiment.split
     lines = [SIMULATION, *notes(experiment.population), *sampling_note(task)]
@@ -143,7 +161,7 @@ def _train(
         out.print(spending_table(spent))
     metrics = experiment.final_metrics(finished)
     compared = experiment.compare(finished, metrics, baselines=baselines, out=out)
-    if output is not None:
+    if output is not None or report is not None:
         record = run_record(
             kind="simulation",
             task=task,
@@ -158,6 +176,11 @@ def _train(
             totals=finished.totals,
             notes=lines,
         )
+        if report is not None:
+            with writing_file(report):
+                report.write_text(render_html(plain(record)), encoding="utf-8")
+            out.print(f"page: {report}")
+    if output is not None:
         out.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
     return finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
 

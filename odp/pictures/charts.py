@@ -163,11 +163,13 @@ def runs(courses: Mapping[str, Course], *, metric: str, width: float = WIDE) -> 
     """The metric by round of several runs, each named beside its end; the first is in the accent colour."""
     figure, (panel,) = style.figure(width=width, height=4.4)
     looks = (style.OURS, *style.GREYS)
+    last = max((number for course in courses.values() for number in course.rounds), default=0)
     for number, (name, course) in enumerate(courses.items()):
         known = [(at, value) for at, value in zip(course.rounds, course.values, strict=True) if value is not None]
         if known:
             shown = replace(looks[min(number, 1 + (number - 1) % (len(looks) - 1))], name=name)
             rounds, values = zip(*known, strict=True)
+            panel.plot([rounds[-1], last], [values[-1]] * 2, color=style.LIGHT.grid, linewidth=2, zorder=1)
             style.line(panel, rounds, values, shown, text=f"{_folded(name, width)}  {values[-1]:.3f}")
     style.head(panel, "", metric)
     panel.set_xlabel("round")

@@ -135,8 +135,10 @@ def facts(values: Sequence[tuple[str, str]], *, ours: str = "") -> str:
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Escaped text in a paragraph of a class."""
-    return f"<p{f' class={kind}' if kind else ''}>{html.escape(text)}</p>"
+    """Escaped text in a paragraph of a class; nothing where there is none."""
+    # A budget is one word: a line must not break within it.
+    said = html.escape(text).replace("ε = ", "ε&nbsp;=&nbsp;")
+    return f"<p{f' class={kind}' if kind else ''}>{said}</p>" if text else ""
 
 
 def heading(text: str, level: int = 2) -> str:

@@ -66,9 +66,9 @@ def course(record: Mapping[str, Any], quality: Quality) -> tuple[charts.Course, 
     )
 
 
-def direction(quality: Quality) -> str:
-    """Which end of the metrics by round is better."""
-    return "lower is better" if quality.final == "test_rmse" else "higher is better"
+def direction(metric: str) -> str:
+    """Which end of a metric is better, by its label."""
+    return "lower is better" if metric.endswith(("RMSE", "loss")) else "higher is better"
 
 
 def _facts(record: Mapping[str, Any], quality: Quality) -> str:
@@ -155,7 +155,7 @@ def _rounds(record: Mapping[str, Any], quality: Quality, score: Score | None) ->
     if any(value is not None for value in found.values):
         shown = page.chart(
             lambda width: charts.by_round(
-                found, name=_OURS, metric=f"{metric}, {direction(quality)}", levels=levels, budget=budget, width=width
+                found, name=_OURS, metric=f"{metric}, {direction(metric)}", levels=levels, budget=budget, width=width
             ),
             title=f"{metric} and ε by round",
             name="rounds",
@@ -232,7 +232,7 @@ def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, group: str, nam
             [_span(entry) for entry in buckets],
             [entry.get(key) for entry in buckets],
             group=group,
-            metric=f"{metric}, {direction(quality)}",
+            metric=f"{metric}, {direction(metric)}",
             reference=reference if shown else (),
             reference_name=quality.alone[1].replace(", ", ",\n") if quality.alone else "",
             width=width,

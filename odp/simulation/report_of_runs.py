@@ -51,7 +51,7 @@ def render_runs(records: Mapping[str, Mapping[str, Any]]) -> str:
     if any(value is not None for found in courses.values() for value in found.values):
         parts.append(
             page.chart(
-                lambda width: charts.runs(courses, metric=f"{metric}, {direction(quality)}", width=width),
+                lambda width: charts.runs(courses, metric=f"{metric}, {direction(metric)}", width=width),
                 title=f"{metric} by round of each run",
                 name="runs",
                 text="; ".join(f"{name} {score.value:.3f}" for name, score in known.items()),
