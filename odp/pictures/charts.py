@@ -147,7 +147,8 @@ def groups(
     ):
         known = [(place, value) for place, value in enumerate(row) if value is not None]
         if known:
-            style.line(panel, *zip(*known, strict=True), shown, text=text)
+            places, heights = zip(*known, strict=True)
+            style.line(panel, places, heights, shown, text=text)
     if reference:
         for place, (ours, other) in enumerate(zip(values, reference, strict=True)):
             if ours is not None and other is not None:

@@ -136,8 +136,8 @@ def facts(values: Sequence[tuple[str, str]], *, ours: str = "") -> str:
 
 def paragraph(text: str, kind: str = "") -> str:
     """Escaped text in a paragraph of a class; nothing where there is none."""
-    # A budget is one word: a line must not break within it.
-    said = html.escape(text).replace("ε = ", "ε&nbsp;=&nbsp;")
+    # A budget and a share are one word each: a line must not break within them.
+    said = html.escape(text).replace("ε = ", "ε&nbsp;=&nbsp;").replace(" %", "&nbsp;%")
     return f"<p{f' class={kind}' if kind else ''}>{said}</p>" if text else ""
 
 

@@ -105,60 +105,17 @@ class Look:
     width: float = 1.3
 
     @property
-    def ours(self) -> bool:
-        """Whether it is what the picture is about."""
-        return self.colour == LIGHT.accent
-
-
-#: What a picture is about, and what stands beside it, from the nearest to the farthest.
-OURS = Look("", LIGHT.accent, "-", "o", 2.4)
-GREYS = (
-    Look("", LIGHT.strong, "-", "^"),
-    Look("", LIGHT.plain, (0, (5, 2)), "s"),
-    Look("", LIGHT.plain, (0, (4, 1, 1, 1)), "D"),
-    Look("", LIGHT.faint, (0, (1, 1.5)), "x"),
-)
-
-_CEILING = Look("ALS, all data in one place", LIGHT.strong, (0, (6, 2)), "D")
-_LOOKS = {
-    "global mean": Look("global mean", LIGHT.faint, (0, (1, 2)), "x"),
-    "user mean": Look("user mean, on the device", LIGHT.plain, (0, (1, 1)), "v"),
-    "DP item mean": Look("DP item mean", LIGHT.plain, (0, (4, 2)), "s"),
-    "DP item mean + user bias": Look("DP item mean + user bias", LIGHT.strong, "-", "^"),
-    "DP-SGD on the item table": Look("DP-SGD", LIGHT.plain, (0, (4, 1, 1, 1)), "P"),
-    "DP popularity": Look("DP popularity", LIGHT.strong, "-", "^"),
-    "ALS, all data in one place": _CEILING,
-    "iALS, all data in one place": Look("iALS, all data in one place", LIGHT.strong, (0, (6, 2)), "D"),
-}
-#: Keys of baselines in records of runs -> names in comparisons.
-_STORED = {
-    "global_mean": "global mean",
-    "user_mean": "user mean",
-    "dp_item_mean": "DP item mean",
-    "dp_item_user_bias": "DP item mean + user bias",
-    "als_ceiling": "ALS, all data in one place",
-    "dp_popularity": "DP popularity",
-    "ials_ceiling": "iALS, all data in one place",
-}
-
-
-def look(method: str) -> Look:
-    """The look of a method by its name in a comparison or key in a run's record; what is no baseline is ours."""
-    name = _STORED.get(method, method)
-    return _LOOKS.get(name) or replace(OURS, name=name)
-
-
-def ours(name: str, number: int = 0) -> Look:
+    def ours(name: str, number: int = 0) -> Look:
     """The look of the ``number``-th of several methods of ours in one picture; all have the accent colour."""
-    more = ({}, {"dashes": (0, (4, 1.5)), "marker": "s"}, {"dashes": (0, (1, 1)), "marker": "D"})
-    return replace(OURS, name=name, **more[number % len(more)])  # type: ignore[arg-type]
+    dashes, marker = _OURS_MORE[number % len(_OURS_MORE)]
+    return replace(OURS, name=name, dashes=dashes, marker=marker)
 
 
 @contextmanager
 def _settings() -> Iterator[None]:
     import matplotlib as mpl
 
-    values = {
+    values: dict[Any, Any] = {
         "font.family": "sans-serif",
         "font.size": BODY,
         "axes.titlesize": TITLE,
@@ -332,6 +289,7 @@ def spread(wanted: Sequence[float], gap: float, *, low: float, high: float) -> F
 
 def settle(drawn: Figure) -> None:
     """Moves labels of lines apart, now that the sizes of all panels are known."""
+    _plain_text(drawn)
     drawn.draw_without_rendering()
     for panel in drawn.axes:
         labels: list[Any] = [text for text in panel.texts if text.get_label() == _DIRECT]
@@ -344,6 +302,20 @@ def settle(drawn: Figure) -> None:
         places = spread(heights, gap, low=box.y0 / point, high=box.y1 / point)
         for text, height, place in zip(labels, heights, places, strict=True):
             text.set_position((_REACH, place - height))
+
+
+def _plain_text(drawn: Figure) -> None:
+    """Draws a dollar sign in a name as one: only ticks of logarithmic axes are formulas."""
+    from matplotlib.text import Text
+
+    formulas: set[int] = set()
+    for panel in drawn.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            if axis.get_scale() == "log":
+                formulas |= {id(text) for text in axis.findobj(Text)}
+    for text in drawn.findobj(Text):
+        if isinstance(text, Text) and id(text) not in formulas:
+            text.set_parse_math(False)
 
 
 def save(drawn: Figure, path: str | Path, *, theme: Literal["light", "dark"] = "light", title: str = "") -> None:
@@ -398,6 +370,7 @@ def recolour(drawn: Figure, theme: Theme) -> None:
 
 
 _FONT = re.compile(r"(font: [^;\"]*?(?:px|pt)) [^;\"]*")
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # in XML, even as entities
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
 
@@ -425,6 +398,7 @@ def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> 
     found = re.sub(r"<metadata>.*?</metadata>\s*", "", found, flags=re.DOTALL)
     found = re.sub(r"<!--.*?-->\s*", "", found, flags=re.DOTALL)
     found = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", found, count=1, flags=re.DOTALL)
+    found = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", found)
     found = _FONT.sub(r"\1 system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", found)
     found = found.replace("xlink:href=", "href=")
     found = _ID.sub(rf"\g<1>{name}-", found)

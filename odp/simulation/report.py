@@ -319,7 +319,8 @@ def _clipping(record: Mapping[str, Any]) -> str:
 def _settings(record: Mapping[str, Any]) -> str:
     text = _pairs("As written", chosen(record))
     if record.get("resolved"):
-        text += _pairs("As resolved by the rules, noise included", record["resolved"])
+        used = {name: value for name, value in record["resolved"].items() if value not in ({}, [])}
+        text += _pairs("As resolved by the rules, noise included", used)
     return text
 
 

@@ -13,6 +13,8 @@ from odp.pictures.style import look
 #: Methods whose scores differ by less than this share are level: another seed would order them otherwise.
 LEVEL = 0.005
 _GOOD = 0.5
+_UNWEIGHED = "Whether that is good, a run with baselines says."
+_NO_BASELINES = "Whether that is good, a run without noise of the same settings says: compare both by `odp report A B`."
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,11 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
     reached = f"{score.name} {score.value:.3f} {'without noise' if record.get('epsilon') is None else 'at ' + cost}"
     rivals = {name: value for name, value in score.baselines.items() if name not in quality.ceilings}
     if not rivals:
+        why = "no baseline was run" if quality.baselines else "this kind of task has no baseline"
         return Verdict(
             "alone",
-            f"This model has {reached}; no baseline was run.",
-            f"Whether that is good, a run with baselines says.{_unprotected(record)}",
+            f"This model has {reached}; {why}.",
+            f"{_UNWEIGHED if quality.baselines else _NO_BASELINES}{_unprotected(record)}",
         )
     sign = 1.0 if score.lower_is_better else -1.0
     best = min(rivals, key=lambda name: sign * rivals[name])

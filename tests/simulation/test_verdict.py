@@ -129,7 +129,7 @@ def check(text: str) -> Outline:
 def test_a_page_opens_with_its_verdict_and_has_no_empty_column(run: dict[str, Any]) -> None:
     text = render_html(run)
     check(text)
-    said = html.escape(verdict(run).text).replace("ε = ", "ε&nbsp;=&nbsp;")
+    said = html.escape(verdict(run).text).replace("ε = ", "ε&nbsp;=&nbsp;").replace(" %", "&nbsp;%")
     place = text.index(f"<p class=verdict>{said}</p>")
     assert place < text.index("<svg")
 
@@ -154,7 +154,7 @@ def test_several_runs_are_compared_with_the_settings_in_which_they_differ() -> N
     text = render_runs({"wide": record(0.86), "tight": other})
     found = check(text)
     assert "wide is best: test RMSE 0.860" in text
-    assert "9.5 % below tight (0.950 at ε&nbsp;=&nbsp;1)" in text
+    assert "9.5&nbsp;% below tight (0.950 at ε&nbsp;=&nbsp;1)" in text
     reached, differences = found.tables
     assert [row[0] for row in reached] == ["run", "wide", "tight"]
     assert differences == [["setting", "wide", "tight"], ["privacy.epsilon", "8.0", "1.0"]]

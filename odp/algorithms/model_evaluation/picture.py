@@ -56,7 +56,7 @@ def _curves(panel: Axes, found: Drawn, exact: Drawn) -> None:
             panel.plot(*exact.histograms[name].curve(), ":", color=style.LIGHT.ink, linewidth=1.0)
     panel.plot([0, 1], [0, 1], color=style.LIGHT.grid, linewidth=1)
     # Curves meet at both ends, so that their names stand in the empty corner below them.
-    for place, name in enumerate(reversed(found.histograms)):
+    for place, name in enumerate(reversed(list(found.histograms))):
         shown = looks.get(name, style.OURS)
         panel.annotate(
             f"{name}{_dash(shown)}", (0.98, 0.04 + 0.08 * place), xycoords="axes fraction", ha="right",
