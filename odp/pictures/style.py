@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -105,7 +106,51 @@ class Look:
     width: float = 1.3
 
     @property
-    def ours(name: str, number: int = 0) -> Look:
+    def ours(self) -> bool:
+        """Whether it is what the picture is about."""
+        return self.colour == LIGHT.accent
+
+
+_OURS_MORE: tuple[tuple[Any, str], ...] = (("-", "o"), ((0, (4, 1.5)), "s"), ((0, (1, 1)), "D"))
+#: What a picture is about, and what stands beside it, from the nearest to the farthest.
+OURS = Look("", LIGHT.accent, "-", "o", 2.4)
+GREYS = (
+    Look("", LIGHT.strong, "-", "^"),
+    Look("", LIGHT.plain, (0, (5, 2)), "s"),
+    Look("", LIGHT.plain, (0, (4, 1, 1, 1)), "D"),
+    Look("", LIGHT.faint, (0, (1, 1.5)), "x"),
+)
+
+_CEILING = Look("ALS, all data in one place", LIGHT.strong, (0, (6, 2)), "D")
+_LOOKS = {
+    "global mean": Look("global mean", LIGHT.faint, (0, (1, 2)), "x"),
+    "user mean": Look("user mean, on the device", LIGHT.plain, (0, (1, 1)), "v"),
+    "DP item mean": Look("DP item mean", LIGHT.plain, (0, (4, 2)), "s"),
+    "DP item mean + user bias": Look("DP item mean + user bias", LIGHT.strong, "-", "^"),
+    "DP-SGD on the item table": Look("DP-SGD", LIGHT.plain, (0, (4, 1, 1, 1)), "P"),
+    "DP popularity": Look("DP popularity", LIGHT.strong, "-", "^"),
+    "ALS, all data in one place": _CEILING,
+    "iALS, all data in one place": Look("iALS, all data in one place", LIGHT.strong, (0, (6, 2)), "D"),
+}
+#: Keys of baselines in records of runs -> names in comparisons.
+_STORED = {
+    "global_mean": "global mean",
+    "user_mean": "user mean",
+    "dp_item_mean": "DP item mean",
+    "dp_item_user_bias": "DP item mean + user bias",
+    "als_ceiling": "ALS, all data in one place",
+    "dp_popularity": "DP popularity",
+    "ials_ceiling": "iALS, all data in one place",
+}
+
+
+def look(method: str) -> Look:
+    """The look of a method by its name in a comparison or key in a run's record; what is no baseline is ours."""
+    name = _STORED.get(method, method)
+    return _LOOKS.get(name) or replace(OURS, name=name)
+
+
+def ours(name: str, number: int = 0) -> Look:
     """The look of the ``number``-th of several methods of ours in one picture; all have the accent colour."""
     dashes, marker = _OURS_MORE[number % len(_OURS_MORE)]
     return replace(OURS, name=name, dashes=dashes, marker=marker)
@@ -290,7 +335,8 @@ def spread(wanted: Sequence[float], gap: float, *, low: float, high: float) -> F
 def settle(drawn: Figure) -> None:
     """Moves labels of lines apart, now that the sizes of all panels are known."""
     _plain_text(drawn)
-    drawn.draw_without_rendering()
+    with _any_sign():
+        drawn.draw_without_rendering()
     for panel in drawn.axes:
         labels: list[Any] = [text for text in panel.texts if text.get_label() == _DIRECT]
         if not labels:
@@ -302,6 +348,14 @@ def settle(drawn: Figure) -> None:
         places = spread(heights, gap, low=box.y0 / point, high=box.y1 / point)
         for text, height, place in zip(labels, heights, places, strict=True):
             text.set_position((_REACH, place - height))
+
+
+@contextmanager
+def _any_sign() -> Iterator[None]:
+    """Silent about signs that matplotlib's font lacks: a browser has fonts of its own for the text of an SVG."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
 
 
 def _plain_text(drawn: Figure) -> None:
@@ -390,7 +444,7 @@ def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> 
         raise ConfigurationError(f"Expected name={name!r} to be letters, digits and hyphens, a letter first")
     settle(drawn)
     buffer = io.StringIO()
-    with _settings():
+    with _settings(), _any_sign():
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         drawn.savefig(buffer, format="svg", metadata=nothing, transparent=True)
     found = buffer.getvalue()
@@ -398,7 +452,6 @@ def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> 
     found = re.sub(r"<metadata>.*?</metadata>\s*", "", found, flags=re.DOTALL)
     found = re.sub(r"<!--.*?-->\s*", "", found, flags=re.DOTALL)
     found = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", found, count=1, flags=re.DOTALL)
-    found = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", found)
     found = _FONT.sub(r"\1 system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", found)
     found = found.replace("xlink:href=", "href=")
     found = _ID.sub(rf"\g<1>{name}-", found)
@@ -413,4 +466,4 @@ def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> 
         f'aria-label="{said}" viewBox="{box[0][9:-1]}" width="{float(box[1]) * 4 / 3:.0f}" '
         f'style="max-width:100%;height:auto;stroke-linejoin:round"><title>{html.escape(title)}</title>'
     )
-    return top + found[found.index(">") + 1 :]
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", top + found[found.index(">") + 1 :])

@@ -204,11 +204,11 @@ def test_a_file_of_another_kind_and_one_without_a_folder_are_refused(tmp_path: P
 
 
 def test_names_of_people_are_drawn_as_they_are(tmp_path: Path) -> None:
-    name = "a $x^2$ & <b> \x07 é"
+    name = "a $x^2$ & <b> \x07 é 漢"
     runs = {name: COURSE, "$": COURSE}
     found = style.svg(charts.runs(runs, metric="RMSE $ and $"), title=name)
     text = "".join(ET.fromstring(found).itertext())
-    assert "a $x^2$ & <b> \N{REPLACEMENT CHARACTER} é" in text
+    assert "a $x^2$ & <b> \N{REPLACEMENT CHARACTER} é 漢" in text
     assert "RMSE $ and $" in text
     style.save(charts.runs(runs, metric="RMSE"), tmp_path / "chart.svg", title=name)
     ET.parse(tmp_path / "chart.svg")
