@@ -16,9 +16,11 @@ STYLE = """
 :root { color-scheme: light dark; --line: #8885; --soft: #8881; --good: #1f7a5c; --bad: #b3412e; --link: #1d5fa8;
   --page: #fff; --text: #1c1c1c; }
 :root { --accent: var(--link); }
-@media (prefers-color-scheme: dark) { :root { --good: #63c9a3; --bad: #f08a76; --link: #8ab8f0; --page: #131517; --text: #ececec; } }
+@media (prefers-color-scheme: dark) { :root { --good: #63c9a3; --bad: #f08a76; --link: #8ab8f0;
+  --page: #131517; --text: #ececec; } }
 * { box-sizing: border-box; }
-body { background: var(--page); color: var(--text); font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1.25rem; }
+body { background: var(--page); color: var(--text); }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1.25rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p { margin: .25rem 0; } ul { margin: .25rem 0 .75rem; padding-left: 1.2rem; } a { color: var(--link); }
 .soft { opacity: .75; font-size: .9rem; }
@@ -104,7 +106,7 @@ def problem(what: str, *, back: bool = False) -> str:
     """An action that failed or a page that does not exist; ``back`` leads to the page before, one level up."""
     way = '<p><a href="./">back</a></p>' if back else ""
     return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>not done</title>'
         f"<body><main><h1>Not done</h1><p>{_text(what)}</p>{way}</main></body></html>"
     )
