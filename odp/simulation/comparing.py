@@ -12,13 +12,12 @@ the task of the largest ε.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
+import functools
 import html
 import math
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +31,7 @@ from odp.datasets.ratings import Ratings, Split
 from odp.datasets.registry import load
 from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
-from odp.pictures import style
+from odp.pictures import page, style
 from odp.simulation.engine import check_population
 from odp.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.simulation.methods import Contest, Method, Metric, contest_for
@@ -42,6 +41,7 @@ from odp.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from rich.table import Table
 
 _DELTA = 1e-6
@@ -106,17 +106,17 @@ class Comparison:
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Writes a page with the chart and the tables, self-contained, and returns its path. Raises DataError."""
-        with tempfile.TemporaryDirectory() as folder:
-            picture = Path(folder) / "comparison.png"
-            draw_comparison(picture, self)
-            inlined = base64.b64encode(picture.read_bytes()).decode()
-        parts = [f'<p><img alt="{html.escape(self._verdict())}" src="data:image/png;base64,{inlined}"></p>']
+        parts = [page.heading(f"Comparison on {self.data}", 1), page.paragraph(self._verdict(), "verdict")]
         for metric in self.metrics:
-            parts += [f"<h2>{html.escape(_title(self, metric))}</h2>", html_table(*_cells(self, metric))]
-        verdict = f"<p><b>{html.escape(self._verdict())}</b></p>"
-        return write_page(
-            path, title=f"Comparison on {self.data}", parts=[verdict, *parts, f"<p>{html.escape(self.statement)}</p>"]
-        )
+            title = _title(self, metric)
+            parts += [
+                page.chart(
+                    functools.partial(_chart, self, metric), title=title, name=metric.name.replace(" ", "-").lower()
+                ),
+                page.table(title, *_cells(self, metric, "{}")),
+            ]
+        parts.append(page.paragraph(self.statement))
+        return write_page(path, page.document(f"Comparison on {self.data}", parts))
 
     def _verdict(self) -> str:
         """The best private method at the largest ε, in one line."""
@@ -330,6 +330,12 @@ def draw_comparison(path: Path, found: Comparison) -> None:
     style.note(figure, f"{found.data}, δ = {found.delta:g}, mean of {len(found.seeds)} seeds{several}")
     path.parent.mkdir(parents=True, exist_ok=True)
     style.save(figure, path, title=f"{', '.join(metric.name for metric in found.metrics)} by ε on {found.data}")
+
+
+def _chart(found: Comparison, metric: Metric, width: float) -> Figure:
+    drawn, (panel,) = style.figure(width=width, height=4.4)
+    _draw_metric(panel, found, metric)
+    return drawn
 
 
 def _draw_metric(axes: Axes, found: Comparison, metric: Metric) -> None:
