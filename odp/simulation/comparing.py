@@ -113,21 +113,24 @@ class Comparison:
                 page.chart(
                     functools.partial(_chart, self, metric), title=title, name=metric.name.replace(" ", "-").lower()
                 ),
-                page.table(title, *_cells(self, metric, "{}")),
+                page.table(title, *_cells(self, metric, "{}"), ours=self._best()),
             ]
         parts.append(page.paragraph(self.statement))
         return write_page(path, page.document(f"Comparison on {self.data}", parts))
 
     def _verdict(self) -> str:
         """The best private method at the largest ε, in one line."""
-        private, metric = [method.name for method in self.methods if method.spends], self.metrics[0]
-        if not private:
+        best = self._best()
+        if not best:
             return "no method of this comparison is private"
-        choose = min if metric.lower_is_better else max
-        best = choose(private, key=lambda name: self.mean(name, -1))
-        return (
-            f"{best} is the best private method at ε = {self.epsilons[-1]:g}: {metric.name} {self.mean(best, -1):.4f}"
-        )
+        score = f"{self.metrics[0].name} {self.mean(best, -1):.4f}"
+        return f"{best} is the best private method at ε = {self.epsilons[-1]:g}: {score}"
+
+    def _best(self) -> str:
+        """The best private method at the largest ε by the first metric; empty where none is private."""
+        private = [method.name for method in self.methods if method.spends]
+        choose = min if self.metrics[0].lower_is_better else max
+        return choose(private, key=lambda name: self.mean(name, -1)) if private else ""
 
     def __repr__(self) -> str:
         tables = [f"{_title(self, metric)}\n{text_table(*_cells(self, metric))}" for metric in self.metrics]

@@ -117,7 +117,8 @@ def test_a_comparison_reads_as_a_table_and_as_rows(tmp_path: Path) -> None:
 def test_the_page_of_a_comparison_has_its_verdict_and_fetches_nothing(tmp_path: Path) -> None:
     page = _two().report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "spends is the best private method at ε&nbsp;=&nbsp;2: test RMSE 2.0000" in page
-    assert "<td>*2.5000</td>" in page
+    assert '<tr class=ours><th scope="row">spends</th>' in page
+    assert '<td class="n">2.5000</td>' in page
     assert not re.search(r"https?://|<script|<link", page)
 
 
