@@ -88,7 +88,7 @@ def draw(found: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path) -> 
         panel.set_xticks(range(len(tables)), tables)
         panel.margins(x=0.15)
         panel.set_yscale("log")
-        style.head(panel, title, "logarithmic")
+        style.head(panel, "", f"{title}, logarithmic")
     style.save(figure, path, title="costs of broadcast methods")
 
 

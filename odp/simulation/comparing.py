@@ -329,8 +329,10 @@ def draw_comparison(path: Path, found: Comparison) -> None:
     figure, panels = style.figure(1, count, width=6.2 * count + 1.8, height=4.8)
     for axes, metric in zip(panels, found.metrics, strict=True):
         _draw_metric(axes, found, metric)
-    several = "; intervals from the least to the largest" if len(found.seeds) > 1 else ""
-    style.note(figure, f"{found.data}, δ = {found.delta:g}, mean of {len(found.seeds)} seeds{several}")
+    seeds = "one seed"
+    if len(found.seeds) > 1:
+        seeds = f"mean of {len(found.seeds)} seeds; intervals from the least to the largest"
+    style.note(figure, f"{found.data}, δ = {found.delta:g}, {seeds}")
     path.parent.mkdir(parents=True, exist_ok=True)
     style.save(figure, path, title=f"{', '.join(metric.name for metric in found.metrics)} by ε on {found.data}")
 
