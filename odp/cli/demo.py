@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -220,7 +220,8 @@ def _with_rounds(task: Task, rounds: int) -> Task:
     """``task`` with as many steps as make ``rounds`` rounds. Raises ConfigurationError where none do."""
 
     def with_steps(steps: int) -> Task:
-        return dataclasses.replace(task, training=dataclasses.replace(task.training, steps=steps))
+        # Only alternating trainings come here, and all of them have steps.
+        return dataclasses.replace(task, training=dataclasses.replace(cast("Any", task.training), steps=steps))
 
     fewest = _planned(with_steps(1))
     if _planned(with_steps(2)) == fewest and rounds != fewest:
