@@ -10,7 +10,7 @@ BASELINE := protos/released.binpb
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-keras tff-env test-tff lint proto proto-release bench clean
+.PHONY: help demo test test-all test-keras tff-env test-tff test-extras docs lint proto proto-release bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,7 +31,7 @@ $(VENV)-keras/keras: pyproject.toml
 	$(VENV)-keras/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[keras,dev]'
 	@touch $@
 
-demo: $(VENV)/core ## Train a private model over real processes, in about three minutes (ARGS="--help" lists options)
+demo: $(VENV)/core ## Train a private model over real processes, in a minute (ARGS="--help" lists options)
 	$(BIN)/odp demo $(ARGS)
 
 # Three workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
@@ -47,7 +47,8 @@ test-all: $(VENV)/dev ## Run all tests, in about half an hour
 
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
 	$(VENV)-keras/bin/python -m pytest tests/models/litert tests/reproductions \
-		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py $(ARGS)
+		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py \
+		tests/documentation/test_tutorials.py::test_a_federated_keras_network_is_trained $(ARGS)
 
 # TensorFlow Federated runs on Python 3.11 alone, beside packages that the core library does not want everywhere.
 TFF_PYTHON ?= python3.11
@@ -66,6 +67,22 @@ tff-env: $(TFF_VENV)/made ## Make the environment of TensorFlow Federated: 3 GB,
 test-tff: $(TFF_VENV)/made ## Compare with TensorFlow Federated
 	$(TFF_VENV)/bin/python -m pytest tests/interop $(ARGS)
 
+test-extras: ## Install each extra into a clean environment and check what it adds (ARGS="data device" picks some)
+	$(PYTHON) tools/check_extras.py $(ARGS)
+
+# Apart from the others, too: a site is built from the text of the code, which nothing here imports.
+$(VENV)-docs/docs: pyproject.toml
+	@test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
+		| $(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement /dev/stdin
+	@touch $@
+
+docs: $(VENV)-docs/docs ## Build the docs site into site/, and check its links and that it calls no other host
+	NO_MKDOCS_2_WARNING=true $(VENV)-docs/bin/python -m mkdocs build --quiet --strict --clean
+	$(VENV)-docs/bin/python tools/check_site.py site
+	@echo "open site/index.html"
+
 lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,6 +91,7 @@ lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is 
 	$(BIN)/buf format --diff --exit-code protos
 	$(BIN)/buf breaking --against $(BASELINE)
 	$(BIN)/python tools/generate_protos.py --check
+	$(BIN)/python tools/notebooks.py --check
 
 proto: $(VENV)/dev ## Generate odp/v1 from protos/
 	$(BIN)/buf format --write protos
@@ -86,4 +104,4 @@ bench: $(VENV)/dev ## Run all benchmarks (ARGS="demo --quick" picks one)
 	$(BIN)/python -m benchmarks $(if $(ARGS),$(ARGS),all)
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) $(VENV)-keras $(TFF_VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-keras $(VENV)-docs $(TFF_VENV) site build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

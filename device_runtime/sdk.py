@@ -12,7 +12,8 @@ Example::
 The app gives and asks; no method here tells it what the service found, nor whether a handler that sees private data
 failed. That is shown to the person, in a page that can send nothing (``device_runtime.view``), or told with noise out
 of a budget (``best_value``). The app's own code runs in the process that opens the store, so this is a contract that
-keeps an honest app from holding private data; behind walls is the service's code (docs/device.md, "What remains").
+keeps an honest app from holding private data; behind walls is the service's code (docs/device-in-an-app.md, "What
+remains").
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from device_runtime.host.learned import Learned, taken, why
+from device_runtime.host.learned import Learned, learned, taken
+from device_runtime.host.newest import fetch_newest
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
-from device_runtime.inference.recommend import DownloadedModel, recommend
+from device_runtime.inference.recommend import recommend
 from device_runtime.inference.shown_results import Notes
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
@@ -43,6 +45,7 @@ from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.program_time import PROGRAM_SECONDS
+from device_runtime.store.bounds import Bounds, require_space
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention, prune
@@ -50,6 +53,7 @@ from device_runtime.store.store import Store, store_path
 from device_runtime.view import View, start_view
 from device_runtime.view.overview import explain, overview
 from device_runtime.view.privacy_page import DeviceControls
+from device_runtime.view.sanitizer import require_sanitizer
 from odp import _validate
 from odp.errors import ConfigurationError, DataError, OdpError, StateError
 from odp.isolated import Declined
@@ -57,7 +61,7 @@ from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
 from odp.services_folder import NAME, ServicesFolder
 from odp.transport.logs import Log
 from odp.transport.private_files import private_folder
-from odp.transport.state_folder import state_errors, write_atomically
+from odp.transport.state_folder import keep_out_of_git, state_errors, write_atomically
 
 __all__ = ["EXAMPLE", "RECOMMENDED", "Device", "Environment", "Isolation", "Learned", "Limits", "Shown"]
 
@@ -67,6 +71,8 @@ RECOMMENDED = "odp.recommended"
 _COUNTS = ("examples", "empty_contributions", "services")
 #: Of the fixed time of ``on_training_examples``, what the start of its process may take.
 _START_SECONDS = 1.0
+#: What a rating takes in a store, at most.
+_RATING_BYTES = 64
 #: How often ``learn`` looks whether its turns are over.
 _SLICE_SECONDS = 0.2
 
@@ -104,7 +110,7 @@ class Shown:
 class Device:
     """The device of the person at this machine, and at most one service on it. A context manager.
 
-    Only ``train`` and ``learn`` make network calls.
+    Only ``train``, ``learn`` and ``use_model`` make network calls.
 
     Args:
       state: folder of the device's store, keys and records.
@@ -156,6 +162,7 @@ class Device:
         )
         self._retention = retention or Retention.kept(self.state) or Retention()
         if create:
+            keep_out_of_git(self.state)
             # For the commands of the person, which look at the device from outside of the app.
             write_atomically(self.state / GATE_FILE, self._gate.to_json())
             write_atomically(self.state / RETENTION_FILE, self._retention.to_json())
@@ -180,6 +187,19 @@ class Device:
         """
         with self._open() as store:
             store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
+
+    def rate(self, item: int, value: float) -> None:
+        """Sets the person's rating of an item, in the table ``ratings``, which ``odp.RatingsData()`` of a task reads.
+
+        Raises:
+          ConfigurationError: the item is no number from 0, or the value is not finite.
+          DataError: the store has no room.
+        """
+        _validate.integer(low=0, high=2**31 - 1, item=item)
+        _validate.within(low=-1e300, high=1e300, value=value)
+        with self._open() as store:
+            require_space(store, _RATING_BYTES, Bounds(), whose="ratings")
+            store.rate(item, value)
 
     def add_examples(self, columns: Mapping[str, npt.ArrayLike], *, time: float | None = None) -> int:
         """Keeps labelled examples of the service; ``odp.Examples(table="examples.SERVICE")`` of a task asks for them.
@@ -219,14 +239,34 @@ class Device:
         with self._open() as store:
             return self._isolated().public.download(store.data(self.service), version, entries, now=self._clock())
 
-    def use_model(self, model: DownloadedModel, *, count: int = 100) -> None:
-        """Gives the service the best items of the personal model: the local value ``odp.recommended``, as JSON."""
+    def use_model(
+        self,
+        population: str = "default",
+        *,
+        services: Path | str = NAME,
+        count: int = 100,
+        allow_private_addresses: bool = False,
+    ) -> str | None:
+        """Gives the service the best items of the newest model: the local value ``odp.recommended``, as JSON.
+
+        The model is fetched whole, so nobody learns what the device reads of it, and the items are scored here. While
+        nobody answers it is the last complete one. Returns why it may be outdated, or None.
+
+        Raises as ``learn``; ServiceError also where the population has no model yet.
+        """
+        folder = ServicesFolder(Path(services))
+        model = fetch_newest(
+            population, state=self.state, server=folder.server_address(), ca=folder.ca,
+            reference_values=folder.reference_values, allow_private_addresses=allow_private_addresses,
+            clock=self._clock,
+        )  # fmt: skip
         with self._open() as store:
-            found = recommend(store, model, k=count, clock=self._clock)
+            found = recommend(store, model.downloaded, k=count, clock=self._clock)
             pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
             # A service that filled its local data would tell the app so.
             with self._notes.failures(DataError):
                 store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
+        return model.offline
 
     # What the app asks
 
@@ -267,7 +307,11 @@ class Device:
         """The address of a result, or of the person's own page, in a local view that starts on first use.
 
         Everybody with the address sees the page: open it in the person's browser, and keep it secret.
+
+        Raises ConfigurationError where a result cannot be shown: nh3, of the extra ``device``, is missing.
         """
+        if shown is not None:
+            require_sanitizer()
         if self._view is None:
             results = _NoResults() if self._own is None else self._own.results
             self._view = start_view(
@@ -369,8 +413,9 @@ class Device:
           ServiceUnavailable, ServiceError, AttestationError, TransparencyError: a service cannot be used.
           StateError: the store cannot be used, or ``train`` runs.
         """
-        folder = ServicesFolder(Path(services))
-        before = self.privacy()
+        _validate.integer(low=1, high=2**31, turns=turns)
+        _validate.within(low=0.0, high=1e9, wait=wait)
+        folder, before = ServicesFolder(Path(services)), self.privacy()
         running = self._start(
             folder.server_address(), folder.ca, folder.reference_values, population=population,
             most_contributions=turns, end_after=wait, log=Log("devices", stream=io.StringIO()),
@@ -383,12 +428,7 @@ class Device:
         finally:
             self._running.remove(running)
             running.stop()
-        found = taken(before, self.privacy())
-        if running.outage is not None and not found:
-            raise running.outage
-        return Learned(
-            population=population, contributions=found, reason="" if len(found) >= turns else why(running.reason)
-        )
+        return learned(population, taken(before, self.privacy()), running, turns=turns)
 
     def _start(
         self, server: str, ca: Path, reference_values: Path, *, log: Log | None = None, **settings: Any

@@ -15,7 +15,7 @@ import typer
 from odp.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXTS = tuple(sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md")]))
+TEXTS = tuple(sorted({*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("docs/**/*.md")}))
 EXAMPLES = tuple(sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".toml")))
 TESTS = {path.as_posix(): path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
 FOLDERS = "benchmarks|device_runtime|distributor|docs|examples|odp|protos|server|tests|tools|trusted_aggregator"

@@ -169,6 +169,9 @@ def test_the_music_player_learns_together_with_others_over_real_services(tmp_pat
             running.stop()
     assert "learned:       contributed to round 1 of task 'music' (ε = 4, δ = 1e-06 for all of it)\n" in printed
     assert rounds[0].contributions == 110
+    # What services and devices keep belongs into no repository.
+    for folder in (services.root, tmp_path / "others"):
+        assert (folder / ".gitignore").read_text(encoding="utf-8").splitlines()[-1] == "*"
 
 
 def test_the_listening_task_file_is_the_task_of_its_script() -> None:

@@ -13,6 +13,7 @@ from device_runtime.isolated import IsolatedHost, ServiceCode
 from device_runtime.person.sensors import Sensors, Unreadable
 from device_runtime.store.keys import CIPHER, at_rest
 from odp.errors import StateError
+from odp.extras import advice, is_installed
 from odp.isolated.walls import PROMISES, RESTRICTIONS, broken_promises
 
 _PROBE = "from odp.isolated import IsolatedService\n\n\nclass Probe(IsolatedService):\n    pass\n"
@@ -99,8 +100,8 @@ def _store(folder: Path) -> str:
 
 
 def _keyring() -> str:
-    if importlib.util.find_spec("keyring") is None:
-        return "the library keyring is not installed: pip install 'odp[keyring]'"
+    if not is_installed("keyring"):
+        return advice("keyring")
     backend = importlib.import_module("keyring").get_keyring()
     return f"{type(backend).__module__}.{type(backend).__qualname__}"
 

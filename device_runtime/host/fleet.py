@@ -164,8 +164,15 @@ class Fleet:
         self._log.event("devices_stopped", devices=len(self._options.devices))
 
     def _has_enough(self, before: int) -> bool:
-        most = self._options.most_contributions
-        return most is not None and self.counts.contributions() - before >= most
+        """Whether this run made as many contributions as it was to make, or one to the last round of a task."""
+        most, last = self._options.most_contributions, self._last
+        made = self.counts.contributions() - before
+        if most is None or not made or made >= most:
+            return most is not None and made > 0
+        if last is None or not last.is_last or self._roster.pending(last.key):
+            return False
+        self.reason = ("idle", "that was the last round of the task")
+        return True
 
     def _recover(self) -> None:
         """Reads from the stores what was settled before; a store that cannot be read is set aside."""

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from odp.errors import OdpError
 
 _SENT = "sent"
+
+
+class Ended(Protocol):
+    """What a host says of its end; ``device_runtime.host.program.Running`` is one."""
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """Why a device last did not take part: a kind and a line."""
+        ...
+
+    @property
+    def outage(self) -> OdpError | None:
+        """What made a service unusable when the host last looked."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +42,6 @@ class Taken:
     delta: float
     local_trust: bool = False
 
-    def __str__(self) -> str:
-        what = "reported to" if self.local_trust else f"contributed to round {self.round} of"
-        return f"{what} task {self.task!r} (ε = {self.epsilon:g}, δ = {self.delta:g} for all of it)"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
@@ -46,13 +58,23 @@ class Learned:
     reason: str = ""
 
     def __str__(self) -> str:
-        told = [str(one) for one in self.contributions]
+        tasks: dict[tuple[str, float, float, bool], list[int]] = {}
+        for one in self.contributions:
+            tasks.setdefault((one.task, one.epsilon, one.delta, one.local_trust), []).append(one.round)
+        told = [_told(*task, rounds=rounds) for task, rounds in tasks.items()]
         if self.reason:
             told.append(f"did not contribute{' again' if told else ''}: {self.reason}")
         return "; ".join(told)
 
     def __repr__(self) -> str:
         return f"<Learned in {self.population!r}: {self}>"
+
+
+def _told(task: str, epsilon: float, delta: float, local_trust: bool, *, rounds: Sequence[int]) -> str:
+    """The contributions to one task."""
+    listed = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds, {rounds[0]} to {rounds[-1]},"
+    what = f"reported {len(rounds)} times to" if local_trust else f"contributed to {listed} of"
+    return f"{what} task {task!r} (ε = {epsilon:g}, δ = {delta:g} for all of it)"
 
 
 def taken(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Taken, ...]:
@@ -69,6 +91,17 @@ def taken(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Taken, .
         for key, one in _sent(after).items()
         if key not in known
     )
+
+
+def learned(population: str, contributions: tuple[Taken, ...], ended: Ended, *, turns: int) -> Learned:
+    """The outcome of a host that has ended. Raises its outage where it made no contribution."""
+    if len(contributions) >= turns:
+        return Learned(population=population, contributions=contributions)
+    if ended.outage is None:
+        return Learned(population=population, contributions=contributions, reason=why(ended.reason))
+    if not contributions:
+        raise ended.outage
+    return Learned(population=population, contributions=contributions, reason=str(ended.outage))
 
 
 def why(reason: tuple[str, str]) -> str:

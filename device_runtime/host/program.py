@@ -46,7 +46,7 @@ from odp.transparency.proofs import LogGuard
 from odp.transport.backpressure import Patience
 from odp.transport.channel import parse_address
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
+from odp.transport.state_folder import StateFolder, keep_out_of_git
 from odp.transport.stopping import stop_event
 
 ROLE = "devices"
@@ -258,6 +258,7 @@ def start(
         )
         state = StateFolder.open(config.state, ROLE)
         try:
+            keep_out_of_git(state.root)
             host_key(state.root, key_file=config.key_file, ring=os_keyring if config.keyring else no_keyring)
             protected = at_rest(state.root)
             if protected is not None:

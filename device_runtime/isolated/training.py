@@ -9,7 +9,6 @@ this process.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import math
 import threading
 import time
@@ -27,6 +26,7 @@ from device_runtime.isolated.stores import MemoryStore
 from device_runtime.round.program_time import MOST_PROGRAM_SECONDS, PROGRAM_SECONDS, seconds_left
 from odp import _validate
 from odp.errors import ConfigurationError, StateError
+from odp.extras import require
 from odp.isolated import Columns, Handler
 from odp.models.litert import service
 from odp.models.litert.program import Array, Program
@@ -97,11 +97,7 @@ class IsolatedTrainer:
           ConfigurationError: ai-edge-litert is missing, the program may need more memory than the limit, or this
             machine does not keep a promise that ``accept`` does not name.
         """
-        missing = [name for name in service.LIBRARIES if importlib.util.find_spec(name) is None]
-        if missing:
-            raise ConfigurationError(
-                f"this device cannot train networks, as {missing[0]} is not installed: pip install 'odp[litert]'"
-            )
+        require(*service.LIBRARIES, to="train networks on this device")
         needed = memory_needed(program, most_examples=most_examples)
         if needed > self._limits.memory_bytes:
             raise ConfigurationError(

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from odp.extras import advice
+
 
 class Unreadable(Exception):
     """The device has no such reading; the message gives the reason in a few words."""
@@ -91,7 +93,7 @@ class MachineSensors:
         try:
             import psutil
         except ImportError:
-            raise Unreadable("psutil is not installed: pip install 'odp[device]'") from None
+            raise Unreadable(advice("psutil")) from None
         try:
             found = psutil.sensors_temperatures()
         except (AttributeError, OSError, RuntimeError):
@@ -108,7 +110,7 @@ def _battery() -> Any:
     try:
         import psutil
     except ImportError:
-        raise Unreadable("psutil is not installed: pip install 'odp[device]'") from None
+        raise Unreadable(advice("psutil")) from None
     try:
         found = psutil.sensors_battery()
     except (AttributeError, OSError, RuntimeError):

@@ -29,6 +29,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from device_runtime.store.locking import folder_lock
 from odp.errors import StateError
+from odp.extras import advice as missing
+from odp.extras import is_installed
 from odp.transport.private_files import make_folders, read_private
 from odp.transport.state_folder import state_errors, write_atomically
 
@@ -188,7 +190,9 @@ def at_rest(folder: Path) -> AtRest | None:
     source, where, _ = descriptor
     warning = ""
     if source == FILE:
-        warning = "a copy of the whole folder contains both: install `keyring`, or give a key file on another disk"
+        warning = (
+            "a copy of the whole folder contains both: pip install 'odp[keyring]', or give a key file on another disk"
+        )
     return AtRest(CIPHER, source, where, warning)
 
 
@@ -242,7 +246,8 @@ def _from_ring(entry: str, ring: Callable[[], Ring | None]) -> bytes:
     backend = ring()
     advice = f"unlock it, or give the key with --key-file or {VARIABLE}"
     if backend is None:
-        raise StateError(f"the stores' key is in the keyring (entry {entry}), and no keyring is available; {advice}")
+        why = f"no keyring is available{'' if is_installed('keyring') else ': ' + missing('keyring')}"
+        raise StateError(f"the stores' key is in the keyring (entry {entry}), and {why}; {advice}")
     try:
         text = backend.get_password(_SERVICE, entry)
     except Exception as error:  # whatever its backend raises

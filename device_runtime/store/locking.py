@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from odp.posix import fcntl
 from odp.transport.state_folder import state_errors
 
 

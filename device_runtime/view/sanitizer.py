@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 
-from odp.errors import ConfigurationError, DataError
+from odp.errors import DataError
+from odp.extras import require
 
 #: Rendered pages beyond this many characters are refused.
 MOST_CHARACTERS = 2**20
@@ -43,6 +44,11 @@ _FETCHING = re.compile(r"url|image|element|src|paint|[\\@]", re.IGNORECASE)
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}")
 
 
+def require_sanitizer() -> None:
+    """Returns if pages can be made harmless. Raises ConfigurationError."""
+    require("nh3", to="show pages of a service, which it makes harmless")
+
+
 def sanitized(html: str) -> str:
     """``html`` without anything that could fetch, run, send or lead to another page; text and layout stay.
 
@@ -50,12 +56,9 @@ def sanitized(html: str) -> str:
       DataError: it has more than ``MOST_CHARACTERS`` characters.
       ConfigurationError: nh3, which parses HTML, is not installed. Nothing is rendered without it.
     """
-    try:
-        import nh3
-    except ImportError:
-        raise ConfigurationError(
-            "rendering needs the package nh3, which sanitizes pages: pip install 'odp[device]'"
-        ) from None
+    require_sanitizer()
+    import nh3
+
     if len(html) > MOST_CHARACTERS:
         raise DataError(f"Expected a rendered page of at most {MOST_CHARACTERS} characters (got {len(html)})")
     return str(

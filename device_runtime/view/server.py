@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -36,6 +37,14 @@ _MOST_FIELDS = 16
 _MOST_OPEN_PAGES = 256
 _LENGTH = re.compile("[0-9]{1,9}")
 _EVENT = re.compile(r"event/([a-z][a-z0-9_-]{0,63})")
+
+
+def _harmless(html: str) -> str:
+    """The page, or why there is none: the frame stays readable where the sanitizer is missing or the page too large."""
+    try:
+        return sanitized(html)
+    except OdpError as error:
+        return f"<p>This page cannot be shown: {escape(str(error))}</p>"
 
 
 class View:
@@ -164,7 +173,7 @@ class _Site:
         self, found: ResultPage, rest: str, query: Mapping[str, str]
     ) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
         if rest == "":
-            return HTTPStatus.OK, _html(rendered_headers()), pages.inner(sanitized(found.html)).encode()
+            return HTTPStatus.OK, _html(rendered_headers()), pages.inner(_harmless(found.html)).encode()
         event = _EVENT.fullmatch(rest)
         if event is None:
             return None

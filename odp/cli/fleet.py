@@ -48,6 +48,9 @@ def run(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Train a DPAM task with simulated devices that drop out, crash and lie, against real services over TLS."""
+    from odp.posix import require_linux
+
+    require_linux("odp fleet run")
     from odp.simulation.fleet.run import run_fleet
 
     out = console()

@@ -58,7 +58,7 @@ def fitting(table: Table, width: int) -> list[Table]:
         return [table]
     wanted = [max(map(_length, _texts(column)), default=0) for column in columns]
     least = [min(wide, _least(column)) for column, wide in zip(columns, wanted, strict=True)]
-    parts = []
+    parts: list[Any] = []
     for group in _groups(least, width):
         room = width - _overhead(len(group))
         part = copy.copy(table)

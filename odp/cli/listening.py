@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from odp.local.foreground import serve_until_stopped
+from odp.posix import require_linux
 from odp.transport.running import Running
 
 State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]
@@ -55,6 +56,7 @@ def serving(start: Callable[..., Running]) -> Callable[..., None]:
     def command(**given: Any) -> None:
         from odp.transport.limits import Limits
 
+        require_linux("a service")
         with_parent = given.pop("with_parent")
         if "limit" not in own:
             given["limits"] = Limits().changed(given.pop("limit"))

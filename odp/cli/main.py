@@ -12,6 +12,7 @@ import traceback
 
 import typer
 
+from odp._own_packages import check_own_packages
 from odp.cli import (
     audit,
     backup,
@@ -21,6 +22,7 @@ from odp.cli import (
     device,
     enclave,
     fleet,
+    init,
     issuer,
     population,
     privacy,
@@ -52,6 +54,7 @@ _BEGIN, _DEVELOP, _RUN, _PERSON, _CHECK = (
     "Check what was done",
 )
 app.command("demo", rich_help_panel=_BEGIN)(demo.demo)
+app.command("init", rich_help_panel=_BEGIN)(init.init)
 app.command("up", rich_help_panel=_BEGIN)(services.up)
 app.add_typer(data.app, name="data", rich_help_panel=_BEGIN)
 app.add_typer(task.app, name="task", rich_help_panel=_DEVELOP)
@@ -98,6 +101,7 @@ def main() -> None:
     # gRPC's own lines about a failed connection come beside ours, which say what to do.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
+        check_own_packages()
         # Not standalone: typer would print usage errors itself, as a box of many lines.
         code = app(standalone_mode=False)
         if code == _INTERRUPTED:  # typer makes this code of Ctrl-C, and prints nothing

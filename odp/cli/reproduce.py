@@ -121,15 +121,12 @@ def two_tower(
 
     Needs TensorFlow, as the extra `keras` installs it. Some four minutes for MovieLens-1M on two cores.
     """
-    import importlib.util
-
     from odp.datasets import load, random_split
-    from odp.errors import ConfigurationError
+    from odp.extras import require
     from odp.simulation.engine import RoundResult
     from odp.simulation.inputs import SIMULATION
 
-    if importlib.util.find_spec("keras") is None:
-        raise ConfigurationError("Expected TensorFlow to make the towers: pip install 'odp[keras]'")
+    require("tensorflow", "keras", to="make the towers", extra="keras")
     from odp.reproductions.movielens_towers import compare
 
     out = console()

@@ -14,6 +14,7 @@ from odp.cli import helper
 from odp.cli.console import console
 from odp.cli.listening import LimitSettings, State, serving
 from odp.local.foreground import parent_watch
+from odp.posix import require_linux
 from odp.transport.running import Running
 
 if TYPE_CHECKING:
@@ -296,6 +297,7 @@ def up(
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")] = False,
 ) -> None:
     """Start all services on this machine; Ctrl-C stops them."""
+    require_linux("odp up")
     from odp.enclave.policy import EnclavePolicy
     from odp.errors import OdpError
     from odp.local.processes import AdmissionRule, ListenAddresses, Services

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.datasets.columns import Columns
-from odp.errors import ConfigurationError, DataError
+from odp.errors import DataError
+from odp.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,12 +67,9 @@ class RawTable:
 
 def arrow() -> Any:
     """The package ``pyarrow``. Raises ConfigurationError, with the way to install it, where it is missing."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise ConfigurationError(
-            "Reading tables needs the package pyarrow: install it with `pip install 'odp[data]'`"
-        ) from None
+    require("pyarrow", to="read tables")
+    import pyarrow
+
     return pyarrow
 
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import resource
 import signal
 import socket
 import sys
@@ -30,6 +29,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+# Its own check, as a template runs as a script that cannot import ODP.
+if sys.platform != "win32":
+    import resource
 
 _LARGEST = 8 * 2**20
 _DESCRIPTORS = 64

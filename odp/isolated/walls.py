@@ -27,9 +27,9 @@ Which of them the promises to a person rest on, ``PROMISES`` says.
 from __future__ import annotations
 
 import errno
-import resource
 from collections.abc import Callable, Collection, Mapping
 
+from odp.posix import resource
 from odp.sandbox import kernel, namespaces
 from odp.sandbox.kernel import Restrictions
 from odp.sandbox.system_calls import ISOLATED

@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odp import _validate
+from odp.algorithms.experiment import NamedData
 from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split
-from odp.datasets.registry import load, load_split
+from odp.datasets.registry import load
 from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
+from odp.pictures import style
 from odp.simulation.engine import check_population
 from odp.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.simulation.methods import Contest, Method, Metric, contest_for
@@ -205,12 +207,15 @@ def compare(
         _validate.integer(seed=seed, low=0, high=2**62)
     if delta is None:
         delta = _DELTA if task is None else task.privacy.delta
-    ratings = data if isinstance(data, Ratings) else load(data)
-    if isinstance(data, (str, os.PathLike)) and split_of is None and not permuted:
-
-        def split_of(seed: int) -> Split:
-            return load_split(data, seed=seed)
-
+    if isinstance(data, str):
+        named = NamedData(data)
+    elif isinstance(data, os.PathLike):
+        named = NamedData(str(Path(data).absolute()))
+    else:
+        named = NamedData.of(data if isinstance(data, Ratings) else load(data))
+    ratings = named.ratings
+    if split_of is None and not permuted:
+        split_of = named.split
     if task is not None:
         _require_comparable(task, ratings, preset)
     if contest is None:
@@ -310,51 +315,49 @@ def comparison_rows(found: Comparison, metric: Metric) -> Table:
 
 
 def draw_comparison(path: Path, found: Comparison) -> None:
-    """A PNG of each metric against ε (logarithmic): a line per method that spends, a level for each that does not.
+    """Draws each metric against ε (logarithmic): a line per method that spends, a level for each that does not.
 
-    An infinite ε is drawn at the right, apart from the others.
+    Intervals are from the least to the largest of the seeds. An infinite ε is drawn at the right, apart from others.
+
+    Raises:
+      DataError: the file cannot be written, or its ending names no format of pictures.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
     count = len(found.metrics)
-    figure, panels = pyplot.subplots(1, count, figsize=(5.5 * count + 2.5, 4.5), layout="constrained", squeeze=False)
-    for axes, metric in zip(panels[0], found.metrics, strict=True):
+    figure, panels = style.figure(1, count, width=6.2 * count + 1.8, height=4.8)
+    for axes, metric in zip(panels, found.metrics, strict=True):
         _draw_metric(axes, found, metric)
-    panels[0][-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    several = "; intervals from the least to the largest" if len(found.seeds) > 1 else ""
+    style.note(figure, f"{found.data}, δ = {found.delta:g}, mean of {len(found.seeds)} seeds{several}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)
+    style.save(figure, path, title=f"{', '.join(metric.name for metric in found.metrics)} by ε on {found.data}")
 
 
 def _draw_metric(axes: Axes, found: Comparison, metric: Metric) -> None:
     finite = [value for value in found.epsilons if math.isfinite(value)]
     apart = 3.0 * max(finite, default=1.0)
     places = [value if math.isfinite(value) else apart for value in found.epsilons]
-    for number, method in enumerate(found.methods):
+    ours = 0
+    for method in found.methods:
         scores = found.scores[method.name][metric.name]
         means = [statistics.fmean(seeds) for seeds in scores]
-        color = f"C{number % 10}"
+        shown = style.look(method.name)
+        text = f"{shown.name}  {means[-1]:.3f}"
         if not method.spends:
-            axes.axhline(means[0], color=color, linestyle="--", linewidth=1, label=method.name)
+            style.level(axes, means[0], shown, text=text)
             continue
-        spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in scores]
+        if shown.ours:
+            shown = style.ours(shown.name, ours)
+            ours += 1
         known = [index for index, value in enumerate(found.epsilons) if math.isfinite(value)]
-        axes.errorbar(
-            [places[index] for index in known],
-            [means[index] for index in known],
-            yerr=[spread[index] for index in known],
-            marker="o",
-            color=color,
-            label=method.name,
-            capsize=2,
-        )
+        style.line(axes, [places[index] for index in known], [means[index] for index in known], shown, text=text)
+        if len(found.seeds) > 1:
+            low, high = [min(seeds) for seeds in scores], [max(seeds) for seeds in scores]
+            style.whiskers(axes, places, means, low, high, colour=shown.colour)
         if len(known) < len(places):
-            axes.plot([apart], [means[-1]], marker="s", color=color)
+            axes.plot([apart], [means[-1]], marker="s", color=shown.colour)
     axes.set_xscale("log")
     axes.set_xticks(places, ["∞" if math.isinf(value) else f"{value:g}" for value in found.epsilons])
     axes.minorticks_off()
-    axes.set(xlabel="ε per user (logarithmic)", ylabel=metric.name, title=f"{found.data}, δ = {found.delta:g}")
-    axes.grid(alpha=0.3)
+    axes.set_xlabel("ε per user (logarithmic)")
+    better = "lower" if metric.lower_is_better else "higher"
+    style.head(axes, f"{metric.name[:1].upper()}{metric.name[1:]} by ε", f"{better} is better")

@@ -109,6 +109,11 @@ def item_counts(ratings: Ratings) -> npt.NDArray[np.int64]:
     return np.bincount(ratings.items, minlength=ratings.n_items).astype(np.int64)
 
 
+def usual_delta(n_users: int) -> float:
+    """The δ of a task for a population: 1e-6, or less where it is large."""
+    return min(_USUAL_DELTA, 10.0 ** -(math.floor(math.log10(max(n_users, 1))) + 1))
+
+
 def check_data(ratings: Ratings, reading: TableReading | None = None) -> DataCheck:
     """Looks at a data set; reads all of it, without noise.
 
@@ -117,7 +122,7 @@ def check_data(ratings: Ratings, reading: TableReading | None = None) -> DataChe
     """
     if not ratings.n_ratings:
         raise DataError(f"the data set {ratings.name!r} holds no ratings")
-    delta = min(_USUAL_DELTA, 10.0 ** -(math.floor(math.log10(max(ratings.n_users, 1))) + 1))
+    delta = usual_delta(ratings.n_users)
     advice = list(ratings.notes)
     epsilon, task = _fitting(ratings, delta, advice)
     if ratings.n_users < _FEW_USERS:

@@ -23,6 +23,7 @@ from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError
+from odp.extras import advice, is_installed
 from odp.task import Task, questions
 
 NOT_A_RELEASE = (
@@ -39,6 +40,10 @@ ONE_PERMUTATION = (
     "not of the data set"
 )
 """Note on a comparison on ``permutation_split``."""
+
+
+#: From here on a simulation without compiled kernels takes long enough to say so.
+_MANY_RATINGS = 500_000
 
 
 def told_run(task: str, rounds: int, epsilon: float, delta: float, seconds: float, scores: Sequence[str] = ()) -> str:
@@ -103,6 +108,8 @@ def _notes_of_ratings(ratings: Ratings) -> list[str]:
     ):
         if number:
             found.append(f"{number:,} of {ratings.n_users:,} users {what}")
+    if ratings.n_ratings >= _MANY_RATINGS and not is_installed("numba"):
+        found.append(f"{ratings.n_ratings:,} ratings take several times longer, as {advice('numba')}")
     if ratings.duplicates:
         found.append(f"{ratings.duplicates:,} rows named a (user, item) pair again: the last one of each pair counts")
     return found

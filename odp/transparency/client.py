@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import threading
@@ -27,6 +26,7 @@ from odp.crypto.log_reasons import LogReason, refused
 from odp.crypto.note import Note
 from odp.enclave.log_policy import LogPolicy
 from odp.errors import StateError
+from odp.posix import fcntl
 from odp.transparency.checkpoint import Checkpoint, check_age, verify_checkpoint
 from odp.transparency.merkle import HASH_BYTES, LARGEST_TREE, Frontier, root_of
 from odp.transport.private_files import open_private, read_private

@@ -19,7 +19,6 @@ lost, and the log is not opened: ``odp.transparency.repair`` restores it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 from array import array
@@ -29,6 +28,7 @@ from pathlib import Path
 from odp import _validate
 from odp.crypto.note import Kind, Note, NoteKey, SignatureLine
 from odp.errors import ConfigurationError, StateError, TransparencyError
+from odp.posix import fcntl
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.entries import LARGEST_ENTRY

@@ -9,7 +9,6 @@ no entry that it signed, so whole entries of its own file are those of any large
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from odp.crypto.note import LARGEST_NOTE, Kind, Note, NoteKey
 from odp.errors import ConfigurationError, StateError, TransparencyError
+from odp.posix import fcntl
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.entries import LARGEST_ENTRY, decode

@@ -7,12 +7,12 @@ A call goes through three stages. While its request is *received* it costs a few
 from __future__ import annotations
 
 import dataclasses
-import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.posix import resource
 from odp.transport.channel import LONG_DEADLINE, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 
 _MILLISECONDS = 1000

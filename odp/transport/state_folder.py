@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from odp.errors import DiskFull, StateError
+from odp.posix import fcntl
 from odp.transport.durability import UNFINISHED, Health, replaced_file
 from odp.transport.private_files import make_folders, open_private, private_folder, read_private
 
@@ -143,6 +143,17 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Replaces a file as ``replaced_file`` does. Raises OSError, DiskFailed."""
     with replaced_file(path, mode=mode) as file:
         file.write(data)
+
+
+def keep_out_of_git(folder: Path) -> None:
+    """Writes a ``.gitignore`` into a state folder that holds none: keys and private data belong into no repository.
+
+    Raises StateError.
+    """
+    file = folder / ".gitignore"
+    with state_errors(folder):
+        if not file.exists():
+            write_atomically(file, b"# Made by odp: keys and private data.\n*\n")
 
 
 def made_once(path: Path, make: Callable[[], bytes], *, mode: int = 0o600) -> bytes:

@@ -11,7 +11,6 @@ addresses (``Callers``).
 from __future__ import annotations
 
 import datetime
-import fcntl
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from odp.errors import ConfigurationError
+from odp.posix import fcntl
 from odp.transport.private_files import open_private, private_folder
 from odp.transport.state_folder import StateFolder, state_errors, write_atomically
 

@@ -16,6 +16,7 @@ import sqlalchemy
 from sqlalchemy import event
 
 from odp.errors import ConfigurationError, DiskFailed, DiskFull, StateError
+from odp.extras import advice as missing
 from odp.transport.statuses import one_line
 from server.storage.protocol import Storage
 from server.storage.sql import SqlStorage
@@ -69,7 +70,7 @@ def open_postgresql(url: str, *, clock: Callable[[], float] = time.time) -> Stor
             connect_args={name: value for name, value in _CONNECTION.items() if name not in parsed.query},
         )
     except ImportError as error:
-        raise ConfigurationError("Expected psycopg to use PostgreSQL: pip install 'odp[postgresql]'") from error
+        raise ConfigurationError(f"cannot use PostgreSQL: {missing('psycopg')}") from error
     event.listen(engine, "connect", _configure)
     errors = functools.partial(postgresql_errors, place)
     try:

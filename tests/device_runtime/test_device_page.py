@@ -1,4 +1,4 @@
-"""The app and the service of `docs/device.md` run as the page shows them."""
+"""The app and the service of `docs/device-in-an-app.md` run as the page shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 
 import odp
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "device.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "device-in-an-app.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
@@ -47,7 +48,7 @@ def test_the_app_of_the_page_runs_with_its_service(
 
     monkeypatch.setattr(builtins, "input", person)
     names: dict[str, object] = {}
-    exec(compile(app, "docs/device.md", "exec"), names)
+    exec(compile(app, "docs/device-in-an-app.md", "exec"), names)
     assert "More calm" in pages["mix"]
     assert '<h2>calm</h2><a href="event/like?genre=calm">' in pages["frame"]
     assert "More calm" in pages["privacy"]
@@ -56,7 +57,7 @@ def test_the_app_of_the_page_runs_with_its_service(
 
 def test_the_task_of_the_page_asks_for_the_examples_of_its_service() -> None:
     names: dict[str, object] = {"odp": odp}
-    exec(compile(_block('name="next-track"'), "docs/device.md", "exec"), names)
+    exec(compile(_block('name="next-track"'), "docs/device-in-an-app.md", "exec"), names)
     task = names["task"]
     assert isinstance(task, odp.Task)
     assert task.definition().data.table == "events.radio"
@@ -71,6 +72,6 @@ def test_every_limit_stands_on_the_page() -> None:
     from device_runtime.person.limits import Limits
     from device_runtime.view.privacy_page import LIMITS
 
-    text = PAGE.read_text(encoding="utf-8")
+    text = (DOCS / "device.md").read_text(encoding="utf-8")
     assert set(LIMITS) == set(vars(Limits()))
     assert all(f"`{name}`" in text for name in LIMITS)

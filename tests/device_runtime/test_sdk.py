@@ -239,3 +239,16 @@ def test_an_app_without_a_service_keeps_labelled_examples(tmp_path: Path) -> Non
         rows = store.examples("examples.camera").read({"image": odp.Tensor((28, 28), -1, 1)}, label="digit")
         assert rows.values.tolist() == [1.0, 3.0, 7.0]
         assert rows.features["image"][:, 0, 0].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_a_rating_of_the_app_is_the_table_that_tasks_read(tmp_path: Path) -> None:
+    with odp.Device(tmp_path / "app", environment=Environment(keyring=False)) as device:
+        device.rate(7, 4.5)
+        device.rate(3, 1)
+        device.rate(7, 2)
+        for item, value in ((-1, 1.0), (0, float("nan")), (2**31, 1.0)):
+            with pytest.raises(ConfigurationError):
+                device.rate(item, value)
+    with Store.open(store_path(device.state, 0)) as store:
+        rows = store.ratings()
+    assert dict(zip(rows.items.tolist(), rows.values.tolist(), strict=True)) == {3: 1.0, 7: 2.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.person.limits import Limits
 from device_runtime.round.made_examples import MadeExamples
-from device_runtime.sdk import EXAMPLE, Environment, Isolation
+from device_runtime.sdk import EXAMPLE, RECOMMENDED, Environment, Isolation
 from device_runtime.store.store import Store, store_path
 from odp.client import TaskHandle
 from odp.errors import ConfigurationError, ServiceUnavailable
@@ -93,6 +94,12 @@ def _world_and_device(root: Path, **limits: Any) -> Iterator[tuple[World, odp.De
         )
 
 
+def _recommended(device: odp.Device) -> list[list[float]]:
+    """What the service would read."""
+    with Store.open(store_path(device.state, 0)) as store:
+        return json.loads(store.data(device.service).get(RECOMMENDED) or "[]")
+
+
 def _wait_open(handle: TaskHandle) -> None:
     """Until the first round is open."""
     assert next(status for status in handle.watch(poll_seconds=0.05) if status.rounds).rounds
@@ -119,6 +126,8 @@ def test_learn_takes_turns_with_the_services_of_a_folder_and_tells_what_became_o
         last = device.learn(POPULATION, services=world.root, wait=120.0)
         world.finish(handle, running)
         assert ([one.round for one in last.contributions], last.reason) == ([2], "")
+        assert device.use_model(POPULATION, services=world.root, count=3) is None
+        assert len(_recommended(device)) == 3
         nothing = device.learn(POPULATION, services=world.root)
         assert str(nothing) == f"did not contribute: no round of population {POPULATION!r} is open now"
         # The server said when to come back, and the device keeps to that.
@@ -133,8 +142,13 @@ def test_learn_declines_what_its_limits_forbid_and_names_what_is_wrong_with_a_fo
         assert declined.contributions == ()
         assert "the device declined: " in declined.reason
         assert "min_cohort" in declined.reason
+        for wrong in ({"turns": 0}, {"wait": -1.0}):
+            with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+                device.learn(POPULATION, services=world.root, **wrong)
         with pytest.raises(ConfigurationError, match="is no state folder of `odp up`"):
             device.learn(POPULATION, services=tmp_path / "elsewhere")
         world.server.stop()
-        with pytest.raises(ServiceUnavailable):
-            device.learn(POPULATION, services=world.root)
+        for call in (device.learn, device.use_model):
+            with pytest.raises(ServiceUnavailable):
+                call(POPULATION, services=world.root)
+        assert _recommended(device) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.extras import require
 from odp.models.litert.compiled_model import CompiledModel
 from odp.models.litert.program import MOST_BATCH, Program
 from odp.numerics.arrays import Float32Array
@@ -73,9 +73,7 @@ class KerasModel:
             _validate.identifier(metric=name)
             if name in ("loss", "accuracy"):
                 raise ConfigurationError(f"Expected no metric {name!r}: it is always shown")
-        missing = [name for name in ("tensorflow", "ai_edge_litert") if importlib.util.find_spec(name) is None]
-        if missing:
-            raise ConfigurationError(f"Expected {missing[0]} to compile a Keras model: pip install 'odp[keras]'")
+        require("tensorflow", "ai_edge_litert", to="compile a Keras model", extra="keras")
         from odp.models.litert.compiler import compile_model, initial_vector
 
         program, functions = compile_model(

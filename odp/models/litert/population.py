@@ -7,13 +7,13 @@ convolutions (``odp.models.litert.tensorflow_runner``). Memory is that of one us
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.errors import ConfigurationError, DataError
+from odp.errors import DataError
+from odp.extras import require
 from odp.models.litert.program import Program
 from odp.models.litert.rows import inputs_of, targets_of
 from odp.models.litert.trainer import Engine, Measured, local_steps
@@ -37,8 +37,7 @@ class OwnProgram:
     """
 
     def __init__(self, program: Program, *, engine: Engine | None = None) -> None:
-        if importlib.util.find_spec("ai_edge_litert") is None:
-            raise ConfigurationError("Expected ai-edge-litert to run networks: pip install 'odp[litert]'")
+        require("ai_edge_litert", to="run networks")
         from odp.models.litert.runner import Runner
 
         self._program = program

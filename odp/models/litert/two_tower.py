@@ -6,7 +6,6 @@ too, but what it makes of a person's own features is computed where these are, o
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
+from odp.extras import require
 from odp.models.litert.keras_model import KerasModel
 from odp.numerics.arrays import Float32Array
 from odp.v1 import common_pb2, federated_pb2
@@ -69,8 +69,7 @@ class TwoTower:
 
         _validate.integer(low=2, high=MOST_ITEMS, items=self.items)
         _validate.integer(low=0, high=MOST_NEGATIVES, negatives=self.negatives)
-        if importlib.util.find_spec("keras") is None:
-            raise ConfigurationError("Expected keras to compile two towers: pip install 'odp[keras]'")
+        require("tensorflow", "keras", "ai_edge_litert", to="compile two towers", extra="keras")
         joined = _joined(self.user, self.item, self.head)
         network = KerasModel(joined, self.loss, batch=self.batch, proximal=self.proximal)
         definition = common_pb2.TaskDefinition()

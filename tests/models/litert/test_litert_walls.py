@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
 
-from device_runtime.isolated import HandlerFailed, Reason, training
+from device_runtime.isolated import HandlerFailed, Reason
 from device_runtime.isolated.host import Asked, Result
 from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.round.program_time import ProgramTime
@@ -182,7 +182,7 @@ def test_a_device_names_what_it_cannot_train(trainer: IsolatedTrainer, monkeypat
     trainer.require(stored(), most_examples=1000)
     with pytest.raises(ConfigurationError, match=r"trains networks in 1073741824 bytes.*most_examples=100000000"):
         trainer.require(stored(), most_examples=10**8)
-    monkeypatch.setattr(training.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("odp.extras.is_installed", lambda name: False)
     with pytest.raises(ConfigurationError, match=r"pip install 'odp\[litert\]'"):
         trainer.require(stored(), most_examples=1)
 

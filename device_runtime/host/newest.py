@@ -1,0 +1,54 @@
+"""The newest model of a population, with the trust and the folders of a device host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from device_runtime.host.program import TABLES, charter_memory, log_guard
+from device_runtime.inference.offline import Available, newest_model
+from device_runtime.network.addresses import PinnedAddresses
+from device_runtime.network.services import Services
+from device_runtime.rows.table_cache import TableCache
+from odp.enclave.reference_values import ReferenceValues
+
+#: Of a state folder: the offers of models that were fetched completely.
+MODELS = "models"
+
+
+def fetch_newest(
+    population: str,
+    *,
+    state: Path,
+    server: str,
+    ca: Path,
+    reference_values: Path,
+    allow_private_addresses: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> Available:
+    """The newest model, or the last complete one of the state folder while nobody answers.
+
+    Args:
+      state: the folder of the devices, which keeps tables, and what was seen of the log.
+      server, ca, reference_values, allow_private_addresses: as of ``device_runtime.Config``.
+      clock: seconds since the epoch.
+
+    Raises:
+      ConfigurationError: a file is missing or malformed.
+      ServiceUnavailable, ServiceError, TransparencyError, PrivacyError: as ``newest_model``.
+    """
+    pinned = ReferenceValues.load(reference_values)
+    addresses = PinnedAddresses.of(pinned, allow_private=allow_private_addresses)
+    clients = Services(server, ca, pinned=addresses)
+    try:
+        return newest_model(
+            clients,
+            population,
+            cache=TableCache(state / TABLES),
+            folder=state / MODELS,
+            charters=charter_memory(pinned, state),
+            log=lambda: log_guard(clients, pinned, state, clock=clock),
+        )
+    finally:
+        clients.close()

@@ -1,0 +1,60 @@
+"""Simulation and developer commands run where POSIX modules are missing; services say that they need Linux."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: A Python without what Windows lacks, as far as one can take it away.
+_WITHOUT = """
+import sys
+for name in ("fcntl", "resource", "uvloop", "pwd", "grp", "termios"):
+    sys.modules[name] = None
+import os, signal, socket
+for module, names in (
+    (socket, ("AF_UNIX", "AF_VSOCK")),
+    (signal, ("SIGKILL", "SIGHUP", "SIGUSR1")),
+    (os, ("fork", "getuid", "geteuid", "sched_getaffinity", "memfd_create")),
+):
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+import odp.posix
+odp.posix.sys = type("sys", (), {"platform": "win32"})
+from odp.cli.main import main
+sys.argv = ["odp", *sys.argv[1:]]
+main()
+"""
+DATA = "synthetic:n_users=200,n_items=30,ratings_per_user=12"
+
+
+def odp(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _WITHOUT, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_researcher_simulates_compares_and_reports(tmp_path: Path) -> None:
+    for command in (
+        ("simulate", "--data", DATA, "--delta", "1e-4", "--no-baselines", "--output", "run"),
+        ("report", "run"),
+        ("compare", "--data", DATA, "--delta", "1e-4", "--epsilons", "8", "--seeds", "1"),
+        ("task", "new", "task.toml"),
+        ("task", "show", "task.toml"),
+        ("data", "info", DATA),
+    ):
+        done = odp(tmp_path, *command)
+        assert done.returncode == 0, (command, done.stderr)
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("command", [("up",), ("demo",), ("fleet", "run", "--scenario", "x.toml"), ("witness", "run")])
+def test_services_say_that_they_need_linux(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = odp(tmp_path, *command)
+    assert done.returncode in (1, 2)
+    assert done.stderr.count("\n") == 1
+    if done.returncode == 1:
+        assert "needs Linux" in done.stderr
+        assert "Simulation and the commands of developers work here" in done.stderr

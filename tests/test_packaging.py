@@ -1,0 +1,108 @@
+"""The wheel holds the programs and nothing else, and runs in an empty folder; one place says the version."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import odp
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {"odp", "device_runtime", "distributor", "server", "trusted_aggregator"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    # A copy: a build writes beside the sources.
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, names.split("\0")):
+        source, target = ROOT / name, folder / "tree" / name
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    command += ["--wheel-dir", str(folder), str(folder / "tree")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the wheel's packages are found before those of this checkout."""
+    target = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(target)
+    return os.environ | {"PYTHONPATH": str(target)}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_module_and_no_test(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        names = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert {name.partition("/")[0] for name in names} == PACKAGES
+    modules = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py*")
+        if path.suffix in (".py", ".pyi") and "__pycache__" not in path.parts
+    }
+    assert modules <= names
+    assert "odp/py.typed" in names
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_wheel_runs_in_an_empty_folder(installed: dict[str, str], tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-P", "-m", "odp", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=installed, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = subprocess.run(
+        [sys.executable, "-P", "-c", "import odp, server; print(odp.__file__, server.__file__)"],
+        cwd=tmp_path, env=installed, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert all(name.startswith(installed["PYTHONPATH"]) for name in where)
+    assert run("--version") == f"odp {odp.__version__}\n"
+    small = "synthetic:n_users=130,n_items=30,ratings_per_user=12"
+    assert "DPAM" in run("compare", "--data", small, "--epsilons", "8", "--seeds", "1")
+    assert "all programs stopped" in run("demo", "--data", small)
+
+
+def test_one_place_says_the_version_and_the_changelog_has_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "odp.__version__"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", odp.__version__)
+    assert importlib.metadata.version("odp") == odp.__version__
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == odp.__version__
+
+
+def test_every_version_of_python_that_is_promised_is_a_classifier() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+    assert project["requires-python"] == f">={versions[0]}"
+
+
+def test_every_public_extra_has_a_check() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    checks = (ROOT / "tools" / "check_extras.py").read_text(encoding="utf-8")
+    for extra in set(extras) - {"dev", "bench"}:
+        assert f'    "{extra}": ' in checks, extra
