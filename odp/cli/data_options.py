@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from odp.cli.completing import data_names
+
 
 class OnError(StrEnum):
     """What to do with bad rows."""
@@ -58,6 +60,8 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
     """
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in signature.parameters.items() if name != "columns"]
+    for option in (getattr(one.annotation, "__metadata__", ()) for one in own if one.name == "data"):
+        option[0].autocompletion = data_names
     added = [
         inspect.Parameter(
             name,
