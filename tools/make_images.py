@@ -1,8 +1,8 @@
 """Makes the pictures of `docs/images` again: `make images`, or `python tools/make_images.py NAME ..`.
 
-Seeds and sizes are fixed. Dates, addresses and ports are those of the run. Pictures of MovieLens and Gowalla need these
-data sets in the cache (`odp data fetch`), and broadcast-cost.png takes half an hour of benchmarks: they are made only if
-named. The drawings (.svg) are drawn by hand.
+Seeds and sizes are fixed; dates, addresses and ports are those of the run. Only where they are named are those made that
+need MovieLens or Gowalla in the cache (`odp data fetch`), and broadcast-cost.png, which takes half an hour of benchmarks.
+The drawings (.svg) are drawn by hand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ IMAGES = ROOT / "docs" / "images"
 _SECONDS = 1800.0
 _TERMINAL = (
     "<!doctype html><html lang=en><meta charset=utf-8><title>terminal</title><style>body{{margin:0;padding:20px 24px;"
-    "background:#16191d;color:#e6e6e6}}pre{{font:15px/1.35 'DejaVu Sans Mono',monospace;margin:0}}</style><pre>{}</pre>"
+    "background:#16191d;color:#e6e6e6}}pre{{font:15px/1.35 'DejaVu Sans Mono',monospace;margin:0;"
+    "white-space:pre-wrap}}</style><pre>{}</pre>"
 )
 
 

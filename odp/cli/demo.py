@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from odp._validate import finite, one_of
+from odp._validate import finite, integer, one_of
 from odp.cli.console import console, print_json, results_console
 from odp.cli.outputs import output_folder, writing
 from odp.errors import ConfigurationError, ServiceError
@@ -39,6 +39,9 @@ _DEVICES = 400
 _SYNTHETIC = "synthetic:n_users={devices},n_items=80,ratings_per_user=40,seed=7"
 _POPULATION = "demo"
 _MINIMUM_COHORT = 100
+# Of invented ratings: more devices of one machine take longer than anybody waits for a demo.
+_MOST_DEVICES = 10_000
+_MOST_ROUNDS = 64
 _RECOMMEND_SECONDS = 60.0
 
 
@@ -89,6 +92,10 @@ def demo(
     if data is None:
         devices = _DEVICES if devices is None else devices
         _require_cohort(devices)
+        if devices > _MOST_DEVICES:
+            raise ConfigurationError(
+                f"Expected devices={devices} to be at most {_MOST_DEVICES} on invented ratings; take a larger --data"
+            )
     source = data if data is not None else _SYNTHETIC.format(devices=devices)
     ratings = load(source)
     if devices is not None:
@@ -226,6 +233,7 @@ def _with_rounds(task: Task, rounds: int) -> Task:
         # Only alternating trainings come here, and all of them have steps.
         return dataclasses.replace(task, training=dataclasses.replace(cast("Any", task.training), steps=steps))
 
+    integer(rounds=rounds, low=1, high=_MOST_ROUNDS)
     fewest = _planned(with_steps(1))
     if _planned(with_steps(2)) == fewest and rounds != fewest:
         raise ConfigurationError(f"Expected rounds={rounds} to be {fewest} for a model without factors; see --rank")
