@@ -1,7 +1,8 @@
 """Makes the pictures of `docs/images` again: `make images`, or `python tools/make_images.py NAME ..`.
 
-Seeds and sizes are fixed; dates, addresses and ports are those of the run. Only where they are named are those made that
-need MovieLens or Gowalla in the cache (`odp data fetch`), and broadcast-cost.png, which takes half an hour of benchmarks.
+Seeds and sizes are fixed; dates, addresses and ports are those of the run. Only if they are named are those made that
+need MovieLens or Gowalla in the cache (`odp data fetch`), and broadcast-cost.png, which takes half an hour of
+benchmarks.
 The drawings (.svg) are drawn by hand.
 """
 

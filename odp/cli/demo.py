@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from odp._validate import finite, integer, one_of
-from odp.cli.console import console, print_json, results_console
+from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.outputs import output_folder, writing
 from odp.errors import ConfigurationError, ServiceError
 from odp.posix import require_linux
@@ -117,7 +117,7 @@ def demo(
     def tell(what: str) -> None:
         out.print(f"[dim]{time.monotonic() - started:5.1f} s[/dim]  {what}", soft_wrap=True)
 
-    with _interruptible(state, out), contextlib.ExitStack() as stack:
+    with _interruptible(state), contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-demo-"))) if state is None else state
         policy = EnclavePolicy(
             role="aggregator",
@@ -243,20 +243,16 @@ def _with_rounds(task: Task, rounds: int) -> Task:
 
 
 @contextlib.contextmanager
-def _interruptible(state: Path | None, out: Console) -> Iterator[None]:
+def _interruptible(state: Path | None) -> Iterator[None]:
     """SIGTERM ends the demo like Ctrl-C, at any point: what was started is stopped on the way out."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    resume_with("all programs stopped" + (f"; the same command goes on from {state}" if state is not None else ""))
     try:
         yield
-    except KeyboardInterrupt:
-        out.print("interrupted; all programs stopped", end="\n" if state is None else "")
-        if state is not None:
-            out.print(f"; the same command goes on from {state}")
-        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -58,15 +58,20 @@ def fitting(table: Table, width: int) -> list[Table]:
         return [table]
     wanted = [max(map(_length, _texts(column)), default=0) for column in columns]
     least = [min(wide, _least(column)) for column, wide in zip(columns, wanted, strict=True)]
+    heads = [max(low, _length(_plain(column.header))) for low, column in zip(least, columns, strict=True)]
     parts: list[Any] = []
-    for group in _groups(least, width):
+    groups = _groups(least, width)
+    for group in groups:
         room = width - _overhead(len(group))
         part = copy.copy(table)
         part.columns = [_copied(columns[index], place) for place, index in enumerate(group)]
-        sizes = _widths([least[index] for index in group], [wanted[index] for index in group], room)
+        # Headers stay on one line where there is room for that.
+        lows = heads if sum(heads[index] for index in group) <= room else least
+        sizes = _widths([lows[index] for index in group], [wanted[index] for index in group], room)
         for column, size in zip(part.columns, sizes, strict=True):
             column.width, column.overflow, column.no_wrap = size, "fold", False
-        part.title = table.title if not parts else None
+        part.title = table.title if group is groups[0] else None
+        part.caption = table.caption if group is groups[-1] else None
         parts.append(part)
     return parts
 

@@ -327,6 +327,7 @@ def up(
         helper=with_helper,
         admission=AdmissionRule(how=admission, roster=roster),
     )
+    out.print("starting the services: each makes its keys, and measures the code of its enclave")
     services.start(stop)
     try:
         for name, child in services.children.items():
