@@ -10,7 +10,7 @@ BASELINE := protos/released.binpb
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-keras tff-env test-tff test-extras docs lint proto proto-release bench clean
+.PHONY: help demo test test-all test-keras tff-env test-tff test-extras docs images lint proto proto-release bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,7 +31,7 @@ $(VENV)-keras/keras: pyproject.toml
 	$(VENV)-keras/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[keras,dev]'
 	@touch $@
 
-demo: $(VENV)/core ## Train a private model over real processes, in about three minutes (ARGS="--help" lists options)
+demo: $(VENV)/core ## Train a private model over real processes, in a minute (ARGS="--help" lists options)
 	$(BIN)/odp demo $(ARGS)
 
 # Three workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
@@ -82,6 +82,9 @@ docs: $(VENV)-docs/docs ## Build the docs site into site/, and check its links a
 	NO_MKDOCS_2_WARNING=true $(VENV)-docs/bin/python -m mkdocs build --quiet --strict --clean
 	$(VENV)-docs/bin/python tools/check_site.py site
 	@echo "open site/index.html"
+
+images: $(VENV)/dev docs ## Make the pictures of docs/images again (ARGS="report demo" picks some); needs Chromium
+	$(BIN)/python tools/make_images.py $(ARGS)
 
 lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is fresh
 	$(BIN)/ruff check .

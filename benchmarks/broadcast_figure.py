@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.methods import CPU, DOWN, MANY, METHODS, UP
 from odp.errors import ConfigurationError
+from odp.pictures import style
 
 #: What is drawn: panel -> figures of ``methods.METHODS`` by the name in front of the method's.
 _PANELS: Mapping[str, str] = {
@@ -73,25 +74,22 @@ def _bytes(count: float) -> str:
 
 
 def draw(found: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path) -> None:
-    """Bars per table and way, on logarithmic axes."""
-    import matplotlib
+    """Marks per table and method, on logarithmic axes; the first method, an enclave, in the accent colour.
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(found), figsize=(12.6, 3.4), layout="constrained")
-    for axis, (panel, ways) in zip(axes, found.items(), strict=True):
+    Raises:
+      DataError: the file cannot be written, or its ending names no format of pictures.
+    """
+    figure, panels = style.figure(1, len(found), width=14.0, height=4.0)
+    for panel, (title, ways) in zip(panels, found.items(), strict=True):
         tables = list(next(iter(ways.values())))
-        wide = 0.8 / len(ways)
         for place, (way, values) in enumerate(ways.items()):
-            lefts = [number + (place - (len(ways) - 1) / 2) * wide for number in range(len(tables))]
-            axis.bar(lefts, [values[table] for table in tables], wide, label=way)
-        axis.set_xticks(range(len(tables)), tables, fontsize=8)
-        axis.set_yscale("log")
-        axis.set_title(panel, fontsize=9)
-        axis.legend(fontsize=7, frameon=False)
-    figure.savefig(path, dpi=80)
-    pyplot.close(figure)
+            shown = style.OURS if not place else style.GREYS[(place - 1) % len(style.GREYS)]
+            style.line(panel, range(len(tables)), [values[table] for table in tables], shown, text=way)
+        panel.set_xticks(range(len(tables)), tables)
+        panel.margins(x=0.15)
+        panel.set_yscale("log")
+        style.head(panel, "", f"{title}, logarithmic")
+    style.save(figure, path, title="costs of broadcast methods")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

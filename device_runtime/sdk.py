@@ -30,7 +30,7 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from device_runtime.host.learned import Learned, taken, why
+from device_runtime.host.learned import Learned, learned, taken
 from device_runtime.host.newest import fetch_newest
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
@@ -413,8 +413,9 @@ class Device:
           ServiceUnavailable, ServiceError, AttestationError, TransparencyError: a service cannot be used.
           StateError: the store cannot be used, or ``train`` runs.
         """
-        folder = ServicesFolder(Path(services))
-        before = self.privacy()
+        _validate.integer(low=1, high=2**31, turns=turns)
+        _validate.within(low=0.0, high=1e9, wait=wait)
+        folder, before = ServicesFolder(Path(services)), self.privacy()
         running = self._start(
             folder.server_address(), folder.ca, folder.reference_values, population=population,
             most_contributions=turns, end_after=wait, log=Log("devices", stream=io.StringIO()),
@@ -427,12 +428,7 @@ class Device:
         finally:
             self._running.remove(running)
             running.stop()
-        found = taken(before, self.privacy())
-        if running.outage is not None and not found:
-            raise running.outage
-        return Learned(
-            population=population, contributions=found, reason="" if len(found) >= turns else why(running.reason)
-        )
+        return learned(population, taken(before, self.privacy()), running, turns=turns)
 
     def _start(
         self, server: str, ca: Path, reference_values: Path, *, log: Log | None = None, **settings: Any

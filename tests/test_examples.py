@@ -232,7 +232,7 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ratings = odp.synthetic_movielens(n_users=200, n_items=3706, ratings_per_user=30, seed=4)
     connection = Mock()
     monkeypatch.setattr(odp, "load", lambda name: ratings)
-    monkeypatch.setattr(odp, "connect", lambda address, *, state: connection)
+    monkeypatch.setattr(odp, "connect", lambda: connection)
     (block,) = _python_blocks(ROOT / "README.md")
     names: dict[str, Any] = {}
     exec(compile(block, "README.md", "exec"), names)

@@ -136,6 +136,13 @@ def test_without_the_driver_postgresql_names_the_extra(hide: Hide) -> None:
         open_postgresql("postgresql+psycopg://localhost/odp")
 
 
+def test_without_pyarrow_a_table_names_the_extra(hide: Hide, tmp_path: Path) -> None:
+    hide("pyarrow")
+    (tmp_path / "mine.csv").write_text("user,item,rating\n1,2,3\n")
+    with pytest.raises(ConfigurationError, match=r"^cannot read tables: pyarrow is .*: pip install 'odp\[data\]'$"):
+        odp.load(tmp_path / "mine.csv")
+
+
 def test_without_litert_no_network_runs_or_is_trained(hide: Hide) -> None:
     hide("ai_edge_litert")
     words = r"ai-edge-litert is not installed: pip install 'odp\[litert\]'"

@@ -29,7 +29,7 @@ PROMISES = {
     "postgresql": "import psycopg; print(psycopg.pq.version() > 0)",
     "docs": "import mkdocs, material, mkdocstrings; print('site')",
 }
-_CORE = "import odp; print(odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=4, seed=1).n_users)"
+_CORE = "import odp; print(odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=6, seed=1).n_users)"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from odp.errors import OdpError
 
 _SENT = "sent"
+
+
+class Ended(Protocol):
+    """What a host says of its end; ``device_runtime.host.program.Running`` is one."""
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """Why a device last did not take part: a kind and a line."""
+        ...
+
+    @property
+    def outage(self) -> OdpError | None:
+        """What made a service unusable when the host last looked."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +91,17 @@ def taken(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Taken, .
         for key, one in _sent(after).items()
         if key not in known
     )
+
+
+def learned(population: str, contributions: tuple[Taken, ...], ended: Ended, *, turns: int) -> Learned:
+    """The outcome of a host that has ended. Raises its outage where it made no contribution."""
+    if len(contributions) >= turns:
+        return Learned(population=population, contributions=contributions)
+    if ended.outage is None:
+        return Learned(population=population, contributions=contributions, reason=why(ended.reason))
+    if not contributions:
+        raise ended.outage
+    return Learned(population=population, contributions=contributions, reason=str(ended.outage))
 
 
 def why(reason: tuple[str, str]) -> str:

@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from device_runtime.view.history import history_chart
+from device_runtime.view.meaning import explained, verdict
 from device_runtime.view.privacy_page import LIMITS, PrivacyPage
 from device_runtime.view.source import ResultPage
 
 STYLE = """
-:root { color-scheme: light dark; --line: #8885; --soft: #8881; --good: #1f7a5c; --bad: #b3412e; --link: #1d5fa8; }
-@media (prefers-color-scheme: dark) { :root { --good: #63c9a3; --bad: #f08a76; --link: #8ab8f0; } }
+:root { color-scheme: light dark; --line: #8885; --soft: #8881; --good: #1f7a5c; --bad: #b3412e; --link: #1d5fa8;
+  --page: #fff; --text: #1c1c1c; }
+:root { --accent: var(--link); }
+@media (prefers-color-scheme: dark) { :root { --good: #63c9a3; --bad: #f08a76; --link: #8ab8f0;
+  --page: #131517; --text: #ececec; } }
 * { box-sizing: border-box; }
+body { background: var(--page); color: var(--text); }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1.25rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p { margin: .25rem 0; } ul { margin: .25rem 0 .75rem; padding-left: 1.2rem; } a { color: var(--link); }
@@ -32,6 +38,13 @@ button { font: inherit; padding: .35rem .9rem; border-radius: .4rem; border: 1px
 .limits label { display: block; font-size: .9rem; } .limits code { display: block; opacity: .75; }
 input { font: inherit; width: 100%; padding: .3rem .4rem; margin: .15rem 0; }
 .limits + button { margin-top: .75rem; }
+.verdict { font-size: 1.15rem; border-left: .3rem solid var(--accent); padding: .1rem 0 .1rem .8rem; margin: 1rem 0; }
+details { margin: 1rem 0; } summary { cursor: pointer; } details table { width: auto; }
+.chart { width: 100%; max-width: 36rem; height: auto; font-size: 12px; }
+.chart text { fill: currentColor; opacity: .75; }
+.chart .strong { fill: var(--accent); opacity: 1; font-weight: 600; } .chart .end { text-anchor: end; }
+.chart .line { fill: none; stroke: var(--accent); stroke-width: 2; } .chart .area { fill: var(--accent); opacity: .1; }
+.chart .axis { stroke: var(--line); } .chart .limit { stroke: currentColor; stroke-dasharray: 4 4; opacity: .6; }
 .on { color: var(--good); font-weight: 600; } .off { color: var(--bad); font-weight: 600; } code { font-size: .85rem; }
 iframe { width: 100%; height: 75vh; min-height: 26rem; margin-top: 1rem;
   border: 1px solid var(--line); border-radius: .6rem; background: white; }
@@ -51,8 +64,11 @@ def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
         f"{page.name}: your data and you",
         f"<h1>{_text(page.name)}: your data and you</h1>"
         '<p class="soft">Everything here comes from this device and stays on it.</p>'
+        + _verdict(found)
         + _state(page)
         + _cards(found)
+        + _history(found)
+        + _meaning()
         + _results(results, now)
         + _sent(found["contributions"])
         + _reports(found["local"]["tasks"])
@@ -90,9 +106,9 @@ def problem(what: str, *, back: bool = False) -> str:
     """An action that failed or a page that does not exist; ``back`` leads to the page before, one level up."""
     way = '<p><a href="./">back</a></p>' if back else ""
     return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>not done</title>'
-        f"<body><p>{_text(what)}</p>{way}</body></html>"
+        f"<body><main><h1>Not done</h1><p>{_text(what)}</p>{way}</main></body></html>"
     )
 
 
@@ -100,7 +116,8 @@ def _page(title: str, body: str, *, style: str = "style.css") -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{_text(title)}</title><link rel="stylesheet" href="{style}"></head><body>{body}</body></html>'
+        f'<title>{_text(title)}</title><link rel="stylesheet" href="{style}"></head>'
+        f"<body><main>{body}</main></body></html>"
     )
 
 
@@ -116,9 +133,9 @@ def _state(page: PrivacyPage) -> str:
         now = '<span class="on">takes part, within your limits</span>'
     # Pause and opt-out stand in the line above, in every case.
     lines = [one for one in (*page.reasons, *page.met) if not one.startswith(("pause:", "opt-out:"))]
-    reasons = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    reasons = "".join(f"<li>{_prose(line)}</li>" for line in lines)
     reasons = f"<ul>{reasons}</ul>" if lines else '<p class="soft">No conditions are set on when it trains.</p>'
-    notes = "".join(f"<li>{_text(note)}</li>" for note in page.notes)
+    notes = "".join(f"<li>{_prose(note)}</li>" for note in page.notes)
     trouble = f"<p>Failures, newest first; no app learns of them:</p><ul>{notes}</ul>" if notes else ""
     pausing = _button("resume", "Resume") if found["paused_since"] is not None else _button("pause", "Pause")
     leaving = (
@@ -129,6 +146,41 @@ def _state(page: PrivacyPage) -> str:
     return f"<p>This device {now}.</p>{reasons}{trouble}{pausing}{leaving}"
 
 
+def _verdict(found: Mapping[str, Any]) -> str:
+    sent = sum(one["charged"] for one in found["contributions"])
+    said = verdict(found["spent"]["total"]["epsilon"], sent)
+    return f'<p class="verdict">{_text(said)}</p>'
+
+
+def _history(found: Mapping[str, Any]) -> str:
+    counted = [one for one in found["contributions"] if one["charged"] and not one["local_trust"]]
+    if not counted:
+        return ""
+    dates = [time.strftime("%Y-%m-%d", time.localtime(one["time"])) for one in (counted[0], counted[-1])]
+    spent = [one["so_far"]["epsilon"] for one in counted]
+    chart = history_chart(spent, found["limits"]["max_total_epsilon"], first=dates[0], last=dates[1])
+    return f"<h2>ε after each contribution</h2>{chart}" if chart else ""
+
+
+def _meaning() -> str:
+    """What ε means, folded away."""
+    rows = "".join(
+        f'<tr><td class="number">{epsilon}</td><td>{sure}</td><td>{words}</td></tr>'
+        for epsilon, sure, words in explained()
+    )
+    return (
+        "<details><summary>What does ε mean?</summary>"
+        "<p>Think of somebody who finds it as likely as not that your data were used. ε limits how sure they can "
+        "become from all that was released, even if they know everything about everybody else, and whatever they "
+        "compute.</p>"
+        '<table><tr><th scope="col" class="number">ε</th><th scope="col">how sure, at most</th>'
+        f'<th scope="col">what to think of it</th></tr>{rows}</table>'
+        "<p>That is the worst case, and all that is promised: it does not say that you are safe. δ is about the chance "
+        "that the bound does not hold. Each contribution adds to ε, and nothing takes it away again. Your limits below "
+        "stop it.</p></details>"
+    )
+
+
 def _cards(found: Mapping[str, Any]) -> str:
     limits, spent = found["limits"], found["spent"]
     cards = [
@@ -136,7 +188,7 @@ def _cards(found: Mapping[str, Any]) -> str:
         ("in the last 30 days", spent["30_days"], limits["max_total_epsilon_30_days"]),
     ]
     shown = "".join(
-        f'<div class="card">{title}<b>ε {_epsilon(value)}</b>{_meter(value["epsilon"], limit)}'
+        f'<div class="card">{title}<b>ε {_epsilon(value)}</b>{_meter(value["epsilon"], limit, title)}'
         f'<span class="soft">of at most ε {limit:g}, at δ {value["delta"]:g}</span></div>'
         for title, value, limit in cards
     )
@@ -144,22 +196,22 @@ def _cards(found: Mapping[str, Any]) -> str:
     if local["reports"]:
         shown += (
             f'<div class="card">reports that are private by themselves<b>ε {local["epsilon"]:.4g}</b>'
-            f'{_meter(local["epsilon"], limits["max_local_epsilon"])}<span class="soft">of at most '
+            f"{_meter(local['epsilon'], limits['max_local_epsilon'], 'private by themselves')}"
+            '<span class="soft">of at most '
             f"ε {limits['max_local_epsilon']:g}, for {local['reports']} reports, whoever reads them</span></div>"
         )
     sent = sum(one["charged"] for one in found["contributions"])
     return (
         f'<div class="cards">{shown}<div class="card">contributions<b>{sent}</b>'
         f'<span class="soft">{found["examples"]} examples on this device</span></div></div>'
-        '<p class="soft">ε limits how much anyone who sees all releases can learn about you: below 1 next to nothing, '
-        "above 10 a lot.</p>"
     )
 
 
-def _meter(value: float | None, limit: float) -> str:
+def _meter(value: float | None, limit: float, what: str) -> str:
     if value is None or limit <= 0:
         return ""
-    return f'<meter min="0" max="{limit:g}" high="{0.8 * limit:g}" value="{min(value, limit):.6g}"></meter>'
+    size = f'min="0" max="{limit:g}" high="{0.8 * limit:g}" value="{min(value, limit):.6g}"'
+    return f'<meter aria-label="{what}" {size}></meter>'
 
 
 def _results(results: Sequence[ResultPage], now: float) -> str:
@@ -179,7 +231,7 @@ def _sent(contributions: Sequence[Mapping[str, Any]]) -> str:
         f'<td class="number">{_epsilon(one["so_far"])}</td>'
         for one in reversed(contributions)
     ]
-    heads = ("when", "task", "#round", "developer", "policy", "state", "#ε so far")
+    heads = ("when", "task", "#round", "developer", "who may read it", "what became of it", "#ε so far")
     return _table("What was sent", heads, rows, empty="Nothing left this device.")
 
 
@@ -187,14 +239,14 @@ def _receiver(one: Mapping[str, Any]) -> str:
     """Whose code may read a contribution: the policy of an enclave, or none."""
     if one["local_trust"]:
         return "no enclave: the developer's server reads it, and it is private by itself"
-    return f"<code>{_text(one['policy_sha256'][:8])}</code>"
+    return f"an enclave under policy <code>{_text(one['policy_sha256'][:8])}</code>"
 
 
 def _reports(tasks: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         f'<td>{_text(one["name"])}</td><td class="number">{one["epsilon"]:.4g}</td>'
         f'<td class="number">{one["sent"]} of {one["most_participations"]}</td>'
-        f'<td class="number">{one["lifetime_epsilon"]:.4g}</td><td>{_text(one["certificate"] or "none")}</td>'
+        f'<td class="number">{one["lifetime_epsilon"]:.4g}</td><td>{_prose(one["certificate"] or "none")}</td>'
         for one in tasks
     ]
     heads = ("task", "#ε of each report", "#sent, of at most", "#ε of all of them", "against reconstruction")
@@ -248,7 +300,7 @@ def _kept(found: Mapping[str, Any]) -> str:
     shown = _table("What is kept here", ("service", *(f"#{kind}" for kind in kinds)), rows, empty="No app keeps data.")
     protection, days = found.get("at_rest"), found.get("kept_for_days")
     if protection is not None:
-        shown += f'<p class="soft">{_text(protection["text"])}</p>'
+        shown += f'<p class="soft">{_prose(protection["text"])}</p>'
     if days is not None:
         periods = ", ".join(
             f"{name.replace('_', ' ')} {'for ever' if value is None else f'{value:g} days'}"
@@ -269,10 +321,13 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[str], *, empty: str)
     if not rows:
         return f"<h2>{title}</h2><p>{empty}</p>" if empty else ""
     cells = "".join(
-        f'<th class="number">{head[1:]}</th>' if head.startswith("#") else f"<th>{head}</th>" for head in heads
+        f'<th scope="col" class="number">{head[1:]}</th>' if head.startswith("#") else f'<th scope="col">{head}</th>'
+        for head in heads
     )
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f'<h2>{title}</h2><div class="wide"><table><tr>{cells}</tr>{body}</table></div>'
+    table = f"<table><tr>{cells}</tr>{body}</table>"
+    # A region that may scroll has to be reached by the keyboard.
+    return f'<h2>{title}</h2><div class="wide" tabindex="0" role="region" aria-label="{title}">{table}</div>'
 
 
 def _limits(limits: Mapping[str, Any], set_by: str) -> str:
@@ -302,7 +357,7 @@ def _tasks(found: Mapping[str, Any]) -> str:
         )
         for name in sorted(names)
     ]
-    return _table("Tasks", ("task", ""), rows, empty="")
+    return _table("Tasks", ("task", "your decision"), rows, empty="")
 
 
 def _button(action: str, label: str, task: str | None = None) -> str:
@@ -324,6 +379,14 @@ def _ago(seconds: float) -> str:
             count = int(seconds // size)
             return f"{count} {name}{'s' * (count > 1)} ago"
     return "just now"
+
+
+def _prose(text: str) -> str:
+    """Text whose `commands` stand between backticks, as lines for terminals and documents have them."""
+    parts = _text(text).split("`")
+    if len(parts) % 2 == 0:
+        return _text(text)
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
 
 
 def _text(value: object) -> str:

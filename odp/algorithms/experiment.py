@@ -177,6 +177,8 @@ class Quality:
       rounds: (key of a round, label), drawn over the rounds.
       buckets: (key of a bucket, label); the first is drawn.
       baselines: label by key of a baseline.
+      ceilings: keys of baselines that see all data in one place, so that no private method need reach them.
+      alone: (key of a bucket, label) of what a user has without a platform; None where buckets have none.
     """
 
     title: str
@@ -186,6 +188,8 @@ class Quality:
     rounds: tuple[tuple[str, str], ...]
     buckets: tuple[tuple[str, str], ...]
     baselines: Mapping[str, str]
+    ceilings: tuple[str, ...] = ()
+    alone: tuple[str, str] | None = None
 
 
 def evaluation_of(definition: common_pb2.TaskDefinition) -> TrainingEvaluation:

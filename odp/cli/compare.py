@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results_console
+from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder, writing
+from odp.cli.progress import steps
 
 
 @takes_table
@@ -53,11 +54,12 @@ def compare(
     ratings = named.ratings
     for note in notes(ratings):
         out.print(f"note: {note}")
-    with out.status("comparing") as status:
+    resume_with("a comparison keeps nothing of its runs: fewer --seeds or --epsilons end sooner")
+    with steps(out, "comparing") as progress:
 
         def on_score(method: str, epsilon: float, seed: int, scores: tuple[float, ...]) -> None:
             shown = ", ".join(f"{score:.4f}" for score in scores)
-            status.update(f"{method}, ε = {epsilon:g}, seed {seed}: {shown}")
+            progress.step(f"{method}, ε = {epsilon:g}, seed {seed}: {shown}")
 
         found = run(
             ratings,

@@ -33,20 +33,9 @@ def results_console(*, machine: bool = False) -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
-    from rich.table import Table
+    from odp.cli.folding import FoldingConsole
 
-    class Folding(Console):
-        """Folds what is too wide for the screen, headers too: rich would cut it."""
-
-        def print(self, *objects: Any, **options: Any) -> None:
-            for one in objects:
-                if isinstance(one, Table):
-                    for column in one.columns:
-                        column.overflow = "fold"
-            super().print(*objects, **options)
-
-    return Folding(stderr=stderr, highlight=False)
+    return FoldingConsole(stderr=stderr)
 
 
 def print_json(value: object, *, rows: Sequence[Mapping[str, Any]] | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import print_json, print_text, results_console
-from odp.cli.data_options import takes_table
+from odp.cli.data_options import data_arguments, takes_table
 from odp.cli.outputs import output_file, output_folder, writing, writing_file
 
 if TYPE_CHECKING:
@@ -210,8 +210,7 @@ def _check_lines(found: DataCheck) -> list[str]:
 
 
 def _next_steps(found: DataCheck, data: str, columns: dict[str, Any], output: Path | None) -> list[str]:
-    given = " ".join(_option(name, value) for name, value in columns.items())
-    source = f"--data {shlex.quote(data)}{' ' + given if given else ''}"
+    source = data_arguments(data, columns)
     epsilon = found.epsilon or 8.0
     task = "--preset auto" if output is None or found.task is None else shlex.quote(str(output / "task.toml"))
     budget = f" --epsilon {epsilon:g} --delta {found.delta:g}" if task.startswith("--") else ""
@@ -220,9 +219,3 @@ def _next_steps(found: DataCheck, data: str, columns: dict[str, Any], output: Pa
         f"odp simulate {task} {source}{budget} --output run",
         "odp report run",
     ]
-
-
-def _option(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return f"--{name}" if value else "--explicit"
-    return f"--{name.replace('_', '-')} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"

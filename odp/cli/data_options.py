@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+
+from odp.cli.completing import data_names
 
 
 class OnError(StrEnum):
@@ -57,6 +60,10 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
     """
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in signature.parameters.items() if name != "columns"]
+    for one in own:
+        if one.name == "data":
+            for option in getattr(one.annotation, "__metadata__", ()):
+                option.autocompletion = data_names
     added = [
         inspect.Parameter(
             name,
@@ -78,3 +85,15 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=[*keyword, *added])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*keyword, *added]}
     return run
+
+
+def data_arguments(data: str, columns: Mapping[str, Any]) -> str:
+    """The options by which a command reads these data, for a shell."""
+    return " ".join([f"--data {shlex.quote(data)}", *(as_option(name, value) for name, value in columns.items())])
+
+
+def as_option(name: str, value: object) -> str:
+    """An argument of ``odp.load`` as the option that gives it, for a shell."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else "--explicit"
+    return f"--{name.replace('_', '-')} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"

@@ -9,40 +9,39 @@ import math
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from odp._validate import finite, one_of
-from odp.cli.console import console, print_json, results_console
-from odp.cli.next_steps import next_steps
+from odp._validate import finite, integer, one_of
+from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.outputs import output_folder, writing
-from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
+from odp.errors import ConfigurationError, ServiceError
 from odp.posix import require_linux
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
+    from odp.cli.demo_rounds import Watched
     from odp.cli.receipts import Receipts
-    from odp.client import TaskHandle
     from odp.datasets import Split
     from odp.enclave.policy import EnclavePolicy
     from odp.evaluation.baselines import Baselines
     from odp.local.processes import Child, Services
     from odp.task import Task
-    from odp.v1 import server_pb2
-    from odp.wire.model import ModelVersion
 
-_SYNTHETIC = "synthetic:n_users=1200,n_items=120,ratings_per_user=40,seed=7"
+# The default ends within a minute on two slow cores; `benchmarks/demo_minute.py` measures it.
+_DEVICES = 400
+_SYNTHETIC = "synthetic:n_users={devices},n_items=80,ratings_per_user=40,seed=7"
 _POPULATION = "demo"
 _MINIMUM_COHORT = 100
-_POLL_SECONDS = 0.4
+# Of invented ratings: more devices of one machine take longer than anybody waits for a demo.
+_MOST_DEVICES = 10_000
+_MOST_ROUNDS = 64
 _RECOMMEND_SECONDS = 60.0
 
 
@@ -50,7 +49,12 @@ def demo(
     data: Annotated[
         str | None, typer.Option(help="Folder, file or name of a data set \\[default: an invented one].")
     ] = None,
-    devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: all users of the data].")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Number of devices \\[default: 400, or all users of --data].")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Number of rounds \\[default: what suits data and budget].")
+    ] = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε of the task, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="δ of the budget; below 1 / devices.")] = 1e-6,
     rank: Annotated[int | None, typer.Option(help="Number of factors per item, item features not counted.")] = None,
@@ -72,29 +76,35 @@ def demo(
     require_linux("odp demo")
     from odp.broadcast.config import Broadcast
     from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
+    from odp.cli.demo_rounds import chart, traffic, watch
+    from odp.cli.demo_words import parties_table
     from odp.cli.device import take_users
     from odp.cli.receipts import collect
     from odp.client import connect
     from odp.datasets import load, random_split
     from odp.enclave.policy import EnclavePolicy
+    from odp.evaluation.baselines import baselines
     from odp.local.processes import Child, Services
     from odp.simulation.engine import check_population
 
     started = time.monotonic()
     finite(epsilon=epsilon)
-    source = data if data is not None else _SYNTHETIC
+    if data is None:
+        devices = _DEVICES if devices is None else devices
+        _require_cohort(devices)
+        if devices > _MOST_DEVICES:
+            raise ConfigurationError(
+                f"Expected devices={devices} to be at most {_MOST_DEVICES} on invented ratings; take a larger --data"
+            )
+    source = data if data is not None else _SYNTHETIC.format(devices=devices)
     ratings = load(source)
     if devices is not None:
         ratings = take_users(ratings, devices)
     split = random_split(ratings, seed=seed)
     one_of((ENCLAVE, ALL, PIR, AUTO), broadcast=broadcast)
-    task = _task(split, epsilon=epsilon, delta=delta, rank=rank)
+    task = _task(split, epsilon=epsilon, delta=delta, rank=rank, rounds=rounds)
     check_population(task, split.train)
-    if ratings.n_users < _MINIMUM_COHORT:
-        raise ConfigurationError(
-            f"Expected devices={ratings.n_users} to be at least {_MINIMUM_COHORT}: the enclave releases nothing below; "
-            "take more --devices or a larger --data"
-        )
+    _require_cohort(ratings.n_users)
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     out = console()
@@ -102,7 +112,12 @@ def demo(
         f"[bold]{ratings.name}[/bold]: {ratings.n_users:,} devices, {ratings.n_items:,} items, "
         f"{split.train.n_ratings:,} training ratings that stay on the devices; ε = {epsilon:g}, δ = {delta:g} per user"
     )
-    with _interruptible(state, out), contextlib.ExitStack() as stack:
+    out.print(parties_table(helper=broadcast == PIR))
+
+    def tell(what: str) -> None:
+        out.print(f"[dim]{time.monotonic() - started:5.1f} s[/dim]  {what}", soft_wrap=True)
+
+    with _interruptible(state), contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-demo-"))) if state is None else state
         policy = EnclavePolicy(
             role="aggregator",
@@ -110,14 +125,19 @@ def demo(
             population_epsilon=max(20.0, epsilon),
             population_delta=max(1e-5, delta),
         )
-        services = stack.enter_context(Services(root, policy=policy, helper=broadcast == PIR))
-        for name, child in services.children.items():
-            out.print(f"  started {name:<12} {child.address}  (process {child.process.pid}, TLS)")
+        services = Services(root, policy=policy, helper=broadcast == PIR)
+        stack.callback(services.stop)
+        tell("starting the programs; each makes its keys, and measures the code of its enclave")
+        services.start(on_serving=lambda child: tell(f"{_started(child)}, serves at {child.address} over TLS"))
         connection = stack.enter_context(connect(services.server_address, state=root))
         asking = Broadcast(method=broadcast, helper_key=services.helper_key if broadcast == PIR else "")
         task = dataclasses.replace(task, broadcast=asking)
+        # Before the first round: while this process computes, a model could come and go.
+        found = baselines(task, split, seed=seed)
+        tell("computed what other methods reach on the same ratings")
         # Submitted first: a host that finds no task at all comes back only after half a minute.
         handle = connection.submit(task)
+        tell(f"submitted a task of {_planned(task)} rounds; it may spend ε = {epsilon:g} of each user, and no more")
         arguments = ["device", "run", "--population", _POPULATION, "--server", services.server_address]
         arguments += ["--services", str(root), "--data", source, "--no-keyring", "--devices", str(ratings.n_users)]
         arguments += ["--split-seed", str(seed), "--no-durable", "--max-epsilon", repr(epsilon)]
@@ -129,22 +149,30 @@ def demo(
             log=root / "logs" / "devices.log",
         )
         stack.callback(host.stop)
-        out.print(f"  started device host  {ratings.n_users:,} devices (process {host.process.pid})")
-        watched = _watch(handle, services, host, split, task, out, timeout=timeout)
+        tell(f"{_started(host)}: {ratings.n_users:,} devices, each with its own store, secret and key")
+        watched = watch(
+            handle, services, host, split, task, out, timeout=timeout, references=_references(found), tell=tell
+        )  # fmt: skip
+        shown = results_console(machine=json_output)
+        shown.print()
+        shown.print(chart(watched, task, _references(found)))
+        shown.print()
+        tell("trained; one device recommends, and an audit checks the log")
         recommended = _recommend(services, root)
-        traffic = _traffic(root)
+        counted = traffic(root)
         with writing(output):
             receipts = collect(handle, services, output)
     seconds = time.monotonic() - started
     _finish(
-        results_console(machine=json_output),
+        shown,
         task,
         split,
         watched,
         recommended,
-        traffic,
+        counted,
         receipts,
         policy,
+        found,
         source=source,
         seed=seed,
         seconds=seconds,
@@ -153,7 +181,28 @@ def demo(
     )
 
 
-def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Task:
+def _started(child: Child) -> str:
+    return f"{child.name} (process {child.process.pid})"
+
+
+def _require_cohort(devices: int) -> None:
+    if devices < _MINIMUM_COHORT:
+        raise ConfigurationError(
+            f"Expected devices={devices} to be at least {_MINIMUM_COHORT}: the enclave releases nothing below; "
+            "take more --devices or a larger --data"
+        )
+
+
+def _references(found: Baselines) -> dict[str, float]:
+    """The baselines of the chart, by name."""
+    return {
+        "DP item mean, same ε": found.dp_item_mean,
+        "DP item mean + user bias": found.dp_item_user_bias,
+        "ALS, all data in one place": found.als_ceiling,
+    }
+
+
+def _task(split: Split, *, epsilon: float, delta: float, rank: int | None, rounds: int | None = None) -> Task:
     from odp.datasets import has_item_features
     from odp.simulation.presets import preset_task
 
@@ -162,170 +211,51 @@ def _task(split: Split, *, epsilon: float, delta: float, rank: int | None) -> Ta
     if rank is not None:
         model = dataclasses.replace(task.factorization, rank=rank)
         task = dataclasses.replace(task, model=model, training=type(task.training)())
+    if rounds is not None:
+        task = _with_rounds(task, rounds)
     cohort = dataclasses.replace(
         task.cohort, minimum=min(_MINIMUM_COHORT, train.n_users), goal=train.n_users, round_seconds=600
     )
     return dataclasses.replace(task, name=_POPULATION, population=_POPULATION, cohort=cohort)
 
 
-@dataclass
-class _Watched:
-    """What the demo observed: one entry per finished round, after an entry for the model before the first round.
+def _planned(task: Task) -> int:
+    """The number of rounds of ``task``."""
+    from odp.algorithms.registry import algorithm_for
 
-    An RMSE is NaN where the next round had replaced the round's model before it was fetched.
-    """
-
-    rmse: list[float]
-    epsilon: list[float]
-    charges: list[dict[str, Any]]
-    contributions: list[int]
-    model: ModelVersion
+    return len(algorithm_for(task.definition()).planned_releases())
 
 
-def _watch(
-    handle: TaskHandle,
-    services: Services,
-    host: Child,
-    split: Split,
-    task: Task,
-    out: Console,
-    *,
-    timeout: float,
-) -> _Watched:
-    """Follows the task on a live table. Raises ServiceError when a program ends or the task fails."""
-    from rich.live import Live
+def _with_rounds(task: Task, rounds: int) -> Task:
+    """``task`` with as many steps as make ``rounds`` rounds. Raises ConfigurationError where none do."""
 
-    from odp.algorithms.registry import algorithm_for, recommender_for
-    from odp.algorithms.release import event_of
-    from odp.datasets import merge
-    from odp.evaluation.baselines import rmse
-    from odp.v1 import common_pb2, server_pb2
+    def with_steps(steps: int) -> Task:
+        # Only alternating trainings come here, and all of them have steps.
+        return dataclasses.replace(task, training=dataclasses.replace(cast("Any", task.training), steps=steps))
 
-    population = recommender_for(task.definition()).population()
-    history = merge(split.train, split.validation)
-    server = algorithm_for(task.definition()).server()
-    before = server.broadcast(server.start())
-    watched = _Watched([rmse(population.predict(before, history, split.test), split.test)], [0.0], [], [], before)
-    until = time.monotonic() + timeout
-    pause = threading.Event()
-    with _last_line_ended(out), Live(console=out, refresh_per_second=4, transient=False) as live:
-        while True:
-            try:
-                status = handle.status()
-                done = [round for round in status.rounds if round.state == server_pb2.RoundStatus.STATE_APPLIED]
-                new = done[len(watched.rmse) - 1 :]
-                model = (_model(handle, status) or before) if new else before
-            except ServiceUnavailable as error:
-                raise _ended(services, host) or error from error
-            for round in (entry for entry in new if entry.round < model.version):
-                release = common_pb2.Release.FromString(round.release.release)
-                watched.epsilon.append(release.epsilon_spent)
-                watched.contributions.append(release.contributions)
-                watched.charges += [
-                    {"round": release.round, **event_of(charge).to_json()} for charge in release.charges
-                ]
-                # The demo owns the data set, so it may test each model on the held-out part; no device reports one.
-                own = model.version == round.round + 1
-                watched.rmse.append(
-                    rmse(population.predict(model, history, split.test), split.test) if own else math.nan
-                )
-                watched.model = model
-            live.update(_live_table(status, watched, _traffic(services.root)))
-            if status.state == server_pb2.TaskStatus.STATE_FINISHED and len(watched.rmse) == status.planned_rounds + 1:
-                return watched
-            if status.state in (server_pb2.TaskStatus.STATE_FAILED, server_pb2.TaskStatus.STATE_CANCELLED):
-                raise ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
-            ended = _ended(services, host)
-            if ended is not None:
-                raise ended
-            if time.monotonic() > until:
-                raise ServiceError(f"not finished after {timeout:.0f} s; raise --timeout")
-            pause.wait(_POLL_SECONDS)
-
-
-def _model(handle: TaskHandle, status: server_pb2.TaskStatus) -> ModelVersion | None:
-    """The model of a status; None where the next round replaced it just now."""
-    import grpc
-
-    try:
-        return handle.connection.model(status)
-    except ServiceError as error:
-        if error.code is grpc.StatusCode.NOT_FOUND:
-            return None
-        raise
+    integer(rounds=rounds, low=1, high=_MOST_ROUNDS)
+    fewest = _planned(with_steps(1))
+    if _planned(with_steps(2)) == fewest and rounds != fewest:
+        raise ConfigurationError(f"Expected rounds={rounds} to be {fewest} for a model without factors; see --rank")
+    if rounds < fewest:
+        raise ConfigurationError(f"Expected rounds={rounds} to be at least {fewest} for this model")
+    return with_steps(1 + rounds - fewest)
 
 
 @contextlib.contextmanager
-def _last_line_ended(out: Console) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if not out.is_terminal:
-            out.print()  # a live table in a pipe ends without it
-
-
-def _ended(services: Services, host: Child) -> ServiceError | None:
-    """Which program ended by itself, and why; None while all run."""
-    dead = services.dead() or (host if host.process.poll() is not None else None)
-    return None if dead is None else ServiceError(f"{dead.name} ended by itself: {dead.last_line()}")
-
-
-@contextlib.contextmanager
-def _interruptible(state: Path | None, out: Console) -> Iterator[None]:
+def _interruptible(state: Path | None) -> Iterator[None]:
     """SIGTERM ends the demo like Ctrl-C, at any point: what was started is stopped on the way out."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    resume_with("all programs stopped" + (f"; the same command goes on from {state}" if state is not None else ""))
     try:
         yield
-    except KeyboardInterrupt:
-        out.print("interrupted; all programs stopped", end="\n" if state is None else "")
-        if state is not None:
-            out.print(f"; the same command goes on from {state}")
-        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _live_table(status: server_pb2.TaskStatus, watched: _Watched, traffic: dict[int, dict[str, Any]]) -> Table:
-    from rich.table import Column, Table
-
-    from odp.v1 import server_pb2
-
-    table = Table("round", Column("releases", no_wrap=True), "in", "out", "down", "up", "ε spent", "RMSE")
-    table.add_row("before", "", "", "", "", "", "0", f"{watched.rmse[0]:.4f}")
-    for round in status.rounds:
-        counted = traffic.get(round.round, {})
-        devices = max(counted.get("devices_in", 0), 1)
-        applied = round.round + 1 < len(watched.rmse)
-        names = ", ".join(charge["name"] for charge in watched.charges if charge["round"] == round.round)
-        table.add_row(
-            f"{round.round + 1}/{status.planned_rounds}",
-            names or ("[dim]open[/dim]" if round.state == server_pb2.RoundStatus.STATE_OPEN else "[dim]summing[/dim]"),
-            f"{max(round.contributions, counted.get('devices_in', 0)):,}",
-            str(counted.get("refused", 0) + counted.get("declined", 0)),
-            f"{counted.get('bytes_down', 0) / devices:,.0f} B",
-            f"{counted.get('bytes_up', 0) / devices:,.0f} B",
-            f"{watched.epsilon[round.round + 1]:.4f}" if applied else "",
-            _shown(watched.rmse[round.round + 1]) if applied else "",
-        )
-    return table
-
-
-def _shown(rmse: float) -> str:
-    return "-" if math.isnan(rmse) else f"{rmse:.4f}"
-
-
-def _traffic(root: Path) -> dict[int, dict[str, Any]]:
-    """What the device host counted, by round; empty before its first file."""
-    try:
-        content = json.loads((root / "devices" / "stats.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return {entry["round"]: entry for entry in content["rounds"]}
 
 
 def _recommend(services: Services, root: Path) -> dict[str, Any]:
@@ -350,11 +280,12 @@ def _finish(
     out: Console,
     task: Task,
     split: Split,
-    watched: _Watched,
+    watched: Watched,
     recommended: dict[str, Any],
     traffic: dict[int, dict[str, Any]],
     receipts: Receipts,
     policy: EnclavePolicy,
+    found: Baselines,
     *,
     source: str,
     seed: int,
@@ -367,13 +298,13 @@ def _finish(
 
     from odp.broadcast.terms import method_of
     from odp.cli.broadcasting import broadcast_line
-    from odp.evaluation.baselines import baselines
+    from odp.cli.demo_rounds import rounds_table
+    from odp.cli.demo_words import next_steps
     from odp.evaluation.comparison import comparison_table, draw_progress
     from odp.simulation.inputs import NOT_A_RELEASE
     from odp.simulation.record import write_record
 
     privacy = task.privacy
-    found: Baselines = baselines(task, split, seed=seed)
     out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
     out.print(f"note: {NOT_A_RELEASE}")
     titles = split.train.titles
@@ -381,6 +312,7 @@ def _finish(
     for rank, entry in enumerate(recommended["recommendations"], start=1):
         best.add_row(str(rank), titles[entry["item"]] if titles else str(entry["item"]), f"{entry['score']:.2f}")
     out.print(best)
+    out.print(rounds_table(watched, traffic))
     picture = output / "rmse-and-epsilon.png"
     with writing(output):
         draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, baselines=found)
@@ -429,7 +361,7 @@ def _finish(
         print_json(summary)
 
 
-def _record(task: Task, split: Split, watched: _Watched, found: Baselines, *, seed: int) -> dict[str, Any]:
+def _record(task: Task, split: Split, watched: Watched, found: Baselines, *, seed: int) -> dict[str, Any]:
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
     from odp.algorithms.dpam.diagnostics import diagnose
     from odp.privacy.events import Event, from_json
@@ -482,7 +414,6 @@ def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) 
         task_budget=Budget(task.privacy.epsilon, task.privacy.delta),
         population_budget=Budget(policy.population_epsilon, policy.population_delta),
         minimum_cohort=task.cohort.minimum,
-        cross_check=True,
     )
     return render_text(report)
 

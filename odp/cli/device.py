@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli import person
-from odp.cli.console import console, print_json, print_text, results_console
+from odp.cli.console import console, print_error, print_json, print_text, results_console
 from odp.cli.data_options import takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
@@ -143,6 +143,8 @@ def run(
     while not running.join(timeout=0.5):
         if stop.is_set():
             running.stop()
+    if stop.is_set() and not with_parent:
+        print_error(f"stopped; the same command goes on with the devices in {state}")
 
 
 @app.command("roster")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odp.cli.console import console, print_json, results_console
+from odp.cli.console import console, print_json, results_console, resume_with
+from odp.cli.progress import steps
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,8 +48,6 @@ def run(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Train a DPAM task with simulated devices that drop out, crash and lie, against real services over TLS."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from odp.posix import require_linux
 
     require_linux("odp fleet run")
@@ -59,15 +58,19 @@ def run(
         out.print("[bold red]TEST NOISE[/bold red]: the noise follows from the seed. This run protects nobody.")
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-fleet-"))) if state is None else state
-        bar = stack.enter_context(
-            Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=out
-            )
+        resume_with(
+            "all programs stopped; the same command starts anew"
+            if state is None
+            else f"all programs stopped; stores and logs are in {state}, and a new run takes another --state"
         )
-        shown = bar.add_task("starting")
+        shown = stack.enter_context(steps(out, "starting services and devices"))
+        begun: set[int] = set()
 
         def progress(round: int, done: int, of: int) -> None:
-            bar.update(shown, description=f"round {round}", completed=done, total=of)
+            if round not in begun:
+                begun.add(round)
+                shown.step(f"round {round}")
+            shown.advance(done, of, f"{done:,} of {of:,} devices")
 
         found = run_fleet(
             scenario, devices=devices, seed=seed, root=root, test_noise=test_noise, processes=processes,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from odp.cli.console import print_json, print_text
+from odp.cli.data_options import data_arguments, takes_table
 
 
+@takes_table
 def init(
+    columns: dict[str, Any],
     folder: Annotated[Path, typer.Argument(help="New folder; its name becomes the name of the task.")],
     data: Annotated[
         str | None,
@@ -20,9 +23,9 @@ def init(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Make a small project: a task for the data, an app with a device, a test and a README."""
-    from odp.projects import make_project, named
+    from odp.cli.projects import make_project, named
 
-    task = make_project(folder, data=data)
+    task = make_project(folder, data=data, columns=columns)
     files = sorted(path.name for path in folder.iterdir())
     if json:
         print_json({"folder": str(folder), "files": files, "task": task.name, "data": named(data)})
@@ -31,7 +34,7 @@ def init(
         f"made {folder}: {', '.join(files)}\n"
         "next:\n"
         f"  cd {shlex.quote(str(folder))}\n"
-        f"  odp simulate task.toml --data {shlex.quote(named(data))}\n"
+        f"  odp simulate task.toml {data_arguments(named(data), columns)}\n"
         "  python -m unittest\n"
         "README.md has the other commands."
     )

@@ -91,6 +91,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
+_INTERRUPTED = 130
+
+
 def main() -> None:
     """Entry point of the ``odp`` command."""
     # Many small solves per device: a second BLAS thread costs more than it brings, and there are other processes.
@@ -101,6 +104,8 @@ def main() -> None:
         check_own_packages()
         # Not standalone: typer would print usage errors itself, as a box of many lines.
         code = app(standalone_mode=False)
+        if code == _INTERRUPTED:  # typer makes this code of Ctrl-C, and prints nothing
+            print_error(interrupted())
     except OdpError as error:
         print_error(str(error))
         code = 1
@@ -108,7 +113,7 @@ def main() -> None:
         code = _wrong_usage(error)
     except (KeyboardInterrupt, typer.Abort):
         print_error(interrupted())
-        code = 130
+        code = _INTERRUPTED
     except Exception as error:
         if os.environ.get("ODP_TRACE"):
             raise

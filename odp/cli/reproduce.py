@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results_console
+from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_folder, writing
+from odp.cli.progress import steps
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,7 @@ app = typer.Typer(
 @app.callback()
 def _commands() -> None:
     """Experiments by name."""
+    resume_with("no part of a run is kept, and the same command starts anew")
 
 
 @app.command("geyer")
@@ -41,25 +43,21 @@ def geyer(
 
     Geyer, Klein, Nabi 2017, table 1. ε is 8, all rounds and the clip norm charged; data are simulated clients.
     """
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     from odp.reproductions.geyer import population, reproduce, task_of
     from odp.reproductions.geyer_results import draw, table_of
     from odp.simulation.engine import RoundResult
     from odp.simulation.inputs import SIMULATION
 
     out, task = console(), task_of(clients)
-    with out.status("reading the pictures"):
+    with steps(out, "reading the pictures") as shown:
         people = population(data, clients, seed=seed)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=out, transient=True) as bar:
-        shown = bar.add_task("training", total=None)
+        shown.step("training")
 
         def on_users(number: int, users: int, rounds: int) -> None:
-            bar.update(shown, total=rounds * clients, completed=number * clients + users)
+            shown.advance(number * clients + users, rounds * clients)
 
         def on_round(result: RoundResult) -> None:
-            bar.update(shown, description=f"round {result.round}: accuracy {result.metrics['test_accuracy']:.4f}")
+            shown.step(f"round {result.round}: accuracy {result.metrics['test_accuracy']:.4f}")
 
         found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round, on_users=on_users)
     out = results_console(machine=json_output)
@@ -92,13 +90,13 @@ def shakespeare(
     from odp.simulation.inputs import SIMULATION
 
     out = console()
-    with out.status("reading the plays") as shown:
+    with steps(out, "reading the plays") as shown:
         people = population(data, context=context)
         task = task_of(people.train.n_users, context=context, rounds=rounds)
 
         def on_round(result: RoundResult) -> None:
             accuracy = result.metrics["test_accuracy"]
-            shown.update(f"round {result.round + 1} of {rounds}: accuracy {accuracy:.4f}")
+            shown.step(f"round {result.round + 1} of {rounds}: accuracy {accuracy:.4f}")
 
         found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round)
     out = results_console(machine=json_output)
@@ -132,10 +130,10 @@ def two_tower(
     from odp.reproductions.movielens_towers import compare
 
     out = console()
-    with out.status("towers") as shown:
+    with steps(out, "towers") as shown:
 
         def on_round(result: RoundResult) -> None:
-            shown.update(f"towers, round {result.round + 1} of {rounds}: loss {result.metrics['test_loss']:.4f}")
+            shown.step(f"towers, round {result.round + 1} of {rounds}: loss {result.metrics['test_loss']:.4f}")
 
         split = random_split(load(data, **columns), seed=seed)
         found = compare(
@@ -169,8 +167,8 @@ def privunit(
     from odp.simulation.inputs import SIMULATION
 
     out = console()
-    with out.status("drawing people") as shown:
-        found = reproduce(seed=seed, runs=runs, pictures=data, progress=shown.update)
+    with steps(out, "drawing people") as shown:
+        found = reproduce(seed=seed, runs=runs, pictures=data, progress=shown.step)
     out = results_console(machine=json_output)
     out.print(table_of(found))
     if found.mnist:
@@ -198,7 +196,7 @@ def local(
     from odp.simulation.inputs import SIMULATION
 
     out = console()
-    with out.status("measuring errors"):
+    with steps(out, "measuring errors"):
         found = reproduce(seed=seed, repeats=repeats)
     out = results_console(machine=json_output)
     out.print(table_of(found))
@@ -229,14 +227,14 @@ def drawdiscard(
     from odp.simulation.inputs import SIMULATION
 
     out = console()
-    with out.status("reading the pictures") as shown:
+    with steps(out, "reading the pictures") as shown:
         people = population(data, seed=seed)
         found = reproduce(
-            people, seed=seed, passes=passes, on_run=lambda done, of: shown.update(f"MNIST: {done} of {of} runs")
+            people, seed=seed, passes=passes, on_run=lambda done, of: shown.step(f"MNIST: {done} of {of} runs")
         )
         trained = []
         for level in (math.inf, 32.0, 16.0, 3.0):
-            shown.update(f"known weights, ε of log {level:g}")
+            shown.step(f"known weights, ε of log {level:g}")
             asked = updates if math.isinf(level) else max(1, updates // 4)
             trained.append(known_weights.train(updates=asked, epsilon=math.log(level), seed=seed))
     out = results_console(machine=json_output)

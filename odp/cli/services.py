@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -326,6 +327,7 @@ def up(
         helper=with_helper,
         admission=AdmissionRule(how=admission, roster=roster),
     )
+    out.print("starting the services: each makes its keys, and measures the code of its enclave")
     services.start(stop)
     try:
         for name, child in services.children.items():
@@ -348,4 +350,4 @@ def up(
                     out.print(f"endorsements were not renewed: {error}", soft_wrap=True)
     finally:
         services.stop()
-    out.print("stopped")
+    out.print(f"stopped; `odp up --state {shlex.quote(str(state))}` goes on where it was", soft_wrap=True)

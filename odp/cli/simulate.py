@@ -11,7 +11,8 @@ import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
-from odp.cli.outputs import output_folder
+from odp.cli.outputs import output_file, output_folder, writing_file
+from odp.cli.progress import steps
 
 if TYPE_CHECKING:
     from odp.algorithms.experiment import Experiment, NamedData
@@ -55,6 +56,10 @@ def simulate(
     output: Annotated[
         Path | None, typer.Option(callback=output_folder, help="Folder for run.json, which `odp report` reads.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(callback=output_file, help="Page about the run (.html), as `odp report` writes it."),
+    ] = None,
     held_out: Annotated[
         int | None, typer.Option(help="Implicit feedback: test on this many users, who take no part in training.")
     ] = None,
@@ -81,7 +86,12 @@ def simulate(
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task
 
-        for name, value in (("--features", features), ("--held-out", held_out), ("--checkpoint", checkpoint)):
+        for name, value in (
+            ("--features", features),
+            ("--held-out", held_out),
+            ("--checkpoint", checkpoint),
+            ("--report", report),
+        ):
             if value is not None:
                 raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
         simulate_task(planned, named.ratings, seed=seed, noise=noise, output=output, json=json)
@@ -96,6 +106,7 @@ def simulate(
         checkpoint=checkpoint,
         output=output,
         json=json,
+        report=report,
     )
     if json:
         print_json(plain(summary), rows=rounds)
@@ -111,9 +122,9 @@ def _train(
     checkpoint: Path | None,
     output: Path | None,
     json: bool,
+    report: Path | None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Runs the task, prints tables, writes the record into ``output``; returns what ``--json`` and ``--csv`` say."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    """Runs the task, prints tables, writes its record and its page; returns what ``--json`` and ``--csv`` say."""
     from rich.table import Table
 
     from odp.evaluation.comparison import spending_table
@@ -121,7 +132,8 @@ def _train(
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
     from odp.simulation.inputs import SIMULATION, notes, sampling_note
-    from odp.simulation.record import run_record, write_record
+    from odp.simulation.record import plain, run_record, write_record
+    from odp.simulation.report import render_html
 
     out, split = console(), experiment.split
     lines = [SIMULATION, *notes(experiment.population), *sampling_note(task)]
@@ -131,17 +143,15 @@ def _train(
     for line in lines:
         out.print(f"note: {line}")
     table = Table("round", "devices", "ε spent", *experiment.columns, "seconds")
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[users]}"), TimeRemainingColumn()
-    with Progress(*columns, console=out, transient=True) as bar:
-        shown = bar.add_task("simulating", total=None, users="")
+    with steps(out, "simulating") as shown:
 
         def on_users(number: int, users: int, rounds: int) -> None:
             population = split.train.n_users
-            bar.update(shown, total=rounds * population, completed=number * population + users)
-            bar.update(shown, users=f"round {number}: {users:,} of {population:,} users")
+            note = f"round {number}: {users:,} of {population:,} users"
+            shown.advance(number * population + users, rounds * population, note)
 
         def on_round(result: RoundResult) -> None:
-            bar.update(shown, description=experiment.headline(result.metrics))
+            shown.step(f"round {result.round}: {experiment.headline(result.metrics)}")
             table.add_row(
                 str(result.round),
                 str(result.contributions),
@@ -156,7 +166,6 @@ def _train(
             else f"the same command goes on from the last round in {checkpoint}"
         )
         finished = run(task, split, seed=seed, noise=noise, on_round=on_round, on_users=on_users, checkpoint=checkpoint)
-    out.print(table)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
     found = results_console(machine=json)
     found.print(table)
@@ -165,7 +174,7 @@ def _train(
     metrics = experiment.final_metrics(finished)
     compared = experiment.compare(finished, metrics, baselines=baselines, out=found)
     rounds = [result.to_json() for result in finished.rounds]
-    if output is not None:
+    if output is not None or report is not None:
         record = run_record(
             kind="simulation",
             task=task,
@@ -180,6 +189,11 @@ def _train(
             totals=finished.totals,
             notes=lines,
         )
+        if report is not None:
+            with writing_file(report):
+                report.write_text(render_html(plain(record)), encoding="utf-8")
+            found.print(f"page: {report}")
+    if output is not None:
         found.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
     summary = finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
     return summary, rounds

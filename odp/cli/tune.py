@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results_console
+from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
 from odp.cli.outputs import output_file, writing_file
+from odp.cli.progress import steps
 
 
 @takes_table
@@ -68,12 +69,13 @@ def tune(
         *(["ε so far"] if private else []),
     )  # fmt: skip
     charged: list[Event] = []
-    with out.status("searching") as status:
+    resume_with("the same command starts anew with the same trials; fewer --trials end sooner")
+    with steps(out, "searching") as progress:
 
         def on_trial(number: int, trial: Trial) -> None:
             charged.extend(trial.charges)
             spent = [f"{epsilon_of(charged, delta=delta):.4f}"] if private else []
-            status.update(f"trial {number + 1} of {trials}: {' at ε so far '.join([f'{trial.score:.4f}', *spent])}")
+            progress.step(f"trial {number + 1} of {trials}: {' at ε so far '.join([f'{trial.score:.4f}', *spent])}")
             found = trial.settings()
             table.add_row(
                 str(number + 1),

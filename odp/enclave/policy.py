@@ -7,6 +7,7 @@ nobody can relax them for a running enclave.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -110,7 +111,7 @@ class EnclavePolicy:
         """``founders``, as bytes."""
         return frozenset(map(bytes.fromhex, self.founders))
 
-    @property
+    @functools.cached_property
     def sha256(self) -> bytes:
         """SHA-256 (32 bytes) of ``to_bytes()``: what evidence binds and reference values list."""
         return hashlib.sha256(self.to_bytes()).digest()

@@ -116,11 +116,20 @@ def global_mean(task: BudgetedTask, split: Split, seed: int) -> float:
 
 
 def user_mean(task: BudgetedTask, split: Split, seed: int) -> float:
-    """Test RMSE of each user's own mean, shrunk towards a public constant: the mean of all would not be public."""
+    """Test RMSE of ``user_mean_predictions``."""
     check_parts(split)
+    return rmse(user_mean_predictions(split), split.test)
+
+
+def user_mean_predictions(split: Split) -> Float64Array:
+    """Each user's own mean for every test entry, float64 [n], shrunk towards a public constant.
+
+    The mean of all users would not be public.
+    """
     mean = split.train.low + _PUBLIC_CENTRE * (split.train.high - split.train.low)
     history = merge(split.train, split.validation)
-    return rmse(mean + _user_offsets(history, mean, ridge=_USER_MEAN_RIDGE)[split.test.users()], split.test)
+    found: Float64Array = mean + _user_offsets(history, mean, ridge=_USER_MEAN_RIDGE)[split.test.users()]
+    return found
 
 
 def dp_item_mean(task: BudgetedTask, split: Split, seed: int) -> float:

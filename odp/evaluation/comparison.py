@@ -38,33 +38,21 @@ def spending_table(spent: Sequence[Spend]) -> Table:
 def draw_progress(
     path: Path, *, rmse: Sequence[float], epsilon: Sequence[float], budget: float, baselines: Baselines
 ) -> None:
-    """A PNG of test RMSE and ε spent after each round (index 0: before the first), with the baselines as lines."""
-    import matplotlib as mpl
+    """Draws test RMSE and ε spent after each round (index 0: before the first), with the baselines as levels.
 
-    mpl.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import MaxNLocator
+    Raises:
+      DataError: the file cannot be written, or its ending names no format of pictures.
+    """
+    from odp.pictures import charts, style
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    rounds = range(len(rmse))
-    left.plot(rounds, rmse, marker="o", color="C0", label="this model (DPAM)", zorder=3)
-    for name, value, color in (
-        ("global mean", baselines.global_mean, "C7"),
-        ("user mean (local)", baselines.user_mean, "C1"),
-        ("DP item mean", baselines.dp_item_mean, "C2"),
-        ("DP item mean + user bias", baselines.dp_item_user_bias, "C4"),
-        ("ALS, not private", baselines.als_ceiling, "C3"),
-    ):
-        left.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{name} {value:.3f}")
-    left.set(xlabel="rounds done", ylabel="test RMSE", title="error on held-out ratings")
-    left.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3, frameon=False)
-    right.step(rounds, epsilon, where="mid", marker="o", color="C0", label="spent")
-    right.axhline(budget, color="C3", linestyle="--", linewidth=1, label=f"budget {budget:g}")
-    right.set(xlabel="rounds done", ylabel="ε", title="privacy budget, per user", ylim=(0, budget * 1.08))
-    right.legend(fontsize=8)
-    for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
+    course = charts.Course(range(len(rmse)), [value if math.isfinite(value) else None for value in rmse], epsilon)
+    figure = charts.by_round(
+        course,
+        name="this model",
+        metric="test RMSE, lower is better",
+        levels=vars(baselines),
+        budget=budget,
+    )
+    figure.axes[-1].set_xlabel("rounds done")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    style.save(figure, path, title="test error and ε spent by round")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -280,8 +280,19 @@ class Services:
 
         return issuer_key(self.root / ISSUER)
 
-    def start(self, stop: threading.Event | None = None) -> Services:
-        """Starts all services and returns when they serve. After a failure, or once ``stop`` is set, stops them."""
+    def start(
+        self, stop: threading.Event | None = None, *, on_serving: Callable[[Child], None] | None = None
+    ) -> Services:
+        """Starts all services and returns when they serve. After a failure, or once ``stop`` is set, stops them.
+
+        ``on_serving`` is called with each service as soon as it serves.
+        """
+
+        def wait(child: Child, identity: TlsIdentity | None = None) -> None:
+            child.wait_serving(self.ca, identity=identity, stop=stop)
+            if on_serving is not None:
+                on_serving(child)
+
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
         keep_out_of_git(self.root)
@@ -289,16 +300,16 @@ class Services:
             adopt_successor(self.root / "aggregator")
             if self._helper:
                 helper = self.start_child(HELPER, self._helper_port)
-                helper.wait_serving(self.ca, identity=self._distributor_identity(), stop=stop)
+                wait(helper, self._distributor_identity())
             issuer = self.start_child(ISSUER, self._issuer_port) if self._admission != OPEN else None
             distributor = self.start_child("distributor", self._listen.distributor)
             aggregator = self.start_child("aggregator", self._listen.aggregator)
             for child in (distributor, aggregator, *([issuer] if issuer is not None else [])):
-                child.wait_serving(self.ca, stop=stop)
+                wait(child)
             self.write_reference_values()
             self.pin_log()
             server = self.start_child("server", self._listen.server)
-            server.wait_serving(self.ca, stop=stop)
+            wait(server)
         except BaseException:
             self.stop()
             raise

@@ -15,11 +15,12 @@ def adopt_successor(state: Path) -> None:
 
     Raises StateError where one of the two is in use, or cannot be moved.
     """
-    from trusted_aggregator.host.sqlite_storage import SqliteStorage
-
     successor = state.with_name(state.name + NEXT)
     if not successor.is_dir():
         return
+    # After the look: nearly every start finds no successor, and does without the database's library.
+    from trusted_aggregator.host.sqlite_storage import SqliteStorage
+
     with StateFolder.open(successor, "aggregator") as folder:
         storage = SqliteStorage(folder)
         try:

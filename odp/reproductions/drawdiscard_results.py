@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from odp.pictures import style
 from odp.reproductions.drawdiscard import BATCHES, INSTANCES, LEVELS, Result, Run, claims
 from odp.reproductions.known_weights import PUBLISHED, PUBLISHED_UPDATES, TRUTH, Found, truth
 
@@ -50,33 +51,26 @@ def known_table(trained: Sequence[Found]) -> Table:
 
 def draw(path: Path, result: Result) -> None:
     """Writes the picture: accuracy by epsilon for each number of instances, and by instances and batches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for instances in INSTANCES:
-        left.plot(
-            range(len(LEVELS)), [result.accuracies[Run(instances, level)] for level in LEVELS], marker="o",
-            label=f"{instances} instance{'s' if instances > 1 else ''}",
-        )  # fmt: skip
+    figure, (left, right) = style.figure(1, 2, width=11.5, height=4.2)
+    names = {instances: f"{instances} instance{'s' if instances > 1 else ''}" for instances in INSTANCES}
+    for number, instances in enumerate(reversed(INSTANCES)):
+        shown = style.OURS if not number else style.GREYS[min(number, len(style.GREYS)) - 1]
+        values = [result.accuracies[Run(instances, level)] for level in LEVELS]
+        style.line(left, range(len(LEVELS)), values, shown, text=names[instances])
     left.set_xticks(range(len(LEVELS)), ["none" if math.isinf(level) else f"log {level:g}" for level in LEVELS])
-    left.set(xlabel="ε per feature", ylabel="test accuracy", title="noise (figure 2)")
-    right.plot(INSTANCES, [result.accuracies[Run(instances)] for instances in INSTANCES], marker="o", label="instances")
-    right.plot(
-        BATCHES, [result.accuracies[Run(server="batch", group=group)] for group in BATCHES], marker="s",
-        label="reports of a batch",
-    )  # fmt: skip
+    left.set_xlabel("ε per feature")
+    style.head(left, "Noise (figure 2)", "test accuracy")
+    style.line(
+        right, INSTANCES, [result.accuracies[Run(instances)] for instances in INSTANCES], style.OURS, text="instances"
+    )
+    batches = [result.accuracies[Run(server="batch", group=group)] for group in BATCHES]
+    style.line(right, BATCHES, batches, style.GREYS[0], text="reports of a batch")
     squares = [instances for instances in INSTANCES if instances**2 in BATCHES]
-    right.plot(
-        squares, [result.accuracies[Run(server="batch", group=instances**2)] for instances in squares], ":",
-        marker="x", color="0.4", label="instances, as published",
-    )  # fmt: skip
-    right.set(xscale="log", xlabel="instances, or reports of a batch", ylabel="test accuracy",
-              title="no noise (figure 3)")  # fmt: skip
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    figure.savefig(path, dpi=120)
+    published = [result.accuracies[Run(server="batch", group=instances**2)] for instances in squares]
+    style.line(right, squares, published, style.GREYS[3], text="instances, as published")
+    right.set(xscale="log", xlabel="instances, or reports of a batch")
+    style.head(right, "No noise (figure 3)", "test accuracy")
+    style.save(figure, path, title="accuracy by noise, and by instances or reports of a batch")
 
 
 def _level(epsilon: float) -> str:

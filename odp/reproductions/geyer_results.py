@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from odp.algorithms.dense.update_spread import Spread
+from odp.pictures import style
 from odp.reproductions.geyer import EPSILON, Result
 
 if TYPE_CHECKING:
@@ -55,32 +58,28 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
 
 def draw(path: Path, result: Result) -> None:
     """Writes the picture: accuracy beside the published one, clip norm, and update scale by round."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
+    figure, (left, middle, right) = style.figure(1, 3, width=14.0, height=4.2)
     published, numbers = result.setting.published, range(1, len(result.accuracies) + 1)
-    left.plot(numbers, result.accuracies, marker="o", label=f"here, ε = {result.epsilon:.1f}")
-    left.axhline(
-        published.accuracy, linestyle="--", color="C1", label=f"published, after {published.rounds} rounds"
-    )  # fmt: skip
-    left.set(xlabel="round", ylabel="test accuracy", title=f"{result.clients:,} clients")
-    left.legend(fontsize=8)
-    middle.plot(numbers, result.clips, marker="o", color="C2")
-    middle.set(xlabel="round", ylabel="clip norm (released)", ylim=(0.0, None))
+    style.line(left, numbers, result.accuracies, style.OURS, text=f"here, ε = {result.epsilon:.1f}")
+    style.level(left, published.accuracy, style.GREYS[1], text=f"published, {published.rounds} rounds")
+    style.head(left, f"{result.clients:,} clients", "test accuracy")
+    style.line(middle, numbers, result.clips, style.OURS)
+    middle.set_ylim(0.0, None)
+    style.head(middle, "Clip norm", "released")
     values, deviations = zip(*result.scales, strict=True)
-    right.errorbar(numbers, values, yerr=deviations, marker="o", capsize=3, label="clipped updates, from releases")
+    style.line(right, numbers, values, style.OURS, text="clipped updates")
+    style.whiskers(right, numbers, values, np.subtract(values, deviations), np.add(values, deviations))
     ends = (0, len(result.accuracies))
     spreads = (result.spread_first, result.spread_last)
-    right.plot(ends, [one.scale for one in spreads], "k^", label=f"exact, {_ONLY}")
-    right.plot(ends, [_variance(one) for one in spreads], "kv", label=f"between-client variance, {_ONLY}")
-    right.set(xlabel="round", ylabel="update scale, per parameter", yscale="log")
-    right.legend(fontsize=7)
+    style.line(right, ends, [one.scale for one in spreads], style.GREYS[0], text="exact scale")
+    style.line(right, ends, [_variance(one) for one in spreads], style.GREYS[2], text="exact variance\nbetween clients")
+    right.set_yscale("log")
+    style.head(right, "Update scale", "per parameter, logarithmic")
     for axes in (left, middle, right):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+        style.whole_numbers(axes)
+        axes.set_xlabel("round")
+    style.note(figure, f"Exact values: {_ONLY}; bars: ± 1 standard deviation of the noise")
+    style.save(figure, path, title="accuracy, clip norm and update scale by round")
 
 
 def _variance(spread: Spread) -> float:

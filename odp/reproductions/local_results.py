@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from odp.pictures import style
 from odp.privacy.mechanisms.categorical import UnaryEncoding
 from odp.privacy.mechanisms.randomized_response import RandomizedResponse
 from odp.reproductions.local import AGREES, EPSILONS, PEOPLE, Frequency, Result
@@ -193,18 +194,12 @@ def _all_agree(claim: str, measured: list[Frequency]) -> Row:
 
 def draw(path: Path, result: Result) -> None:
     """Writes the picture: k-RR by frequency, by number of categories, ScalarDP beside Laplace, local beside central."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 7.5), layout="constrained")
-    (left, right), (below, last) = figure.subplots(2, 2)
+    figure, (left, right, below, last) = style.figure(2, 2, width=13.5, height=8.6)
     _draw_frequencies(left, result)
     _draw_choices(right)
     _draw_scalars(below, result)
     _draw_means(last, result)
-    for axes in (left, right, below, last):
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+    style.save(figure, path, title="errors of local mechanisms beside their published formulas")
 
 
 def _draw_frequencies(axes: Axes, result: Result) -> None:
@@ -213,47 +208,48 @@ def _draw_frequencies(axes: Axes, result: Result) -> None:
         row for row in result.frequencies if (row.mechanism, row.choices, row.epsilon) == ("k-RR", choices, epsilon)
     ]
     frequencies = [row.frequency for row in shown]
-    axes.errorbar(
-        frequencies,
-        [row.measured for row in shown],
-        yerr=[2 * row.error_std for row in shown],
-        fmt="o",
-        capsize=3,
-        label="measured, ± 2 standard errors",
-    )
-    axes.plot(frequencies, [row.exact for row in shown], label="exact")
-    axes.plot(frequencies, [row.printed for row in shown], "--", label="as published")
-    axes.set(xlabel="frequency h of the category", ylabel="n · MSE", ylim=(0.0, None))
-    axes.set_title(f"k-RR, K = {choices}, ε = {epsilon:g}")
+    measured = [row.measured for row in shown]
+    reach = [2 * row.error_std for row in shown]
+    style.whiskers(axes, frequencies, measured, np.subtract(measured, reach), np.add(measured, reach))
+    axes.plot(frequencies, measured, "o", color=style.LIGHT.accent, markersize=6, zorder=4)
+    style.label(axes, measured[-1], "measured,\n± 2 standard errors", colour=style.LIGHT.accent, bold=True)
+    style.line(axes, frequencies, [row.exact for row in shown], style.GREYS[0], text="exact")
+    style.line(axes, frequencies, [row.printed for row in shown], style.GREYS[1], text="as published")
+    axes.set_xlabel("frequency h of the category")
+    style.head(axes, f"k-RR, K = {choices}, ε = {epsilon:g}", "n · MSE")
 
 
 def _draw_choices(axes: Axes) -> None:
-    sizes = np.unique(np.rint(np.geomspace(2, 1000, 40)).astype(int)).tolist()
-    for color, epsilon in enumerate((1.0, 2.0, 4.0)):
+    sizes = np.unique(np.rint(np.geomspace(2, 1000, 60)).astype(int)).tolist()
+    for epsilon in (1.0, 2.0, 4.0):
         response = [RandomizedResponse(choices=k, asked=epsilon).variance(np.zeros(k), 1)[0] for k in sizes]
         unary = [UnaryEncoding(choices=k, asked=epsilon).variance(np.zeros(k), 1)[0] for k in sizes]
-        axes.plot(sizes, response, f"C{color}", label=f"k-RR, ε = {epsilon:g}")
-        axes.plot(sizes, unary, f"C{color}--", label=f"unary encoding, ε = {epsilon:g}")
-    axes.set(xscale="log", yscale="log", xlabel="categories K", ylabel="n · MSE of an empty category")
-    axes.set_title("which mechanism for how many categories")
+        style.line(axes, sizes, response, style.OURS, text=f"k-RR, ε = {epsilon:g}")
+        style.line(axes, sizes, unary, style.GREYS[1], text=f"unary encoding, ε = {epsilon:g}")
+    axes.set(xscale="log", yscale="log", xlabel="categories K")
+    style.head(axes, "Which mechanism for how many categories", "n · MSE of an empty category")
 
 
 def _draw_scalars(axes: Axes, result: Result) -> None:
-    axes.plot(EPSILONS, [row.laplace for row in result.scalars], "C1-", label="Laplace, exact")
-    axes.plot(EPSILONS, [row.exact for row in result.scalars], "C0-", label="ScalarDP, exact")
-    axes.plot(EPSILONS, [row.laplace_measured for row in result.scalars], "C1o", label="Laplace, measured")
-    axes.plot(EPSILONS, [row.measured for row in result.scalars], "C0o", label="ScalarDP, measured")
-    axes.set(yscale="log", xlabel="ε", ylabel="largest variance on [0, 1]")
-    axes.set_title("a number of one person")
+    for shown, exact, measured, name in (
+        (style.GREYS[1], [row.laplace for row in result.scalars], [row.laplace_measured for row in result.scalars],
+         "Laplace"),
+        (style.OURS, [row.exact for row in result.scalars], [row.measured for row in result.scalars], "ScalarDP"),
+    ):  # fmt: skip
+        axes.plot(EPSILONS, exact, color=shown.colour, linestyle=shown.dashes, linewidth=shown.width)
+        axes.plot(EPSILONS, measured, shown.marker, color=shown.colour, markersize=6, zorder=4)
+        style.label(axes, exact[-1], name, colour=shown.colour, bold=shown.ours)
+    axes.set(yscale="log", xlabel="ε")
+    style.head(axes, "A number of one person", "largest variance on [0, 1]; lines: exact, marks: measured")
 
 
 def _draw_means(axes: Axes, result: Result) -> None:
     people = [row.people for row in result.means]
-    for name, label in (
-        ("local_laplace", "local, Laplace"),
-        ("local_scalar", "local, ScalarDP"),
-        ("central_laplace", "central, Laplace"),
+    for shown, name, text in (
+        (style.GREYS[1], "local_laplace", "local, Laplace"),
+        (style.OURS, "local_scalar", "local, ScalarDP"),
+        (style.GREYS[0], "central_laplace", "central, Laplace"),
     ):
-        axes.plot(people, [getattr(row, name) for row in result.means], "o-", label=label)
-    axes.set(xscale="log", yscale="log", xlabel="people n", ylabel="MSE of the mean")
-    axes.set_title("mean of numbers within [0, 1] at ε = 1")
+        style.line(axes, people, [getattr(row, name) for row in result.means], shown, text=text)
+    axes.set(xscale="log", yscale="log", xlabel="people n")
+    style.head(axes, "Mean of numbers within [0, 1] at ε = 1", "MSE of the mean")

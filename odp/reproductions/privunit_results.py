@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odp.pictures import style
 from odp.reproductions.privunit import DIMENSION, NORM, ONE_PERCENT, WITHOUT, Logistic, Result
 
 if TYPE_CHECKING:
@@ -51,51 +52,48 @@ def pictures_of(result: Result) -> Table:
 
 def draw(path: Path, result: Result) -> None:
     """Writes the picture: error by people, boxes of the final errors by epsilon, accuracy on MNIST by epsilon."""
-    from matplotlib.figure import Figure
-
     pictures = bool(result.mnist)
-    figure = Figure(figsize=(13 if pictures else 9, 3.8), layout="constrained")
-    left, middle, *rest = figure.subplots(1, 2 + pictures)
-    for one in result.logistic:
-        dashed = "--" if one.rule == ONE_PERCENT else "-"
-        colour = "k" if one.rule == WITHOUT else f"C{_places(result).index(one.epsilon)}"
-        left.plot(result.steps, one.curve, dashed, color=colour, linewidth=1.4, label=_name(one))
-    left.axhline(NORM, color="0.6", linewidth=0.8)
-    left.xaxis.set_major_formatter("{x:,.0f}")
-    left.locator_params(axis="x", nbins=5)
-    left.set(
-        xlabel="people",
-        ylabel="error of the mean parameters",
-        ylim=(min(min(one.curve) for one in result.logistic) - 0.5, 1.15 * NORM),
-        title="mean of all seeds",
-    )
-    left.legend(fontsize=6, ncol=2)
+    figure, (left, middle, *rest) = style.figure(1, 2 + pictures, width=17 if pictures else 12.5, height=4.6)
     epsilons = _places(result)
     for one in result.logistic:
+        shown = _look(one, epsilons)
+        left.plot(result.steps, one.curve, color=shown.colour, linestyle=shown.dashes, linewidth=shown.width)
+        style.label(left, one.curve[-1], _name(one), colour=shown.colour, bold=shown.ours)
+    style.level(left, NORM, style.GREYS[3], text="zeros")
+    left.xaxis.set_major_formatter("{x:,.0f}")
+    left.locator_params(axis="x", nbins=5)
+    left.set(xlabel="people", ylim=(min(min(one.curve) for one in result.logistic) - 0.5, 1.15 * NORM))
+    style.head(left, "Mean of all seeds", "error of the mean parameters")
+    for one in result.logistic:
         if one.rule == WITHOUT:
-            middle.axhline(one.mean, color="k", linewidth=0.8, label=WITHOUT)
+            style.level(middle, one.mean, style.GREYS[1], text=WITHOUT)
             continue
         published = one.rule == ONE_PERCENT
         place = epsilons.index(one.epsilon) + (_BESIDE if published else -_BESIDE)
-        colour = "C1" if published else "C0"
-        middle.boxplot([one.final], positions=[place], widths=0.28, manage_ticks=False,
-                       boxprops={"color": colour}, medianprops={"color": colour})  # fmt: skip
-    for colour, rule in (("C0", "exact cap"), ("C1", ONE_PERCENT)):
-        middle.plot([], [], color=colour, label=rule)
-    middle.axhline(NORM, color="0.6", linewidth=0.8, label="zeros")
+        shown = style.GREYS[0] if published else style.OURS
+        style.whiskers(middle, [place], [one.mean], [min(one.final)], [max(one.final)], colour=shown.colour)
+        middle.plot([place], [one.mean], shown.marker, color=shown.colour, markersize=6, zorder=4)
+        if one.epsilon == epsilons[-1]:
+            name = ONE_PERCENT if published else "exact cap"
+            style.label(middle, one.mean, name, colour=shown.colour, bold=shown.ours)
+    style.level(middle, NORM, style.GREYS[3], text="zeros")
     middle.set_xticks(range(len(epsilons)), [f"{one:g}" for one in epsilons])
-    middle.set(xlabel="ε of a direction", ylabel="final error", title=f"{len(result.seeds)} seeds")
-    middle.legend(fontsize=7)
+    middle.set_xlabel("ε of a direction")
+    style.head(middle, "Final error", f"mean of {len(result.seeds)} seeds, from the least to the largest")
     for axes in rest:
         known = [one for one in result.mnist if math.isfinite(one.direction)]
-        axes.plot([one.direction for one in known], [one.accuracy for one in known], marker="o")
-        axes.set(
-            xscale="log", xlabel="ε of a direction", ylabel="test accuracy",
-            title=f"MNIST, central ε = {result.mnist[0].central:.3g} too",
-        )  # fmt: skip
-    for axes in (left, middle, *rest):
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+        style.line(axes, [one.direction for one in known], [one.accuracy for one in known], style.OURS)
+        axes.set(xscale="log", xlabel="ε of a direction")
+        style.head(axes, "MNIST", f"test accuracy, central ε = {result.mnist[0].central:.3g} too")
+    style.save(figure, path, title="error by people and by ε of a direction")
+
+
+def _look(one: Logistic, epsilons: list[float]) -> style.Look:
+    if one.rule == WITHOUT:
+        return style.GREYS[1]
+    if one.rule != ONE_PERCENT and one.epsilon == epsilons[-1]:
+        return style.OURS
+    return style.GREYS[3] if one.rule == ONE_PERCENT else style.GREYS[0]
 
 
 def _places(result: Result) -> list[float]:

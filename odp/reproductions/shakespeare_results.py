@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odp.pictures import style
 from odp.reproductions.shakespeare import PUBLISHED, Result
 
 if TYPE_CHECKING:
@@ -53,22 +54,20 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
 
 def draw(path: Path, result: Result) -> None:
     """Writes the picture: accuracy by round, beside the published one."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = style.figure(width=9.0, height=4.4)
     numbers = range(1, len(result.accuracies) + 1)
-    axes.plot(numbers, result.accuracies, label=f"here, ε = {result.epsilon:.1f}, reads {result.context} characters")
-    axes.axhline(
-        PUBLISHED.accuracy, linestyle="--", color="C1",
-        label=f"published, no privacy, {PUBLISHED.rounds:,} rounds, reads {PUBLISHED.context} characters",
+    style.line(
+        axes, numbers, result.accuracies, style.OURS,
+        text=f"here, ε = {result.epsilon:.1f}\nreads {result.context} characters",
+    )  # fmt: skip
+    style.level(
+        axes, PUBLISHED.accuracy, style.GREYS[0],
+        text=f"published, no privacy\n{PUBLISHED.rounds:,} rounds, reads {PUBLISHED.context} characters",
     )  # fmt: skip
     if result.without_noise is not None:
-        axes.axhline(result.without_noise, linestyle=":", color="C0", label="here without noise, last round")
-    axes.axhline(result.most_frequent, linestyle=":", color="k", label="most frequent character")
-    axes.set(xlabel="round", ylabel="test accuracy", ylim=(0.0, 0.65), title=f"{result.clients:,} speakers")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.savefig(path, dpi=110)
+        style.level(axes, result.without_noise, style.GREYS[1], text="here without noise, last round")
+    style.level(axes, result.most_frequent, style.GREYS[3], text="most frequent character")
+    axes.set_xlabel("round")
+    style.head(axes, f"{result.clients:,} speakers", "test accuracy")
+    style.whole_numbers(axes)
+    style.save(figure, path, title="accuracy of the next character by round")

@@ -12,13 +12,12 @@ the task of the largest ε.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
+import functools
 import html
 import math
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,11 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odp import _validate
+from odp.algorithms.experiment import NamedData
 from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split
-from odp.datasets.registry import load, load_split
+from odp.datasets.registry import load
 from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
+from odp.pictures import page, style
 from odp.simulation.engine import check_population
 from odp.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.simulation.methods import Contest, Method, Metric, contest_for
@@ -40,6 +41,7 @@ from odp.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from rich.table import Table
 
 _DELTA = 1e-6
@@ -104,28 +106,31 @@ class Comparison:
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Writes a page with the chart and the tables, self-contained, and returns its path. Raises DataError."""
-        with tempfile.TemporaryDirectory() as folder:
-            picture = Path(folder) / "comparison.png"
-            draw_comparison(picture, self)
-            inlined = base64.b64encode(picture.read_bytes()).decode()
-        parts = [f'<p><img alt="{html.escape(self._verdict())}" src="data:image/png;base64,{inlined}"></p>']
+        parts = [page.heading(f"Comparison on {self.data}", 1), page.paragraph(self._verdict(), "verdict")]
         for metric in self.metrics:
-            parts += [f"<h2>{html.escape(_title(self, metric))}</h2>", html_table(*_cells(self, metric))]
-        verdict = f"<p><b>{html.escape(self._verdict())}</b></p>"
-        return write_page(
-            path, title=f"Comparison on {self.data}", parts=[verdict, *parts, f"<p>{html.escape(self.statement)}</p>"]
-        )
+            title = _title(self, metric)
+            parts += [
+                page.chart(
+                    functools.partial(_chart, self, metric), title=title, name=metric.name.replace(" ", "-").lower()
+                ),
+                page.table(title, *_cells(self, metric, "{}"), ours=self._best()),
+            ]
+        parts.append(page.paragraph(self.statement))
+        return write_page(path, page.document(f"Comparison on {self.data}", parts))
 
     def _verdict(self) -> str:
         """The best private method at the largest ε, in one line."""
-        private, metric = [method.name for method in self.methods if method.spends], self.metrics[0]
-        if not private:
+        best = self._best()
+        if not best:
             return "no method of this comparison is private"
-        choose = min if metric.lower_is_better else max
-        best = choose(private, key=lambda name: self.mean(name, -1))
-        return (
-            f"{best} is the best private method at ε = {self.epsilons[-1]:g}: {metric.name} {self.mean(best, -1):.4f}"
-        )
+        score = f"{self.metrics[0].name} {self.mean(best, -1):.4f}"
+        return f"{best} is the best private method at ε = {self.epsilons[-1]:g}: {score}"
+
+    def _best(self) -> str:
+        """The best private method at the largest ε by the first metric; empty where none is private."""
+        private = [method.name for method in self.methods if method.spends]
+        choose = min if self.metrics[0].lower_is_better else max
+        return choose(private, key=lambda name: self.mean(name, -1)) if private else ""
 
     def __repr__(self) -> str:
         tables = [f"{_title(self, metric)}\n{text_table(*_cells(self, metric))}" for metric in self.metrics]
@@ -205,12 +210,15 @@ def compare(
         _validate.integer(seed=seed, low=0, high=2**62)
     if delta is None:
         delta = _DELTA if task is None else task.privacy.delta
-    ratings = data if isinstance(data, Ratings) else load(data)
-    if isinstance(data, (str, os.PathLike)) and split_of is None and not permuted:
-
-        def split_of(seed: int) -> Split:
-            return load_split(data, seed=seed)
-
+    if isinstance(data, str):
+        named = NamedData(data)
+    elif isinstance(data, os.PathLike):
+        named = NamedData(str(Path(data).absolute()))
+    else:
+        named = NamedData.of(data if isinstance(data, Ratings) else load(data))
+    ratings = named.ratings
+    if split_of is None and not permuted:
+        split_of = named.split
     if task is not None:
         _require_comparable(task, ratings, preset)
     if contest is None:
@@ -310,51 +318,57 @@ def comparison_rows(found: Comparison, metric: Metric) -> Table:
 
 
 def draw_comparison(path: Path, found: Comparison) -> None:
-    """A PNG of each metric against ε (logarithmic): a line per method that spends, a level for each that does not.
+    """Draws each metric against ε (logarithmic): a line per method that spends, a level for each that does not.
 
-    An infinite ε is drawn at the right, apart from the others.
+    Intervals are from the least to the largest of the seeds. An infinite ε is drawn at the right, apart from others.
+
+    Raises:
+      DataError: the file cannot be written, or its ending names no format of pictures.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
     count = len(found.metrics)
-    figure, panels = pyplot.subplots(1, count, figsize=(5.5 * count + 2.5, 4.5), layout="constrained", squeeze=False)
-    for axes, metric in zip(panels[0], found.metrics, strict=True):
+    figure, panels = style.figure(1, count, width=6.2 * count + 1.8, height=4.8)
+    for axes, metric in zip(panels, found.metrics, strict=True):
         _draw_metric(axes, found, metric)
-    panels[0][-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    seeds = "one seed"
+    if len(found.seeds) > 1:
+        seeds = f"mean of {len(found.seeds)} seeds; intervals from the least to the largest"
+    style.note(figure, f"{found.data}, δ = {found.delta:g}, {seeds}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)
+    style.save(figure, path, title=f"{', '.join(metric.name for metric in found.metrics)} by ε on {found.data}")
+
+
+def _chart(found: Comparison, metric: Metric, width: float) -> Figure:
+    drawn, (panel,) = style.figure(width=width, height=4.4)
+    _draw_metric(panel, found, metric)
+    return drawn
 
 
 def _draw_metric(axes: Axes, found: Comparison, metric: Metric) -> None:
     finite = [value for value in found.epsilons if math.isfinite(value)]
     apart = 3.0 * max(finite, default=1.0)
     places = [value if math.isfinite(value) else apart for value in found.epsilons]
-    for number, method in enumerate(found.methods):
+    ours = 0
+    for method in found.methods:
         scores = found.scores[method.name][metric.name]
         means = [statistics.fmean(seeds) for seeds in scores]
-        color = f"C{number % 10}"
+        shown = style.look(method.name)
+        text = f"{shown.name}  {means[-1]:.3f}"
         if not method.spends:
-            axes.axhline(means[0], color=color, linestyle="--", linewidth=1, label=method.name)
+            style.level(axes, means[0], shown, text=text)
             continue
-        spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in scores]
+        if shown.ours:
+            shown = style.ours(shown.name, ours)
+            ours += 1
         known = [index for index, value in enumerate(found.epsilons) if math.isfinite(value)]
-        axes.errorbar(
-            [places[index] for index in known],
-            [means[index] for index in known],
-            yerr=[spread[index] for index in known],
-            marker="o",
-            color=color,
-            label=method.name,
-            capsize=2,
-        )
+        style.line(axes, [places[index] for index in known], [means[index] for index in known], shown, text=text)
+        if len(found.seeds) > 1:
+            low, high = [min(seeds) for seeds in scores], [max(seeds) for seeds in scores]
+            style.whiskers(axes, places, means, low, high, colour=shown.colour)
         if len(known) < len(places):
-            axes.plot([apart], [means[-1]], marker="s", color=color)
+            axes.plot([apart], [means[-1]], marker="s", color=shown.colour)
     axes.set_xscale("log")
     axes.set_xticks(places, ["∞" if math.isinf(value) else f"{value:g}" for value in found.epsilons])
     axes.minorticks_off()
-    axes.set(xlabel="ε per user (logarithmic)", ylabel=metric.name, title=f"{found.data}, δ = {found.delta:g}")
-    axes.grid(alpha=0.3)
+    axes.set_xlabel("ε per user (logarithmic)")
+    better = "lower" if metric.lower_is_better else "higher"
+    style.head(axes, f"{metric.name[:1].upper()}{metric.name[1:]} by ε", f"{better} is better")

@@ -109,6 +109,11 @@ def item_counts(ratings: Ratings) -> npt.NDArray[np.int64]:
     return np.bincount(ratings.items, minlength=ratings.n_items).astype(np.int64)
 
 
+def usual_delta(n_users: int) -> float:
+    """The δ of a task for a population: 1e-6, or less where it is large."""
+    return min(_USUAL_DELTA, 10.0 ** -(math.floor(math.log10(max(n_users, 1))) + 1))
+
+
 def check_data(ratings: Ratings, reading: TableReading | None = None) -> DataCheck:
     """Looks at a data set; reads all of it, without noise.
 
@@ -117,7 +122,7 @@ def check_data(ratings: Ratings, reading: TableReading | None = None) -> DataChe
     """
     if not ratings.n_ratings:
         raise DataError(f"the data set {ratings.name!r} holds no ratings")
-    delta = min(_USUAL_DELTA, 10.0 ** -(math.floor(math.log10(max(ratings.n_users, 1))) + 1))
+    delta = usual_delta(ratings.n_users)
     advice = list(ratings.notes)
     epsilon, task = _fitting(ratings, delta, advice)
     if ratings.n_users < _FEW_USERS:
@@ -157,33 +162,33 @@ def draw_check(path: Path, check: DataCheck) -> None:
     """Draws who is active and what is popular: each user's and each item's interactions, from most to least.
 
     The form follows from the file's ending: .svg, .png or .pdf.
-    """
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    counts = (
-        ("users, from most active", "interactions of a user", check.ratings.counts(), check.activity),
-        (
-            "items, from most popular",
-            "interactions with an item",
-            item_counts(check.ratings),
-            check.popularity,
-        ),
-    )
-    for axes, (across, up, values, spread) in zip(figure.subplots(1, 2), counts, strict=True):
-        ordered = np.sort(values)[::-1]
+    Raises:
+      DataError: the file cannot be written, or its ending names no form.
+    """
+    from odp.pictures import style
+
+    figure, panels = style.figure(1, 2, width=9.6, height=3.8)
+    shown = style.ours("")
+    for panel, counts, spread, who in zip(
+        panels,
+        (check.ratings.counts(), item_counts(check.ratings)),
+        (check.activity, check.popularity),
+        ("user", "item"),
+        strict=True,
+    ):
+        ordered = np.maximum(np.sort(counts)[::-1], 0.5)
         # A line needs no more points than a picture has pixels.
         places = np.unique(np.geomspace(1, len(ordered), 400).astype(np.int64))
-        axes.plot(places, np.maximum(ordered[places - 1], 0.5), color="#2563eb", linewidth=2)
-        axes.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
-        axes.axhline(max(spread.median, 0.5), color="#777777", linewidth=0.8, linestyle=":")
-        axes.annotate(
-            f"median {spread.median:,.0f}", (1, max(spread.median, 0.5)), textcoords="offset points", xytext=(2, 4),
-            color="#555555", fontsize=9,
-        )  # fmt: skip
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    figure.savefig(path)
+        panel.fill_between(places, ordered[places - 1], ordered.min(), color=shown.colour, alpha=0.12, linewidth=0)
+        panel.plot(places, ordered[places - 1], color=shown.colour, linewidth=shown.width)
+        panel.set(xscale="log", yscale="log", xlabel=f"{who}s, from most to least")
+        style.label(panel, max(spread.median, 0.5), f"median {spread.median:,.0f}")
+        style.head(panel, "Active users" if who == "user" else "Popular items", f"interactions per {who}")
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "0")
+            axis.set_minor_formatter(lambda *_: "")
+    style.save(figure, path, title=f"Activity and popularity in {check.ratings.name}")
 
 
 def bars(counts: npt.NDArray[np.int64], *, width: int = 30) -> list[tuple[str, int, str]]:

@@ -1,122 +1,253 @@
-"""A run as one self-contained page: figures inlined, nothing fetched, readable without the run's folder."""
+"""A run as one page that stands alone: the verdict first, then the charts, and everything else folded below."""
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from odp.algorithms.experiment import Quality, qualities
+from odp.algorithms.experiment import Quality
+from odp.pictures import charts, page
+from odp.pictures.style import look
+from odp.simulation.verdict import Score, Verdict, metric_name, quality_of, score_of, verdict
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-table { border-collapse: collapse; margin: .5rem 0; } th, td { padding: .15rem .7rem; border-bottom: 1px solid #ddd; }
-th { text-align: left; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
-img { max-width: 100%; } .note { color: #7a4b00; } .only { color: #666; font-size: .9rem; }
-"""
 _SIMULATION_ONLY = (
     "Simulation only: read from the researcher's own ratings without noise; no platform could compute it, and it must "
     "not be published for a private population."
 )
-
-
-def _quality_of(record: Mapping[str, Any]) -> Quality:
-    """That of the first training whose final metric the record has: a record does not name its training."""
-    known = qualities()
-    return next((quality for quality in known if record.get(quality.final) is not None), known[0])
+_OURS = "this model"
 
 
 def render_html(record: Mapping[str, Any]) -> str:
-    """The page of a record of ``record.py``, as a whole HTML document.
+    """The page of a record of ``record.py``, as a whole HTML document that loads nothing.
 
     Raises:
       KeyError: the record lacks a section that ``read_record`` requires.
     """
-    data, diagnostics, quality = record["data"], record.get("diagnostics"), _quality_of(record)
-    name = html.escape(str(record["task"].get("name", "")))
+    quality, diagnostics = quality_of(record), record.get("diagnostics")
+    score, found = score_of(record, quality), verdict(record)
+    name, data = str(record["task"].get("name", "")), str(record["data"]["name"])
     parts = [
-        f"<h1>Run {name} on {html.escape(str(data['name']))}</h1>",
-        _summary(record, quality),
-        *(f'<p class="note">{html.escape(str(note))}</p>' for note in record.get("notes", ())),
-        f"<h2>{quality.title} and ε by round</h2>",
-        _image(_draw_rounds(record, quality)),
-        _rounds(record, quality),
-        "<h2>What ε was spent on</h2>",
-        _spending(record),
+        page.heading(f"Run {name} on {data}", 1),
+        page.paragraph(found.text, "verdict"),
+        page.paragraph(found.judgement, "judgement"),
+        _facts(record, quality),
+        page.paragraph(_what(record), "note"),
+        _methods(record, quality, score, found),
+        _rounds(record, quality, score),
     ]
     if diagnostics is not None:
-        parts += [
-            f"<h2>{quality.title} by popularity of the item</h2>",
-            '<p class="only">Buckets by the noisy counts; figures on the researcher\'s own test '
-            f"{quality.entries} (simulation only).</p>",
-            _image(_draw_buckets(diagnostics["popularity"], "noisy count of the item", quality)),
-            _buckets(diagnostics["popularity"], "items", quality),
-            f"<h2>{quality.title} by activity of the user</h2>",
-            f'<p class="only">{_SIMULATION_ONLY}</p>',
-            _image(_draw_buckets(diagnostics["activity"], f"{quality.entries} in the user's history", quality)),
-            _buckets(diagnostics["activity"], "users", quality),
-        ]
-    if any("update_scale" in entry for entry in record["rounds"]):
-        parts += ["<h2>Size and variance of updates</h2>", _updates(record)]
-    parts += ["<h2>What was clipped</h2>", _clipping(record)]
-    if record.get("baselines"):
-        parts += ["<h2>Baselines on the same split</h2>", _baselines(record, quality)]
-    parts += ["<h2>Settings</h2>", _settings(record), "<h2>Versions</h2>", _pairs(record["versions"])]
-    title = f"<title>ODP run {name}</title>"
-    head = f'<head><meta charset="utf-8">{title}<style>{_STYLE}</style></head>'
-    return f'<!doctype html>\n<html lang="en">{head}<body>\n' + "\n".join(parts) + "\n</body></html>\n"
+        parts += _gains(diagnostics, quality)
+    parts += [
+        '<div class="folds">',
+        page.fold("What ε was spent on", _spending(record)),
+        page.fold("Size and variance of updates", _updates(record)),
+        page.fold("What was clipped", _clipping(record)),
+        page.fold("Settings", _settings(record)),
+        page.fold("Versions", _pairs("what computed this run", record["versions"])),
+        page.fold("Notes", *(page.paragraph(str(note)) for note in record.get("notes", ()))),
+        "</div>",
+    ]
+    return page.document(f"ODP run {name}: {found.text}", [part for part in parts if part])
 
 
-def _summary(record: Mapping[str, Any], quality: Quality) -> str:
-    data, epsilon = record["data"], record.get("epsilon")
-    if epsilon is None:
-        spent = "noise was off: nothing is protected"
-    else:
-        spent = f"ε = {epsilon:.4g} at δ = {record['delta']:g} per user, all data or none, all releases included"
-    items = "" if data["items"] is None else f"{data['items']:,} items, "
-    what = "simulated on one machine" if record["kind"] == "simulation" else "trained by devices and enclaves"
+def course(record: Mapping[str, Any], quality: Quality) -> tuple[charts.Course, str]:
+    """The first metric by round that the run has, with ε, and the name of that metric."""
+    rounds = record["rounds"]
+    measured = [(key, text) for key, text in quality.rounds if any(entry.get(key) is not None for entry in rounds)]
+    key, text = measured[0] if measured else quality.rounds[0]
     return (
-        f"<p><b>Test {_headline(record, quality)}</b>; {spent}.<br>"
-        f"{data['users']:,} users, {items}{data['train']:,} training {quality.entries}; {what}; "
-        f"seed {record.get('seed')}.</p>"
+        charts.Course(
+            [entry["round"] for entry in rounds],
+            [entry.get(key) for entry in rounds],
+            [entry.get("epsilon") for entry in rounds],
+        ),
+        text,
     )
 
 
-def _headline(record: Mapping[str, Any], quality: Quality) -> str:
+def direction(metric: str) -> str:
+    """Which end of a metric is better, by its label."""
+    return "lower is better" if metric.endswith(("RMSE", "loss")) else "higher is better"
+
+
+def _facts(record: Mapping[str, Any], quality: Quality) -> str:
+    data, epsilon = record["data"], record.get("epsilon")
     final = record[quality.final]
-    if not isinstance(final, Mapping):
-        return f"{quality.label} {final:.4f}"
-    return ", ".join(f"{_metric(key)} {value:.4f}" for key, value in final.items() if key != "users")
+    scores = (
+        [(f"test {metric_name(key)}", f"{value:.4f}") for key, value in final.items() if key != "users"]
+        if isinstance(final, Mapping)
+        else [(f"test {quality.label}", page.number(final, ".4f"))]
+    )
+    return page.facts(
+        [
+            *scores,
+            ("ε per user", page.number(epsilon, ".4g") or "no noise"),
+            ("δ", f"{record['delta']:g}"),
+            ("users", f"{data['users']:,}"),
+            ("items", "" if data["items"] is None else f"{data['items']:,}"),
+            (f"training {quality.entries}", f"{data['train']:,}"),
+        ],
+        ours=scores[0][0],
+    )
 
 
-def _metric(key: str) -> str:
-    """ "recall@20" as people write it; a name without a number stays."""
-    name, at, cutoff = key.partition("@")
-    return f"{'NDCG' if name == 'ndcg' else name.capitalize()}@{cutoff}" if at else name
+def _what(record: Mapping[str, Any]) -> str:
+    what = "Simulated on one machine" if record["kind"] == "simulation" else "Trained by devices and enclaves"
+    spent = "noise was off: nothing is protected"
+    if record.get("epsilon") is not None:
+        spent = "ε protects all data of a user or none, all releases included"
+    return f"{what}, seed {record.get('seed')}; {spent}."
 
 
-def _rounds(record: Mapping[str, Any], quality: Quality) -> str:
+def _methods(record: Mapping[str, Any], quality: Quality, score: Score | None, found: Verdict) -> str:
+    if score is None or not score.baselines:
+        return ""
+    values = {_OURS: score.value, **score.baselines}
+    sign = 1.0 if score.lower_is_better else -1.0
+    order = sorted(values, key=lambda name: sign * values[name])
+    final = record[quality.final]
+    keys = [key for key in final if key != "users"] if isinstance(final, Mapping) else []
+    rows = []
+    for name in order:
+        label = quality.baselines.get(name, name)
+        if keys:
+            whole = final if name == _OURS else record["baselines"][name]
+            rows.append((label, *(page.number(whole.get(key), ".4f") for key in keys)))
+        else:
+            rows.append((label, f"{values[name]:.4f}"))
+    head = ("method", *(metric_name(key) for key in keys)) if keys else ("method", score.name)
+    return "\n".join(
+        [
+            "<h2>The methods, on the same test part</h2>",
+            page.chart(
+                lambda width: charts.methods(
+                    values, metric=score.name, lower_is_better=score.lower_is_better, width=width
+                ),
+                title=f"{score.name} of every method",
+                name="methods",
+                text="; ".join(f"{look(name).name} {values[name]:.3f}" for name in order),
+            ),
+            page.fold(
+                "Table of the methods", page.table("Baselines on the same split", head, rows, ours=_OURS), level=3
+            ),
+        ]
+    )
+
+
+def _rounds(record: Mapping[str, Any], quality: Quality, score: Score | None) -> str:
+    found, metric = course(record, quality)
+    # A level is comparable to a line only where both are of the same metric.
+    levels = score.baselines if score is not None and metric == score.name else {}
+    budget = record["task"].get("privacy", {}).get("epsilon") if record.get("epsilon") is not None else None
     rows = [
         (
             str(entry["round"]),
-            _number(entry.get("contributions"), ",.0f"),
-            _number(entry.get("epsilon"), ".4f"),
-            *(_number(entry.get(key), ".4f") for key, _ in quality.rounds),
-            _number(entry.get("seconds"), ".2f"),
+            page.number(entry.get("contributions"), ",.0f"),
+            page.number(entry.get("epsilon"), ".4f"),
+            *(page.number(entry.get(key), ".4f") for key, _ in quality.rounds),
+            page.number(entry.get("seconds"), ".2f"),
         )
         for entry in record["rounds"]
     ]
-    return _table(("round", "users", "ε so far", *(label for _, label in quality.rounds), "seconds"), rows)
+    head = ("round", "users", "ε so far", *(label for _, label in quality.rounds), "seconds")
+    shown = ""
+    if any(value is not None for value in found.values):
+        shown = page.chart(
+            lambda width: charts.by_round(
+                found, name=_OURS, metric=f"{metric}, {direction(metric)}", levels=levels, budget=budget, width=width
+            ),
+            title=f"{metric} and ε by round",
+            name="rounds",
+            text="; ".join(
+                f"round {number}: {page.number(value, '.3f') or 'not measured'}"
+                for number, value in zip(found.rounds, found.values, strict=True)
+            ),
+        )
+    return "\n".join(
+        [
+            page.heading(f"{quality.title} and ε by round"),
+            shown,
+            page.fold("Table of the rounds", page.table("Rounds as a terminal numbers them", head, rows), level=3),
+        ]
+    )
+
+
+def _gains(diagnostics: Mapping[str, Any], quality: Quality) -> list[str]:
+    activity, popularity = diagnostics["activity"], diagnostics["popularity"]
+    return [
+        "<h2>Who gains: users by activity</h2>",
+        page.paragraph(_gain(activity, quality)),
+        page.paragraph(_SIMULATION_ONLY, "only"),
+        _buckets(activity, "users", f"{quality.entries} in the user's history", "activity", quality),
+        "<h2>Where it is good: items by popularity</h2>",
+        page.paragraph(
+            "Fifths by the noisy counts, which a platform could publish; the scores are of the researcher's own test "
+            f"{quality.entries} (simulation only).",
+            "only",
+        ),
+        _buckets(popularity, "items", "noisy count of the item", "popularity", quality),
+    ]
+
+
+def _gain(buckets: Sequence[Mapping[str, Any]], quality: Quality) -> str:
+    """Who is better off than alone, in one sentence; empty where the run does not tell."""
+    if quality.alone is None:
+        return ""
+    key, (alone, label) = quality.buckets[0][0], quality.alone
+    known = [one for one in buckets if one.get(key) is not None and one.get(alone) is not None]
+    if not known:
+        return ""
+    shares = [1.0 - one[key] / one[alone] for one in known]
+    better = sum(share > 0 for share in shares)
+    most = max(range(len(known)), key=lambda place: shares[place])
+    return (
+        f"{better} of {len(known)} groups have a smaller error than with the {label.partition(',')[0]} of each; "
+        f"users with {_span(known[most])} {quality.entries} gain most: {100 * shares[most]:.0f} % less error."
+    )
+
+
+def _span(bucket: Mapping[str, Any]) -> str:
+    low, high = f"{bucket['low']:.0f}", f"{bucket['high']:.0f}"
+    return low if low == high else f"{low}–{high}"
+
+
+def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, group: str, name: str, quality: Quality) -> str:
+    columns = [*quality.buckets, *([quality.alone] if quality.alone else [])]
+    key, metric = quality.buckets[0]
+    reference = [one.get(quality.alone[0]) for one in buckets] if quality.alone else []
+    shown = any(value is not None for value in reference)
+    rows = [
+        (
+            _span(entry),
+            f"{entry['members']:,}",
+            f"{entry['ratings' if 'ratings' in entry else 'targets']:,}",
+            *(page.number(entry.get(column), ".4f") for column, _ in columns),
+        )
+        for entry in buckets
+    ]
+    head = (group, members, f"test {quality.entries}", *(label for _, label in columns))
+    drawn = page.chart(
+        lambda width: charts.groups(
+            [_span(entry) for entry in buckets],
+            [entry.get(key) for entry in buckets],
+            group=group,
+            metric=f"{metric}, {direction(metric)}",
+            reference=reference if shown else (),
+            reference_name=quality.alone[1].replace(", ", ",\n") if quality.alone else "",
+            width=width,
+        ),
+        title=f"{metric} by {name}",
+        name=name,
+        text="; ".join(f"{_span(entry)}: {page.number(entry.get(key), '.3f') or 'none'}" for entry in buckets),
+    )
+    return drawn + page.fold(f"Table by {name}", page.table(f"{members} in fifths", head, rows), level=3)
 
 
 def _updates(record: Mapping[str, Any]) -> str:
+    if not any("update_scale" in entry for entry in record["rounds"]):
+        return ""
+
     def measured(entry: Mapping[str, Any], name: str) -> str:
         value, std = entry.get(name), entry.get(f"{name}_std")
         return "" if value is None else f"{value:.3g} ± {std or 0.0:.2g}"
@@ -124,24 +255,24 @@ def _updates(record: Mapping[str, Any]) -> str:
     rows = [
         (
             str(entry["round"]),
-            _number(entry.get("clip_norm"), ".4g"),
+            page.number(entry.get("clip_norm"), ".4g"),
             measured(entry, "update_scale"),
             measured(entry, "client_variance"),
-            _number(entry.get("share_within_clip"), ".0%"),
+            page.number(entry.get("share_within_clip"), ".0%"),
         )
         for entry in record["rounds"]
     ]
     text = (
-        "<p>Of clipped updates, per parameter, estimated from the noisy releases alone; ± is the standard deviation of "
-        "the noise. A large scale and a small variance bear small cohorts and much noise.</p>"
+        "Of clipped updates, per parameter, estimated from the noisy releases alone; ± is the standard deviation of "
+        "the noise. A large scale and a small variance bear small cohorts and much noise."
     )
     head = ("round", "clip norm", "update scale", "variance between users", "within the clip norm")
-    return text + _table(head, rows)
+    return page.paragraph(text) + page.table("Updates by round", head, rows)
 
 
 def _spending(record: Mapping[str, Any]) -> str:
     if not record["spending"]:
-        return "<p>Nothing was noised, so there is nothing to account for.</p>"
+        return page.paragraph("Nothing was noised, so there is nothing to account for.")
     rows = [
         (
             str(entry["round"]),
@@ -152,22 +283,8 @@ def _spending(record: Mapping[str, Any]) -> str:
         )
         for entry in record["spending"]
     ]
-    text = "<p>Gaussian releases add up in μ²; each one's share of the total:</p>"
-    return text + _table(("round", "release", "μ", "share of μ²", "ε so far"), rows)
-
-
-def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, quality: Quality) -> str:
-    measured = [(key, label) for key, label in quality.buckets if any(entry[key] is not None for entry in buckets)]
-    rows = [
-        (
-            f"{entry['low']:.0f} to {entry['high']:.0f}",
-            f"{entry['members']:,}",
-            f"{entry['ratings' if 'ratings' in entry else 'targets']:,}",
-            *(_number(entry[key], ".4f") for key, _ in measured),
-        )
-        for entry in buckets
-    ]
-    return _table(("count", members, f"test {quality.entries}", *(label for _, label in measured)), rows)
+    text = page.paragraph("Gaussian releases add up in μ²; each one's share of the total:")
+    return text + page.table("Releases and their charges", ("round", "release", "μ", "share of μ²", "ε so far"), rows)
 
 
 def _clipping(record: Mapping[str, Any]) -> str:
@@ -183,109 +300,40 @@ def _clipping(record: Mapping[str, Any]) -> str:
             bound = record["task"]["privacy"].get("max_items_per_user") or "the bound"
             text = f"{entry['total'] / users:.1f} ± {entry['std'] / users:.1f} (bound {bound})"
             rows.append((str(entry["round"]), "items counted per user", text))
-    text = "<p>From the noisy releases alone:</p>" + _table(("round", "what", "value"), rows) if rows else ""
+    text = ""
+    if rows:
+        text = page.table("From the noisy releases alone", ("round", "what", "value"), rows)
     diagnostics = record.get("diagnostics")
     if diagnostics is None or "clipping" not in diagnostics:
-        return text or "<p>Not recorded.</p>"
+        return text
     shares = diagnostics["clipping"]
-    rows = [
-        ("", "users with more items than the bound", f"{100 * shares['users_over_bound']:.1f} %"),
-        ("", "ratings beyond the bound, left out of a round", f"{100 * shares['ratings_left_out']:.1f} %"),
-        ("", "targets beyond their clip", f"{100 * shares['targets_clipped']:.1f} %"),
-        ("", "users whose targets together are beyond their clip", f"{100 * shares['users_shortened']:.1f} %"),
+    shown = [
+        ("users with more items than the bound", f"{100 * shares['users_over_bound']:.1f} %"),
+        ("ratings beyond the bound, left out of a round", f"{100 * shares['ratings_left_out']:.1f} %"),
+        ("targets beyond their clip", f"{100 * shares['targets_clipped']:.1f} %"),
+        ("users whose targets together are beyond their clip", f"{100 * shares['users_shortened']:.1f} %"),
     ]
-    return text + f'<p class="only">{_SIMULATION_ONLY}</p>' + _table(("", "what", "share"), rows)
-
-
-def _baselines(record: Mapping[str, Any], quality: Quality) -> str:
-    final = record[quality.final]
-    methods = {quality.baselines.get(name, name): value for name, value in record["baselines"].items()}
-    methods["this model"] = final
-    if not isinstance(final, Mapping):
-        rows = [(name, _number(value, ".4f")) for name, value in methods.items()]
-        return _table(("method", f"test {quality.label}"), rows)
-    keys = [key for key in final if key != "users"]
-    ranked = [(name, *(_number(values[key], ".4f") for key in keys)) for name, values in methods.items()]
-    return _table(("method", *(_metric(key) for key in keys)), ranked)
+    return text + page.paragraph(_SIMULATION_ONLY, "only") + page.table("Without noise", ("what", "share"), shown)
 
 
 def _settings(record: Mapping[str, Any]) -> str:
-    task = record["task"]
-    chosen = {
-        f"{section}.{key}": value
-        for section, values in task.items()
-        if isinstance(values, Mapping)
-        for key, value in values.items()
-    }
-    text = "<h3>As written</h3>" + _pairs(chosen)
+    text = _pairs("As written", chosen(record))
     if record.get("resolved"):
-        text += "<h3>As resolved by the rules, noise included</h3>" + _pairs(record["resolved"])
+        used = {name: value for name, value in record["resolved"].items() if value not in ({}, [])}
+        text += _pairs("As resolved by the rules, noise included", used)
     return text
 
 
-def _pairs(values: Mapping[str, Any]) -> str:
+def chosen(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run's task by "section.name", as they were written."""
+    return {
+        f"{section}.{key}": value
+        for section, values in record["task"].items()
+        if isinstance(values, Mapping)
+        for key, value in values.items()
+    }
+
+
+def _pairs(caption: str, values: Mapping[str, Any]) -> str:
     rows = [(str(key), "by rule" if value is None else str(value)) for key, value in values.items()]
-    return _table(("name", "value"), rows)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def cell(text: str) -> str:
-        kind = ' class="n"' if text[:1].isdigit() else ""
-        return f"<td{kind}>{html.escape(text)}</td>"
-
-    top = "".join(f"<th>{html.escape(text)}</th>" for text in head)
-    body = "\n".join("<tr>" + "".join(cell(text) for text in row) + "</tr>" for row in rows)
-    return f"<table><tr>{top}</tr>\n{body}</table>"
-
-
-def _number(value: Any, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _draw_rounds(record: Mapping[str, Any], quality: Quality) -> bytes:
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    rounds = [entry["round"] for entry in record["rounds"]]
-    for (key, label), marker, style in zip(quality.rounds, ("o", "."), ("-", ":"), strict=True):
-        values = [entry.get(key) for entry in record["rounds"]]
-        if all(value is not None for value in values):
-            left.plot(rounds, values, marker=marker, linestyle=style, label=label)
-    left.set(xlabel="round", ylabel=quality.title)
-    if left.lines:
-        left.legend(fontsize=8)
-    spent = [entry.get("epsilon") for entry in record["rounds"]]
-    if all(value is not None for value in spent):
-        right.step(rounds, spent, where="mid", marker="o")
-    right.set(xlabel="round", ylabel="ε so far")
-    for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-    return _png(figure)
-
-
-def _draw_buckets(buckets: Sequence[Mapping[str, Any]], label: str, quality: Quality) -> bytes:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 2.8), layout="constrained")
-    axes: Axes = figure.subplots()
-    names = [f"{entry['low']:.0f}–{entry['high']:.0f}" for entry in buckets]
-    key, drawn = quality.buckets[0]
-    heights = [entry[key] or 0.0 for entry in buckets]
-    bars = axes.bar(names, heights, color="C0")
-    axes.bar_label(bars, [f"{height:.3f}" if height else "" for height in heights], fontsize=8)
-    axes.set(xlabel=label, ylabel=drawn)
-    axes.margins(y=0.12)
-    return _png(figure)
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=90)
-    return buffer.getvalue()
-
-
-def _image(png: bytes) -> str:
-    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+    return page.table(caption, ("name", "value"), rows)

@@ -11,12 +11,6 @@ from pathlib import Path
 
 from odp.errors import DataError
 
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
-    "table{border-collapse:collapse}th,td{padding:.2rem .8rem;border-bottom:1px solid #8884;text-align:right}"
-    "th:first-child,td:first-child{text-align:left}svg,img{max-width:100%;height:auto}"
-)
-
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns: words to the left, numbers to the right."""
@@ -46,14 +40,9 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def write_page(path: str | os.PathLike[str], *, title: str, parts: Sequence[str]) -> Path:
-    """Writes a self-contained page of HTML ``parts``, and returns its path. Raises DataError."""
-    name = html.escape(title)
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title>'
-    body = "\n".join([f"<h1>{name}</h1>", *parts])
-    whole = f"<head>{head}<style>{_STYLE}</style></head>\n<body>\n{body}\n</body>"
-    page = f'<!doctype html>\n<html lang="en">{whole}</html>\n'
-    return _write(path, page)
+def write_page(path: str | os.PathLike[str], text: str) -> Path:
+    """Writes a whole page of HTML, and returns its path. Raises DataError."""
+    return _write(path, text)
 
 
 def write_csv(path: str | os.PathLike[str], rows: Sequence[Mapping[str, object]]) -> Path:

@@ -39,6 +39,7 @@ from odp.datasets.registry import load
 from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.evaluation.noise import noised
+from odp.pictures import page
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import Event, GaussianRelease, adjacency_of
@@ -135,10 +136,14 @@ class Tuning:
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Writes a page with the best settings and all trials, and returns its path. Raises DataError."""
-        parts = [f"<p><b>{html.escape(self._verdict())}</b></p>", html_table(*self._cells())]
-        return write_page(
-            path, title=f"Search for settings on {self.data}", parts=[*parts, f"<p>{html.escape(self.statement)}</p>"]
-        )
+        title = f"Search for settings on {self.data}"
+        parts = [
+            page.heading(title, 1),
+            page.paragraph(self._verdict(), "verdict"),
+            page.table("trials", *self._cells()),
+            page.paragraph(self.statement),
+        ]
+        return write_page(path, page.document(title, parts))
 
     def _verdict(self) -> str:
         place, noisy = self.trials.index(self.best) + 1, " (noisy)" if self.private else ""

@@ -78,6 +78,14 @@ def test_a_run_becomes_a_page(tmp_path: Path) -> None:
     assert json.loads(Path(found["json"]).read_text())["spending"] == simulated["spending"]
 
 
+def test_a_simulation_writes_the_page_that_report_would(tmp_path: Path) -> None:
+    page = tmp_path / "new" / "page.html"
+    options = ("--preset", "auto", "--delta", "1e-4", "--output", str(tmp_path / "run"), "--report", str(page))
+    answer("simulate", "--data", DATA, *options)
+    found = answer("report", str(tmp_path / "run"))
+    assert page.read_text(encoding="utf-8") == Path(found["html"]).read_text(encoding="utf-8")
+
+
 def test_the_report_of_a_resumed_run_is_that_of_one_never_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

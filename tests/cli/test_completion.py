@@ -1,14 +1,17 @@
-"""Shells complete commands and options; an interrupted command says what to do."""
+"""Shells complete commands, options and data; an interrupted command says what to do."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from odp.cli import main as entry
+from odp.cli.completing import data_names
 from odp.cli.console import interrupted, resume_with
 
 
@@ -24,6 +27,60 @@ def test_bash_completes_commands_and_options(words: str, found: str) -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert found in done.stdout.split()
+
+
+@pytest.mark.parametrize("command", ["compare", "simulate", "device run"])
+def test_bash_completes_data_sets_and_files(command: str, tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text("")
+    (tmp_path / "more").mkdir()
+    (tmp_path / ".hidden").write_text("")
+    for begun, found in (("ml-1", {"ml-100k", "ml-10m", "ml-1m"}), ("m", {"my.csv", "more/"}), ("syn", {"synthetic"})):
+        words = f"odp {command} --data {begun}"
+        environment = os.environ | {
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+            "_ODP_COMPLETE": "complete_bash",
+        }
+        code = "import sys; sys.argv = ['odp']; from odp.cli.main import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert found & set(done.stdout.split()), done
+        assert all(word.startswith(begun) for word in done.stdout.split())
+
+
+def test_a_folder_is_completed_to_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "own.parquet").write_text("")
+    assert data_names(f"{tmp_path}/mo") == [f"{tmp_path}/more/"]
+    assert data_names(f"{tmp_path}/more/") == [f"{tmp_path}/more/own.parquet"]
+    assert data_names(f"{tmp_path}/nowhere/") == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_simulation_that_is_interrupted_says_in_one_line_how_to_go_on(tmp_path: Path, kept: bool) -> None:
+    data = "synthetic:n_users=2000,n_items=200,ratings_per_user=40"
+    arguments = ["simulate", "--data", data, "--no-baselines", "--delta", "1e-5"]
+    arguments += ["--checkpoint", "rounds"] if kept else []
+    code = f"import sys; sys.argv = ['odp', *{arguments!r}]; from odp.cli.main import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        assert running.stdout is not None
+        try:
+            assert any(line.startswith("round 0: test RMSE") for line in running.stderr)
+            running.send_signal(signal.SIGINT)
+            lines = running.stderr.read().splitlines()
+            assert running.stdout.read() == ""
+            assert running.wait(60) == 130
+        finally:
+            running.kill()
+    way = "the same command goes on from the last round in rounds" if kept else "--checkpoint FOLDER keeps a run"
+    assert [line for line in lines if not line.startswith("round ")] == [lines[-1]]
+    assert lines[-1].startswith(f"odp: interrupted; {way}")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

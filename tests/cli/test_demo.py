@@ -19,6 +19,7 @@ from odp.algorithms.release import charges_of
 from odp.cli import demo
 from odp.datasets import load, random_split
 from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError
 from odp.local.processes import ODP
 from odp.privacy.accounting import epsilon
 from odp.privacy.ledger import Ledger
@@ -83,6 +84,15 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     assert ledger.state.epsilon_of_task(task_id, delta=1e-6) == pytest.approx(found["epsilon"], rel=1e-9)
     assert math.isclose(epsilon(ledger.task_events(task_id), delta=1e-6), found["epsilon"], rel_tol=1e-9)
 
+    shown = done.stderr
+    parts = [
+        shown.index(part) for part in ("what its operator sees", "starting the programs", "round 1/2: 130 devices")
+    ]
+    parts += [
+        shown.index(part) for part in ("test error, lower is better", "lower RMSE is better", "audit passed", "next:")
+    ]
+    assert parts == sorted(parts), "the parties at once, the chart before the tables"
+
     picture = Path(found["picture"]).read_bytes()
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
     assert picture.endswith(b"IEND\xaeB`\x82")
@@ -97,6 +107,23 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     assert found["log"]["entries"] == audited.counts
     assert audited.tasks[0].epsilon == pytest.approx(found["epsilon"], rel=1e-9)
     assert audited.tasks[0].contributions == (130, 130)
+
+
+def test_the_default_data_have_as_many_users_as_devices_were_asked_for_and_the_rounds_that_were() -> None:
+    split = random_split(load(demo._SYNTHETIC.format(devices=110)), seed=1)
+    assert split.train.n_users == 110
+    for rounds in (3, 4, 7):
+        task = demo._task(split, epsilon=8.0, delta=1e-6, rank=None, rounds=rounds)
+        assert demo._planned(task) == rounds
+
+
+def test_rounds_that_a_model_cannot_have_are_refused() -> None:
+    split = random_split(load(DATA), seed=1)
+    with pytest.raises(ConfigurationError, match="rounds=2 to be at least 3"):
+        demo._task(split, epsilon=8.0, delta=1e-6, rank=4, rounds=2)
+    with pytest.raises(ConfigurationError, match="rounds=5 to be 2 for a model without factors"):
+        demo._task(split, epsilon=8.0, delta=1e-6, rank=0, rounds=5)
+    assert demo._planned(demo._task(split, epsilon=8.0, delta=1e-6, rank=0, rounds=2)) == 2
 
 
 def test_a_demo_that_is_told_to_end_stops_its_programs_and_says_how_to_go_on(tmp_path: Path) -> None:

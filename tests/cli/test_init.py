@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import odp
+from odp.cli.projects import make_project
 from odp.datasets import synthetic_movielens
 from odp.errors import ConfigurationError
 from odp.local.processes import ODP
-from odp.projects import make_project
 
 SMALL = "synthetic:n_users=120,n_items=20,ratings_per_user=8"
 
@@ -87,3 +88,24 @@ def test_a_folder_that_holds_something_or_has_no_name_of_a_task_is_refused(tmp_p
         make_project(tmp_path / "new", data="nowhere")
     assert not (tmp_path / "new").exists()
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.processes
+def test_a_table_of_ones_own_is_read_by_its_columns_everywhere(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odp[data]'")
+    ratings = synthetic_movielens(n_users=120, n_items=20, ratings_per_user=8)
+    rows = zip(ratings.users().tolist(), ratings.items.tolist(), ratings.values.tolist(), strict=True)
+    lines = ["who,what,stars", *(f"user {user},film {item},{value:g}" for user, item, value in rows)]
+    (tmp_path / "my films.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    options = ["--user", "who", "--item", "what", "--value", "stars", "--low", "1", "--high", "5"]
+    made = _run([*ODP, "init", "films", "--data", "my films.csv", *options], tmp_path)
+    assert made.returncode == 0, made.stderr
+    project = tmp_path / "films"
+    tested = _run([sys.executable, "-m", "unittest"], project)
+    assert tested.returncode == 0, tested.stderr
+    # The printed command is the one that works.
+    (command,) = re.findall(r"^  odp (simulate .*)$", made.stdout, re.MULTILINE)
+    assert command in (project / "README.md").read_text(encoding="utf-8")
+    simulated = _run([*ODP, *shlex.split(command), "--no-baselines", "--json"], project)
+    assert simulated.returncode == 0, simulated.stderr
+    assert json.loads(simulated.stdout.splitlines()[-1])["task"] == "films"

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import typer
 from cli.conftest import Printed
-from rich.table import Table
 
-from odp.cli.console import choose_csv, csv_text, print_json, results_console
+from odp.cli.console import choose_csv, csv_text, print_json
 from odp.cli.main import app
 from odp.errors import ConfigurationError
 
@@ -102,22 +101,3 @@ def test_csv_is_that_of_the_rfc_and_rounds_nothing(capsys: pytest.CaptureFixture
     finally:
         choose_csv(False)
     assert capsys.readouterr().out.split() == ["a", "1", "2", "one,two", "1,"]
-
-
-@pytest.mark.parametrize("width", ["80", "40"])
-def test_wide_tables_fold_and_nothing_is_cut(
-    width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", width)
-    heads = ["task", "population", "contributions", "ε of its releases", "ε charged", "budget"]
-    table = Table(*heads)
-    cells = ["a-task-with-a-long-name-indeed", "population-of-listeners", "1,234,567", "7.999999", "8.123456", "20"]
-    table.add_row(*cells)
-    results_console().print(table)
-    printed = capsys.readouterr().out
-    assert "…" not in printed
-    assert max(map(len, printed.splitlines())) <= int(width)
-    lines = [line for line in printed.splitlines() if "━" not in line and "─" not in line]
-    columns = zip(*(line.replace("┃", "│").strip("│").split("│") for line in lines), strict=True)
-    whole = ["".join(column).replace(" ", "") for column in columns]
-    assert whole == [(head + cell).replace(" ", "") for head, cell in zip(heads, cells, strict=True)]

@@ -34,8 +34,9 @@ def test_a_run_on_invented_examples_is_shown_recorded_and_reported(odp, tmp_path
     odp("report", tmp_path / "run")
     (page,) = (tmp_path / "run").glob("*.html")
     text = page.read_text()
-    assert "Test accuracy 0." in text
-    assert "300 users, 3,000 training examples" in text
+    assert "This model has test accuracy 0." in text
+    assert "<dt>users</dt><dd>300</dd>" in text
+    assert "<dt>training examples</dt><dd>3,000</dd>" in text
 
 
 def test_labels_that_are_numbers_have_a_loss_alone(odp, tmp_path):
@@ -45,7 +46,7 @@ def test_labels_that_are_numbers_have_a_loss_alone(odp, tmp_path):
     assert "test loss" in printed.err + printed.out
     odp("report", tmp_path / "run")
     (page,) = (tmp_path / "run").glob("*.html")
-    assert "Test loss 0." in page.read_text()
+    assert "This model has test loss 0." in page.read_text()
 
 
 @pytest.mark.parametrize(

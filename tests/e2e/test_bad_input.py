@@ -204,12 +204,16 @@ def test_data_that_do_not_fit_the_task_are_refused_before_anything_is_computed()
     [
         (["--devices", "0"], "devices=0"),
         (["--devices", "99999"], "devices=99999"),
+        (["--devices", "500", "--data", "synthetic:n_users=120,n_items=60"], "devices=500"),
         (["--devices", "30"], "30"),
+        (["--rounds", "-1"], "rounds=-1"),
+        (["--rounds", "2"], "rounds=2"),
+        (["--rounds", "1000"], "rounds=1000"),
         (["--epsilon", "-1"], "epsilon=-1.0"),
         (["--epsilon", "0"], "epsilon=0.0"),
         (["--epsilon", "inf"], "epsilon=inf"),
         (["--delta", "0.5"], "delta=0.5"),
-        (["--delta", "0.002"], "users=1200"),
+        (["--delta", "0.003"], "users=400"),
         (["--rank", "-1"], "rank=-1"),
         (["--seed", "-1"], "seed=-1"),
     ],
@@ -488,5 +492,5 @@ def test_an_interrupted_program_stops_what_it_started_and_says_so() -> None:
         assert host.stderr is not None
         assert any("Ctrl-C stops all" in line.replace("\n", " ") or "stops all" in line for line in host.stderr)
         host.send_signal(signal.SIGINT)
-        assert host.stderr.read() == "stopped\n"
+        assert host.stderr.read() == "stopped; `odp up --state state` goes on where it was\n"
         assert host.wait(SECONDS) == 0

@@ -142,6 +142,9 @@ def test_learn_declines_what_its_limits_forbid_and_names_what_is_wrong_with_a_fo
         assert declined.contributions == ()
         assert "the device declined: " in declined.reason
         assert "min_cohort" in declined.reason
+        for wrong in ({"turns": 0}, {"wait": -1.0}):
+            with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+                device.learn(POPULATION, services=world.root, **wrong)
         with pytest.raises(ConfigurationError, match="is no state folder of `odp up`"):
             device.learn(POPULATION, services=tmp_path / "elsewhere")
         world.server.stop()

@@ -98,6 +98,7 @@ def test_a_comparison_reads_as_a_table_and_as_rows(tmp_path: Path) -> None:
         "spends  ε, δ     *2.5000  *2.0000",
         "local   none      2.0000   2.0000",
     ]
+    assert "<td>*2.5000</td>" in found._repr_html_()
     spends, *_, local = found.rows
     assert spends == {
         "method": "spends", "privacy": "ε, δ", "metric": "test RMSE", "epsilon": 1.0, "mean": 2.5,
@@ -115,8 +116,9 @@ def test_a_comparison_reads_as_a_table_and_as_rows(tmp_path: Path) -> None:
 
 def test_the_page_of_a_comparison_has_its_verdict_and_fetches_nothing(tmp_path: Path) -> None:
     page = _two().report(tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "spends is the best private method at ε = 2: test RMSE 2.0000" in page
-    assert "<td>*2.5000</td>" in page
+    assert "spends is the best private method at ε&nbsp;=&nbsp;2: test RMSE 2.0000" in page
+    assert '<tr class=ours><th scope="row">spends</th>' in page
+    assert '<td class="n">2.5000</td>' in page
     assert not re.search(r"https?://|<script|<link", page)
 
 
@@ -152,3 +154,12 @@ def test_a_given_task_is_trained_at_every_budget_with_its_own_settings() -> None
     )
     with pytest.raises(DataError, match="set items=30 in the model"):
         compare(DATA, task=dataclasses.replace(task, model=dataclasses.replace(task.factorization, items=31)))
+
+
+def test_a_data_frame_is_compared_as_it_is() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odp[data]'")
+    frame = pandas.DataFrame({"user": DATA.users(), "item": DATA.items, "rating": DATA.values.astype(float)})
+    found = compare(frame, epsilons=[2.0], delta=1e-4, seeds=1, methods=["user mean"])
+    assert list(found.scores) == ["user mean"]
+    assert found.rows[0]["mean"] == pytest.approx(1.0, abs=0.3)

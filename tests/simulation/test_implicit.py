@@ -144,10 +144,10 @@ def test_a_run_becomes_a_page_with_curves_buckets_charges_and_clips(
     assert values["baselines"] == simulated.get("baselines")
     assert [total["name"] for total in values["noisy_totals"]] == ["counts"] + 3 * ["targets", "gramian"]
     text = Path(told["html"]).read_text(encoding="utf-8")
-    assert f"Recall@20 {ranking['recall@20']:.4f}" in text
+    assert f"test Recall@20</dt><dd>{ranking['recall@20']:.4f}" in text
     for section in (
-        "by popularity of the item",
-        "by activity of the user",
+        "items by popularity",
+        "users by activity",
         "From the noisy releases alone",
         "Versions",
     ):

@@ -150,8 +150,8 @@ def test_the_page_loads_nothing_and_names_every_section(record: dict[str, Any]) 
     text = render_html(plain(record))
     page = Page()
     page.feed(text)
-    assert len(page.loads) == 3
-    assert all(source.startswith("data:image/png;base64,") for source in page.loads)
+    assert page.loads
+    assert all(source.startswith("#") for source in page.loads)
     assert not re.search(r"https?://|<script|@import", text)
     for section in ("Error and ε by round", "spent on", "popularity", "activity", "clipped", "Settings", "Versions"):
         assert section in page.text

@@ -16,6 +16,7 @@ import numpy as np
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
 from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split, merge
+from odp.evaluation.baselines import user_mean_predictions
 from odp.evaluation.fifths import fifths
 from odp.numerics.arrays import Float64Array
 from odp.task import Task
@@ -24,13 +25,17 @@ from odp.wire.model import ModelVersion
 
 @dataclass(frozen=True)
 class Bucket:
-    """Entries of the test part whose item (or user) has a count from ``low`` to ``high``; RMSE None without entries."""
+    """Entries of the test part whose item (or user) has a count from ``low`` to ``high``; RMSE None without entries.
+
+    ``user_mean_rmse`` is that of each user's own mean, which no platform is needed for.
+    """
 
     low: float
     high: float
     members: int
     ratings: int
     rmse: float | None
+    user_mean_rmse: float | None
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ def diagnose(task: Task, split: Split, model: ModelVersion) -> Diagnostics:
     population = recommender_for(definition).population()
     history = merge(split.train, split.validation)
     squares = (population.predict(model, history, split.test) - split.test.values) ** 2
+    alone = (user_mean_predictions(split) - split.test.values) ** 2
     train = split.train
     # A model of the round of biases has no factors, so its predictions are what targets are measured from.
     biases = ModelVersion(min(model.version, BIASES_ROUND), model.tables)
@@ -85,8 +91,8 @@ def diagnose(task: Task, split: Split, model: ModelVersion) -> Diagnostics:
     mean_squares = np.bincount(train.users(), weights=off**2, minlength=train.n_users) / np.maximum(train.counts(), 1)
     bound, sizes = definition.privacy.max_items_per_user, train.counts()
     return Diagnostics(
-        popularity=_buckets(model.keyed.rows[:, COUNT_COLUMN].astype(np.float64), split.test.items, squares),
-        activity=_buckets(history.counts().astype(np.float64), split.test.users(), squares),
+        popularity=_buckets(model.keyed.rows[:, COUNT_COLUMN].astype(np.float64), split.test.items, squares, alone),
+        activity=_buckets(history.counts().astype(np.float64), split.test.users(), squares, alone),
         clipping=Clipping(
             users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
             ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
@@ -100,11 +106,11 @@ def _share(count: float, ratings: Ratings) -> float:
     return count / ratings.n_ratings if ratings.n_ratings else 0.0
 
 
-def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array) -> tuple[Bucket, ...]:
+def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array, alone: Float64Array) -> tuple[Bucket, ...]:
     """Members cut into fifths by size, with the error of the entries of each."""
     found = []
     for own in fifths(sizes):
-        entries = squares[own[member]]
+        entries, others = squares[own[member]], alone[own[member]]
         found.append(
             Bucket(
                 low=float(sizes[own].min()),
@@ -112,6 +118,7 @@ def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array) -> 
                 members=int(own.sum()),
                 ratings=len(entries),
                 rmse=math.sqrt(float(entries.mean())) if len(entries) else None,
+                user_mean_rmse=math.sqrt(float(others.mean())) if len(others) else None,
             )
         )
     return tuple(found)

@@ -30,6 +30,8 @@ QUALITY = Quality(
         "dp_item_user_bias": "DP item mean + user bias, same ε and δ",
         "als_ceiling": "ALS, all data in one place, not private",
     },
+    ceilings=("als_ceiling",),
+    alone=("user_mean_rmse", "user mean, on the device"),
 )
 
 

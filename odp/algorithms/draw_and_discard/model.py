@@ -117,25 +117,24 @@ class LocalModel:
         Raises:
           DataError: the file cannot be written, or its ending names no format of pictures.
         """
-        from matplotlib.figure import Figure
+        from odp.pictures import style
 
         named = self.named
         shown = sorted(named, key=lambda name: -abs(named[name]))[:_MOST_ROWS][::-1]
-        figure = Figure(figsize=(7.0, 1.0 + 0.25 * len(shown)), layout="constrained")
-        panel = figure.subplots()
+        figure, (panel,) = style.figure(width=7.0, height=1.6 + 0.25 * len(shown))
         places = np.arange(len(shown))
-        panel.barh(places, [named[name] for name in shown], color="#4477aa", label="mean of the instances")
+        panel.barh(places, [named[name] for name in shown], 0.7, color=style.LIGHT.soft)
         if exact is not None:
-            panel.plot([exact.named[name] for name in shown], places, "kx", label="without noise (never released)")
-            panel.legend(frameon=False)
+            style.exact_mark(panel, [exact.named[name] for name in shown], places)
         panel.set_yticks(places, shown)
-        panel.axvline(0.0, color="black", linewidth=0.8)
+        panel.axvline(0.0, color=style.LIGHT.muted, linewidth=0.8)
+        panel.grid(visible=False, axis="y")
+        panel.grid(visible=True, axis="x")
         panel.set_xlabel("weight")
-        panel.set_title(f"{self.updates:,} reports, epsilon {self.epsilon:.4g} each")
-        try:
-            figure.savefig(path, dpi=130)
-        except (OSError, ValueError) as problem:
-            raise DataError(f"cannot draw {path}: {problem}; give a file that ends in .png, .svg or .pdf") from problem
+        style.head(panel, "The largest weights", f"{self.updates:,} reports, ε = {self.epsilon:.4g} each")
+        rings = "" if exact is None else "; rings: without noise, never released"
+        style.note(figure, f"Bars: mean of the instances{rings}")
+        style.save(figure, path, title="the largest weights of the model")
 
     def report(self, *, delta: float = 1e-8, updates: int = 1000) -> dict[str, float]:
         """What one report tells, by adversary: ``adversaries.learned`` as plain values; infinite without noise."""

@@ -22,7 +22,7 @@ from odp import _validate
 from odp.algorithms.dense.update_spread import SpreadTerms
 from odp.algorithms.federated.terms import RELEASE, Terms
 from odp.algorithms.seam import NoisyTensors
-from odp.errors import ConfigurationError, DataError
+from odp.errors import ConfigurationError
 from odp.privacy.adaptive_clip import ClipState
 
 _ROUNDING = 1.0 / 6.0  # of a number that is rounded at random, over the step squared, on average
@@ -128,23 +128,24 @@ class UpdateDiagnostics:
 
     def draw(self, path: str | Path, *, exact: Self | None = None, confidence: float = 0.95) -> None:
         """Saves a picture of both over the rounds. Raises DataError where it cannot."""
-        from matplotlib.figure import Figure
+        from odp.pictures import style
 
         factor, numbers = _factor(confidence), range(len(self.rounds))
-        figure = Figure(figsize=(8.0, 3.4), layout="constrained")
-        panels = figure.subplots(1, 2)
+        figure, panels = style.figure(1, 2, width=8.5, height=3.6)
         shown: Sequence[tuple[str, str, str]] = (
-            ("update_scale", "update_scale_std", "update scale"),
-            ("client_variance", "client_variance_std", "variance between users"),
+            ("update_scale", "update_scale_std", "Update scale"),
+            ("client_variance", "client_variance_std", "Variance between users"),
         )
-        for panel, (value, std, label) in zip(panels, shown, strict=True):
+        for panel, (value, std, title) in zip(panels, shown, strict=True):
+            values = [getattr(one, value) for one in self.rounds]
             error = [factor * getattr(one, std) for one in self.rounds]
-            panel.errorbar(numbers, [getattr(one, value) for one in self.rounds], yerr=error, fmt="o-", capsize=3)
-            panel.set(xlabel="round", ylabel=label)
-        try:
-            figure.savefig(path, dpi=130)
-        except (OSError, ValueError) as error:
-            raise DataError(f"cannot draw {path}: {error}; give a file that ends in .png, .svg or .pdf") from error
+            style.line(panel, numbers, values, style.OURS)
+            style.whiskers(panel, numbers, values, np.subtract(values, error), np.add(values, error))
+            style.head(panel, title, "per parameter")
+            style.whole_numbers(panel)
+            panel.set_xlabel("round")
+        style.note(figure, style.marks(confidence, exact=False))
+        style.save(figure, path, title="size and variance of updates by round")
 
 
 def diagnosed(

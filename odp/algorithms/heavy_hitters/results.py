@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations
-from odp.errors import DataError
 
 _MOST_ROWS = 40
 
@@ -85,24 +83,22 @@ class WordResults(Mapping[str, Estimate]):
         Raises:
           DataError: the file cannot be written, or its ending names no format of pictures.
         """
-        from matplotlib.figure import Figure
+        from odp.pictures import style
 
         words = self.top(_MOST_ROWS)
         found = [self.estimate(word, confidence) for word in words]
-        reach: Any = [one.high - one.value for one in found]
-        figure = Figure(figsize=(9.0, 4.0), layout="constrained")
-        panel = figure.subplots()
-        places = np.arange(len(words))
-        panel.errorbar(
-            places, [one.value for one in found], yerr=reach, fmt="o", capsize=3, label="released, with noise"
-        )
+        figure, (panel,) = style.figure(width=7.0, height=1.5 + 0.26 * len(words))
+        places, values = np.arange(len(words)), [one.value for one in found]
+        panel.barh(places, values, 0.7, color=style.LIGHT.soft)
+        low, high = [one.low for one in found], [one.high for one in found]
+        style.whiskers(panel, values, places, low, high, along="x")
         if exact is not None:
-            known = [exact.counts.get(word, 0.0) for word in words]
-            panel.plot(places, known, "x", label="without noise (never released)")
-            panel.legend(frameon=False, fontsize="small")
-        panel.set_xticks(places, words, rotation=90, fontsize="x-small")
-        panel.set_ylabel("users")
-        try:
-            figure.savefig(path, dpi=130)
-        except (OSError, ValueError) as problem:
-            raise DataError(f"cannot draw {path}: {problem}; give a file that ends in .png, .svg or .pdf") from problem
+            style.exact_mark(panel, [exact.counts.get(word, 0.0) for word in words], places)
+        panel.set_yticks(places, words)
+        panel.invert_yaxis()
+        panel.grid(visible=False, axis="y")
+        panel.grid(visible=True, axis="x")
+        panel.set_xlabel("users")
+        style.head(panel, f"The {len(words)} most frequent words" if words else "No word was found")
+        style.note(figure, style.marks(confidence, exact=exact is not None))
+        style.save(figure, path, title="words by their counts")

@@ -32,6 +32,7 @@ QUALITY = Quality(
         "dp_popularity": "DP popularity, same ε and δ",
         "ials_ceiling": "iALS, all data in one place, not private",
     },
+    ceilings=("ials_ceiling",),
 )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from odp.algorithms.model_evaluation.curves import Histograms, Measured
-from odp.errors import DataError
+from odp.pictures import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -25,54 +28,86 @@ def draw(found: Drawn, path: str | Path, *, exact: Drawn) -> None:
     Raises:
       DataError: the file cannot be written, or its ending names no format of pictures.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 4.5), layout="constrained")
     if found.histograms:
-        ranking, calibration = figure.subplots(1, 2)
+        figure, (ranking, calibration) = style.figure(1, 2, width=10.0, height=4.6)
         _curves(ranking, found, exact)
         _calibration(calibration, found)
+        rings = "; dotted: without noise, never released" if exact.histograms else ""
     else:
-        _metrics(figure.subplots(), found, exact)
-    try:
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as problem:
-        raise DataError(f"cannot draw {path}: {problem}; give a file that ends in .png, .svg or .pdf") from problem
+        figure, (panel,) = style.figure(width=8.0, height=4.0)
+        _metrics(panel, found, exact)
+        rings = "; rings: without noise, never released" if exact.models else ""
+    style.note(figure, f"Released, with noise; thin lines are its intervals{rings}")
+    style.save(figure, path, title="evaluation of models")
 
 
-def _curves(panel: Any, found: Drawn, exact: Drawn) -> None:
+def _looks(found: Drawn) -> dict[str, style.Look]:
+    """The first model in the accent colour, those that it is compared with in grey."""
+    looks = (style.OURS, *style.GREYS)
+    return {name: looks[place % len(looks)] for place, name in enumerate(found.models or found.histograms)}
+
+
+def _curves(panel: Axes, found: Drawn, exact: Drawn) -> None:
+    looks = _looks(found)
     for name, histograms in found.histograms.items():
-        panel.plot(*histograms.curve(), label=name)
-    for name, histograms in exact.histograms.items():
-        panel.plot(*histograms.curve(), ":", label=f"{name}, without noise (never released)")
-    panel.set_xlabel("share of examples without the label above a threshold")
-    panel.set_ylabel("share of examples with the label")
-    panel.legend(frameon=False, fontsize="small")
+        shown = looks.get(name, style.OURS)
+        panel.plot(*histograms.curve(), color=shown.colour, linestyle=shown.dashes, linewidth=shown.width)
+        if name in exact.histograms:
+            panel.plot(*exact.histograms[name].curve(), ":", color=style.LIGHT.ink, linewidth=1.0)
+    panel.plot([0, 1], [0, 1], color=style.LIGHT.grid, linewidth=1)
+    # Curves meet at both ends, so that their names stand in the empty corner below them.
+    for place, name in enumerate(reversed(list(found.histograms))):
+        shown = looks.get(name, style.OURS)
+        panel.annotate(
+            f"{name}{_dash(shown)}", (0.98, 0.04 + 0.08 * place), xycoords="axes fraction", ha="right",
+            color=shown.colour, fontsize=style.BODY, fontweight="bold" if shown.ours else "normal",
+        )  # fmt: skip
+    style.head(panel, "Ranking", "share of examples with the label above a threshold")
+    panel.set_xlabel("share of examples without the label above it")
 
 
-def _calibration(panel: Any, found: Drawn) -> None:
+def _dash(shown: style.Look) -> str:
+    return "" if shown.dashes == "-" else " (dashed)"
+
+
+def _calibration(panel: Axes, found: Drawn) -> None:
+    panel.plot([0, 1], [0, 1], color=style.LIGHT.muted, linewidth=0.8, linestyle=":")
+    looks = _looks(found)
     for name, model in found.models.items():
         if model.calibration is None:
             continue
-        groups = model.calibration.groups
-        values = [group.observed.value for group in groups]
-        error = [
-            [group.observed.value - group.observed.low for group in groups],
-            [group.observed.high - group.observed.value for group in groups],
-        ]
-        panel.errorbar([group.predicted for group in groups], values, yerr=error, fmt="o", capsize=3, label=name)
-    panel.plot([0, 1], [0, 1], "k:", linewidth=1)
+        shown, groups = looks[name], model.calibration.groups
+        places, values = [group.predicted for group in groups], [group.observed.value for group in groups]
+        low, high = [group.observed.low for group in groups], [group.observed.high for group in groups]
+        style.whiskers(panel, places, values, low, high, colour=shown.colour)
+        panel.plot(
+            places, values, shown.marker, color=shown.colour, markersize=6,
+            markerfacecolor=shown.colour if shown.ours else style.LIGHT.paper, zorder=4,
+        )  # fmt: skip
+        if groups:
+            style.label(panel, values[-1], name, colour=shown.colour, bold=shown.ours)
+    style.head(panel, "Calibration", "share that has the label; exact on the dotted line")
     panel.set_xlabel("predicted probability")
-    panel.set_ylabel("share that has the label")
-    panel.legend(frameon=False, fontsize="small")
 
 
-def _metrics(panel: Any, found: Drawn, exact: Drawn) -> None:
-    for name, model in found.models.items():
-        names, values = list(model.metrics), list(model.metrics.values())
-        error = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
-        panel.errorbar(names, [one.value for one in values], yerr=error, fmt="o", capsize=4, label=name)
+def _metrics(panel: Axes, found: Drawn, exact: Drawn) -> None:
+    looks, count = _looks(found), max(len(found.models), 1)
+    names = list(dict.fromkeys(metric for model in found.models.values() for metric in model.metrics))
+    for number, (name, model) in enumerate(found.models.items()):
+        shown = looks[name]
+        places = [names.index(metric) + 0.5 * ((number + 0.5) / count - 0.5) for metric in model.metrics]
+        values = list(model.metrics.values())
+        heights = [one.value for one in values]
+        style.whiskers(panel, places, heights, [one.low for one in values], [one.high for one in values],
+                       colour=shown.colour)  # fmt: skip
+        panel.plot(
+            places, heights, shown.marker, color=shown.colour, markersize=7, zorder=4,
+            markerfacecolor=shown.colour if shown.ours else style.LIGHT.paper,
+        )  # fmt: skip
         if name in exact.models:
-            known = [exact.models[name].metrics[metric].value for metric in names]
-            panel.plot(names, known, "x", label=f"{name}, without noise (never released)")
-    panel.legend(frameon=False, fontsize="small")
+            style.exact_mark(panel, places, [exact.models[name].metrics[metric].value for metric in model.metrics])
+        if heights:
+            style.label(panel, heights[-1], name, colour=shown.colour, bold=shown.ours)
+    panel.set_xticks(range(len(names)), names)
+    panel.margins(x=0.15)
+    style.head(panel, "Metrics of the models")

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, quantile
-from odp.errors import ConfigurationError, DataError
+from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 
 
@@ -80,22 +79,22 @@ class QuantileResults(Mapping[float, Estimate]):
         Raises:
           DataError: the file cannot be written, or its ending names no format of pictures.
         """
-        from matplotlib.figure import Figure
+        from odp.pictures import style
 
         found = [self.estimate(q, confidence) for q in self.at]
         values = [one.value for one in found]
-        error: Any = [[one.value - one.low for one in found], [one.high - one.value for one in found]]
-        figure = Figure(figsize=(8.0, 4.0), layout="constrained")
-        panel = figure.subplots()
-        panel.errorbar(values, list(self.at), xerr=error, fmt="o", capsize=4, label="released, with noise")
+        figure, (panel,) = style.figure(height=1.6 + 0.4 * len(found))
+        places = range(len(found))
+        style.whiskers(panel, values, places, [one.low for one in found], [one.high for one in found], along="x")
+        panel.plot(values, places, "o", color=style.LIGHT.accent, markersize=7)
         if exact is not None:
-            panel.plot([exact[q].value for q in self.at], list(self.at), "x", label="without noise (never released)")
-            panel.legend(frameon=False, fontsize="small")
+            style.exact_mark(panel, [exact[q].value for q in self.at], places)
+        panel.set_yticks(places, [f"{100 * q:g} % of records below" for q in self.at])
+        panel.margins(y=0.2)
+        panel.grid(visible=True, axis="x")
+        for place, one in zip(places, found, strict=True):
+            style.label(panel, place, f"{one.value:.4g}", colour=style.LIGHT.accent, bold=True)
         panel.set_xlim(float(self.edges[0]), float(self.edges[-1]))
-        panel.set_ylim(0.0, 1.0)
         panel.set_xlabel("value")
-        panel.set_ylabel("share of records below")
-        try:
-            figure.savefig(path, dpi=130)
-        except (OSError, ValueError) as problem:
-            raise DataError(f"cannot draw {path}: {problem}; give a file that ends in .png, .svg or .pdf") from problem
+        style.note(figure, style.marks(confidence, exact=exact is not None))
+        style.save(figure, path, title="quantiles")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
-from odp.errors import DataError
+from odp.pictures import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_BARS = 400
 _UNITS = {"users": "users", "records": "records", "shares": "users, by share of their records"}
-_BAR, _MARK, _EXACT = "#4c8bbf", "#1b3a57", "#d1495b"
 
 
 def draw(
@@ -34,24 +33,17 @@ def draw(
     Raises:
       DataError: the file cannot be written, or its ending names no format of pictures.
     """
-    from matplotlib.figure import Figure
-
-    heights = [3.2 if isinstance(found, HistogramResult) else 1.4 for found in results.values()]
-    figure = Figure(figsize=(8.0, sum(heights) + 0.4), layout="constrained")
-    panels = figure.subplots(len(results), squeeze=False, height_ratios=heights)[:, 0]
+    heights = [3.2 if isinstance(found, HistogramResult) else 1.3 for found in results.values()]
+    figure, panels = style.figure(len(results), height=sum(heights) + 0.6, height_ratios=heights)
     for panel, name in zip(panels, results, strict=True):
         found, known = results[name], exact.get(name)
         if isinstance(found, HistogramResult):
+            style.head(panel, name, _UNITS[found.counting])
             _bars(panel, found, known if isinstance(known, HistogramResult) else None, confidence)
         else:
-            _point(panel, found, known if isinstance(known, MeanResult) else None, confidence)
-        panel.set_title(name, loc="left", fontweight="bold")
-        panel.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize="medium")
-    try:
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot draw {path}: {error}; give a file that ends in .png, .svg or .pdf") from error
+            _point(panel, name, found, known if isinstance(known, MeanResult) else None, confidence)
+    style.note(figure, f"{title}\n{style.marks(confidence, exact=bool(exact))}")
+    style.save(figure, path, title=title)
 
 
 def _bars(panel: Axes, found: HistogramResult, known: HistogramResult | None, confidence: float) -> None:
@@ -69,23 +61,22 @@ def _bars(panel: Axes, found: HistogramResult, known: HistogramResult | None, co
         place = 0.5 * (found.edges[:-1] + found.edges[1:])[shown]
         width = 0.9 * np.diff(found.edges)[shown]
         panel.set_xlabel("value")
-    error: Any = np.vstack([found.counts - low, high - found.counts])[:, shown]
-    style: dict[str, Any] = {"color": _BAR, "ecolor": _MARK, "capsize": 2 if len(shown) <= 60 else 0}
-    panel.bar(place, found.counts[shown], width, yerr=error, label="released, with noise", **style)
+    panel.bar(place, found.counts[shown], width, color=style.LIGHT.soft)
+    style.whiskers(panel, place, found.counts[shown], low[shown], high[shown])
+    panel.axhline(0.0, color=style.LIGHT.muted, linewidth=0.8)
+    panel.spines["bottom"].set_visible(False)
     if known is not None:
-        panel.plot(place, known.counts[shown], "o", color=_EXACT, markersize=3, label="without noise (never released)")
-        panel.legend(frameon=False, fontsize="small")
-    panel.set_ylabel(_UNITS[found.counting])
+        style.exact_mark(panel, place, known.counts[shown])
 
 
-def _point(panel: Axes, found: MeanResult, known: MeanResult | None, confidence: float) -> None:
+def _point(panel: Axes, name: str, found: MeanResult, known: MeanResult | None, confidence: float) -> None:
     low, high = found.interval(confidence)
     value = found.value
-    error: Any = [[max(0.0, value - low)], [max(0.0, high - value)]]
-    panel.errorbar([value], [0.0], xerr=error, fmt="o", color=_MARK, capsize=4, label=f"released: {value:.4g}")
+    style.whiskers(panel, [value], [0.0], [max(low, found.low)], [min(high, found.high)], along="x")
+    panel.plot([value], [0.0], "o", color=style.LIGHT.accent, markersize=8)
+    truth = "" if known is None else f"; without noise {known.value:.4g}"
+    style.head(panel, f"{name}: {value:.4g}", f"mean value, from {low:.4g} to {high:.4g}{truth}")
     if known is not None:
-        panel.axvline(known.value, color=_EXACT, label=f"without noise: {known.value:.4g}")
+        style.exact_mark(panel, [known.value], [0.0])
     panel.set_xlim(found.low, found.high)
     panel.set_yticks([])
-    panel.set_xlabel("mean value, over its declared range")
-    panel.legend(frameon=False, fontsize="small")

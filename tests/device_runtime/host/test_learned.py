@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from device_runtime.host.learned import Learned, Taken, taken, why
+from device_runtime.host.learned import Learned, Taken, learned, taken, why
+from odp.errors import ServiceUnavailable
 
 
 def _taken(round: int, *, local_trust: bool = False) -> Taken:
@@ -43,3 +44,14 @@ def test_only_new_contributions_that_were_sent_count() -> None:
 def test_a_reason_says_whose_it_is() -> None:
     assert why(("declined", "over its limit")) == "the device declined: over its limit"
     assert why(("idle", "no round is open")) == "no round is open"
+
+
+def test_an_outage_is_an_error_before_a_contribution_and_a_reason_after_one() -> None:
+    class Ended:
+        reason = ("idle", "no round is open")
+        outage = ServiceUnavailable("nobody answers")
+
+    with pytest.raises(ServiceUnavailable, match="nobody answers"):
+        learned("films", (), Ended(), turns=1)
+    assert learned("films", (_taken(1),), Ended(), turns=2).reason == "nobody answers"
+    assert learned("films", (_taken(1),), Ended(), turns=1).reason == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -11,15 +10,17 @@ from string import Template
 from typing import Any
 
 from odp import _validate
+from odp.cli.data_options import data_arguments
 from odp.datasets.registry import load
 from odp.errors import ConfigurationError
+from odp.simulation.data_check import usual_delta
 from odp.simulation.presets import preset_task
 from odp.task import Task
-from odp.task_file import render_task
+from odp.task_text import task_text
 
 #: The data of a project without data of its own.
 SYNTHETIC = "synthetic:n_users=300,n_items=60,ratings_per_user=20"
-_EPSILON, _DELTA = 8.0, 1e-6
+_EPSILON = 8.0
 _FILES = {"README.md": "README.md.txt", "app.py": "app.py.txt", "test_app.py": "test_app.py.txt",
           ".gitignore": "gitignore.txt"}  # fmt: skip
 
@@ -30,7 +31,7 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
     Args:
       folder: its last part is the project's name.
       data: what ``odp.load`` reads; by default invented ratings. A file is named by its whole path, and not copied.
-      columns: further arguments of ``odp.load`` for a table.
+      columns: further arguments of ``odp.load`` for a table, as ``--user`` and others give them.
 
     Raises:
       ConfigurationError: the name is no name, or the folder holds something or cannot be written.
@@ -47,18 +48,18 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
         raise ConfigurationError(f"cannot read {folder}: {error.strerror}; give another folder") from error
     source = named(data)
     ratings = load(source, **(columns or {}))
-    task = preset_task("auto", ratings, epsilon=_EPSILON, delta=_DELTA)
-    task = dataclasses.replace(task, name=name, population=name)
+    task = preset_task("auto", ratings, epsilon=_EPSILON, delta=usual_delta(ratings.n_users))
+    task = dataclasses.replace(task, name=name, population="")
     words = {
         "name": name,
         "data": repr(source),
         "columns": repr(dict(columns or {})),
-        "shell_data": shlex.quote(source),
+        "shell_data": data_arguments(source, columns or {}),
         "data_name": ratings.name,
         "users": f"{ratings.n_users:,}",
         "items": f"{ratings.n_items:,}",
         "epsilon": f"{_EPSILON:g}",
-        "delta": f"{_DELTA:g}",
+        "delta": f"{task.privacy.delta:g}",
         "high": f"{ratings.high:g}",
         "goal": f"{task.cohort.goal:,}",
         "others": str(max(ratings.n_users - 1, 1)),
@@ -66,7 +67,9 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
     templates = resources.files("odp") / "templates" / "project"
     texts = {file: Template((templates / source).read_text(encoding="utf-8")).substitute(words)
              for file, source in _FILES.items()}  # fmt: skip
-    texts["task.toml"] = "# `odp task show task.toml` prints what each setting means here.\n" + render_task(task)
+    texts["task.toml"] = task_text(
+        task, comment="`odp task show task.toml` prints every default, and what follows from it."
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():

@@ -1,0 +1,50 @@
+"""What an ε means for a person, in words and numbers that promise no more than the definition does.
+
+Differential privacy bounds odds: whoever finds it as likely as not that a person's data were used, and then sees all
+that was released, believes it with probability at most ``e^ε / (1 + e^ε)``, but for a chance of about δ. (Dwork and
+Roth, "The Algorithmic Foundations of Differential Privacy", 2014, section 2.3; data are all of a person's, or none.)
+"""
+
+from __future__ import annotations
+
+import math
+
+#: Values of ε to compare with, and what to think of them.
+EXAMPLES = ((1.0, "a strong promise"), (4.0, "a weak promise"), (8.0, "by itself, very little is promised"))
+_CERTAIN = 5e-5
+
+
+def sureness(epsilon: float | None) -> float:
+    """The largest probability of the belief above, from .5 to 1; None is an infinite ε."""
+    if epsilon is None or math.isinf(epsilon):
+        return 1.0
+    return 1.0 / (1.0 + math.exp(-epsilon))
+
+
+def percent(probability: float) -> str:
+    """Such as "73 %" or "99.97 %": so many digits that it is not mistaken for certainty."""
+    left = 1.0 - probability
+    if left < _CERTAIN:
+        return "practically certain" if left > 0.0 else "certain"
+    digits = max(round(-math.log10(left)) - 1, 0)
+    return f"{math.floor(100.0 * probability * 10**digits + 0.5) / 10**digits:.{digits}f} %"
+
+
+def verdict(epsilon: float | None, contributions: int) -> str:
+    """One or two sentences: what the person's releases let others believe at most."""
+    if not contributions:
+        return "Nothing made with your data has left this device."
+    times = "once" if contributions == 1 else f"{contributions:,} times"
+    if epsilon is None:
+        return f"Your data took part {times}, without a bound on what others can learn from it."
+    sure = percent(sureness(epsilon))
+    bound = f"at most {sure} sure" if sure.endswith("%") else f"{sure} in the worst case"
+    return (
+        f"Your data took part {times}. Somebody who knows everything about everybody else, and thinks it as likely as "
+        f"not that your data were used, can be {bound} after seeing all that was released."
+    )
+
+
+def explained() -> list[tuple[str, str, str]]:
+    """Rows of (ε, how sure at most, what to think of it)."""
+    return [(f"{epsilon:g}", percent(sureness(epsilon)), words) for epsilon, words in EXAMPLES]

@@ -1,0 +1,24 @@
+"""What a shell offers for `--data`: names of data sets, and files and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def data_names(incomplete: str) -> list[str]:
+    """Names of data sets and paths that begin with ``incomplete``; a folder ends with a slash, so that it goes on."""
+    from odp.datasets import DATASETS
+
+    named = [name for name in ("synthetic", *DATASETS) if name.startswith(incomplete)]
+    return named + _paths(incomplete)
+
+
+def _paths(incomplete: str) -> list[str]:
+    before, slash, begun = incomplete.rpartition("/")
+    folder = Path(before + slash) if before or slash else Path()
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError:
+        return []
+    shown = [one for one in inside if one.name.startswith(begun) and (begun or not one.name.startswith("."))]
+    return [f"{before}{slash}{one.name}{'/' if one.is_dir() else ''}" for one in shown]

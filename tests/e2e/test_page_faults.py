@@ -1,0 +1,81 @@
+"""Every page that ODP writes or serves has no fault in a real browser: phone, laptop and screen, light and dark."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from e2e.page_faults import Pages
+from typer.testing import CliRunner
+
+import odp
+from device_runtime.round.gate import Gate
+from device_runtime.store.store import Store
+from device_runtime.view.pages import STYLE, front, problem
+from device_runtime.view.privacy_page import DeviceControls
+from odp.cli.main import app
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+NOW = 1_800_000_000.0
+SMALL = "synthetic:n_users=200,n_items=30,ratings_per_user=12"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    pages = Pages(tmp_path_factory.mktemp("browser"))
+    yield pages
+    pages.close()
+
+
+def lived(page: Any) -> Any:
+    """The page of a device that contributed, to an enclave and by itself."""
+    sent = [
+        {
+            "time": NOW - 86400.0 * (5 - place), "name": "films", "round": place, "developer": "ab" * 32,
+            "policy_sha256": "cd" * 32, "local_trust": False, "refusal": "", "state": "sent", "charged": True,
+            "so_far": {"epsilon": 1.5 * (place + 1), "delta": 1e-6},
+        }
+        for place in range(5)
+    ]  # fmt: skip
+    spent = {"total": {"epsilon": 7.5, "delta": 1e-6}, "30_days": {"epsilon": 7.5, "delta": 1e-6}}
+    return dataclasses.replace(page, found=page.found | {"contributions": sent, "spent": spent})
+
+
+def test_the_persons_page(pages: Pages, tmp_path: Path) -> None:
+    with Store.open_or_create(tmp_path / "0.sqlite") as store:
+        store.fill(np.array([1, 2]), np.array([3.0, 4.0]), filled_from=b"test")
+    controls = DeviceControls(tmp_path / "0.sqlite", Gate(), name="device 0", clock=lambda: NOW)
+    (tmp_path / "style.css").write_text(STYLE, encoding="utf-8")
+    for name, page in (("new", controls.page()), ("lived", lived(controls.page()))):
+        file = tmp_path / f"{name}.html"
+        file.write_text(front(page, [], NOW), encoding="utf-8")
+        assert pages.faults(file.as_uri()) == []
+    (tmp_path / "problem.html").write_text(problem("there is no such page", back=True), encoding="utf-8")
+    assert pages.faults((tmp_path / "problem.html").as_uri()) == []
+
+
+def test_the_report_of_a_run(pages: Pages, tmp_path: Path) -> None:
+    for arguments in (
+        ["simulate", "--data", SMALL, "--delta", "1e-4", "--output", str(tmp_path / "run")],
+        ["report", str(tmp_path / "run")],
+    ):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.stderr
+    assert pages.faults((tmp_path / "run" / "report.html").as_uri()) == []
+
+
+def test_the_page_of_a_comparison(pages: Pages, tmp_path: Path) -> None:
+    found = odp.compare(SMALL, epsilons=(2, 8), delta=1e-4, seeds=1)
+    assert pages.faults(Path(found.report(tmp_path / "comparison.html")).absolute().as_uri()) == []
+
+
+def test_a_fault_is_found(pages: Pages, tmp_path: Path) -> None:
+    bad = '<html><body><img src="x.png"><p style="color:#eee;background:#fff;width:2000px">pale</p></body></html>'
+    (tmp_path / "bad.html").write_text(bad, encoding="utf-8")
+    found = " ".join(pages.faults((tmp_path / "bad.html").as_uri()))
+    for part in ("image-alt", "color-contrast", "html-has-lang", "wider than the window", "390 dark"):
+        assert part in found
