@@ -60,8 +60,9 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
     """
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in signature.parameters.items() if name != "columns"]
-    for option in (getattr(one.annotation, "__metadata__", ()) for one in own if one.name == "data"):
-        option[0].autocompletion = data_names
+    for one in own:
+        if one.name == "data":
+            one.annotation.__metadata__[0].autocompletion = data_names
     added = [
         inspect.Parameter(
             name,
