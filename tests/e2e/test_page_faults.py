@@ -79,3 +79,11 @@ def test_a_fault_is_found(pages: Pages, tmp_path: Path) -> None:
     found = " ".join(pages.faults((tmp_path / "bad.html").as_uri()))
     for part in ("image-alt", "color-contrast", "html-has-lang", "wider than the window", "390 dark"):
         assert part in found
+
+
+@pytest.mark.parametrize("name", ["index.html", "tutorials/your-own-data.html", "reference/tasks.html"])
+def test_the_docs_site(pages: Pages, name: str) -> None:
+    page = Path(__file__).resolve().parents[2] / "site" / name
+    if not page.is_file():
+        pytest.skip("the docs site is not built: `make docs` builds it, and CI does before its tests")
+    assert pages.faults(page.as_uri()) == []
