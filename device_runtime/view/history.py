@@ -13,12 +13,12 @@ def history_chart(spent: Sequence[float | None], limit: float, *, first: str, la
     """Steps of ``spent`` (ε after each contribution, in order of time; None where it is infinite).
 
     Args:
-      spent: at least one finite value, or nothing is drawn.
+      spent: with an infinite value in it, or without any, nothing is drawn: no height would be true.
       limit: of ε, drawn where it is not far above.
       first, last: when the first and the last contribution were sent, as text without markup.
     """
     values = [value for value in spent if value is not None and math.isfinite(value)]
-    if not values:
+    if not values or len(values) < len(spent):
         return ""
     top = max(max(values), limit if 0 < limit <= 4 * max(values) else 0.0) * 1.08 or 1.0
     across = (_WIDTH - _LEFT - _RIGHT) / len(values)

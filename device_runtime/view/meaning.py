@@ -8,6 +8,7 @@ Roth, "The Algorithmic Foundations of Differential Privacy", 2014, section 2.3; 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 #: Values of ε to compare with, and what to think of them.
 EXAMPLES = ((1.0, "a strong promise"), (4.0, "a weak promise"), (8.0, "by itself, very little is promised"))
@@ -22,26 +23,34 @@ def sureness(epsilon: float | None) -> float:
 
 
 def percent(probability: float) -> str:
-    """Such as "73 %" or "99.97 %": so many digits that it is not mistaken for certainty."""
+    """Such as "74 %" or "99.97 %": rounded up, as it is a bound, with so many digits that it does not look certain."""
     left = 1.0 - probability
     if left < _CERTAIN:
         return "practically certain" if left > 0.0 else "certain"
     digits = max(round(-math.log10(left)) - 1, 0)
-    return f"{math.floor(100.0 * probability * 10**digits + 0.5) / 10**digits:.{digits}f} %"
+    # The small part is what a float of the exact share may be off by.
+    return f"{math.ceil(100.0 * probability * 10**digits - 1e-9) / 10**digits:.{digits}f} %"
 
 
-def verdict(epsilon: float | None, contributions: int) -> str:
-    """One or two sentences: what the person's releases let others believe at most."""
-    if not contributions:
+def verdict(epsilon: float | None, delta: float, left: Mapping[str, int]) -> str:
+    """What left the device, and what that lets others believe at most.
+
+    Args:
+      epsilon, delta: of everything together; None is an infinite ε.
+      left: how many of each kind left, such as {"contribution": 5}, also those that were refused.
+    """
+    kinds = [f"{count:,} {name}{'s' * (count > 1)}" for name, count in left.items() if count]
+    if not kinds and epsilon == 0.0:
         return "Nothing made with your data has left this device."
-    times = "once" if contributions == 1 else f"{contributions:,} times"
+    said = f"Made with your data, this has left the device: {' and '.join(kinds)}. " if kinds else ""
     if epsilon is None:
-        return f"Your data took part {times}, without a bound on what others can learn from it."
+        return f"{said}There is no bound on what others can learn from it."
     sure = percent(sureness(epsilon))
     bound = f"at most {sure} sure" if sure.endswith("%") else f"{sure} in the worst case"
+    chance = f", but for a chance of about {delta:g}" if delta else ""
     return (
-        f"Your data took part {times}. Somebody who knows everything about everybody else, and thinks it as likely as "
-        f"not that your data were used, can be {bound} after seeing all that was released."
+        f"{said}Somebody who knows everything about everybody else, and thinks it as likely as not that your data were "
+        f"used, can be {bound} after seeing all that was released{chance}."
     )
 
 

@@ -23,7 +23,7 @@ body { background: var(--page); color: var(--text); }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1.25rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p { margin: .25rem 0; } ul { margin: .25rem 0 .75rem; padding-left: 1.2rem; } a { color: var(--link); }
-.soft { opacity: .75; font-size: .9rem; }
+.soft { color: color-mix(in srgb, var(--text) 75%, var(--page)); font-size: .9rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; opacity: .75; white-space: nowrap; } td.number, th.number { text-align: right; }
@@ -147,9 +147,13 @@ def _state(page: PrivacyPage) -> str:
 
 
 def _verdict(found: Mapping[str, Any]) -> str:
-    sent = sum(one["charged"] for one in found["contributions"])
-    said = verdict(found["spent"]["total"]["epsilon"], sent)
-    return f'<p class="verdict">{_text(said)}</p>'
+    left = {
+        "contribution": sum(one["charged"] for one in found["contributions"]),
+        "refused contribution": sum(not one["charged"] for one in found["contributions"]),
+        "noisy answer": len(found.get("answers", ())),
+    }
+    total = found["spent"]["total"]
+    return f'<p class="verdict">{_text(verdict(total["epsilon"], total["delta"], left))}</p>'
 
 
 def _history(found: Mapping[str, Any]) -> str:

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 import odp
 from device_runtime.round.gate import Gate
 from device_runtime.store.store import Store
-from device_runtime.view.pages import STYLE, front, problem
+from device_runtime.view.pages import STYLE, around, front, inner, problem
 from device_runtime.view.privacy_page import DeviceControls
+from device_runtime.view.source import ResultPage
 from odp.cli.main import app
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -36,7 +37,7 @@ def lived(page: Any) -> Any:
     sent = [
         {
             "time": NOW - 86400.0 * (5 - place), "name": "films", "round": place, "developer": "ab" * 32,
-            "policy_sha256": "cd" * 32, "local_trust": False, "refusal": "", "state": "sent", "charged": True,
+            "policy_sha256": "cd" * 32, "local_trust": place == 2, "refusal": "", "state": "sent", "charged": True,
             "so_far": {"epsilon": 1.5 * (place + 1), "delta": 1e-6},
         }
         for place in range(5)
@@ -54,6 +55,12 @@ def test_the_persons_page(pages: Pages, tmp_path: Path) -> None:
         file = tmp_path / f"{name}.html"
         file.write_text(front(page, [], NOW), encoding="utf-8")
         assert pages.faults(file.as_uri()) == []
+    result = ResultPage(id="ab", service="films", title="Tonight", time=NOW - 120, html="")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "ab.html").write_text(around(result, "inner.html", NOW), encoding="utf-8")
+    (tmp_path / "results" / "inner.html").write_text(inner("<h1>Tonight</h1><p>Heat</p>"), encoding="utf-8")
+    for name in ("results/ab.html", "results/inner.html"):
+        assert pages.faults((tmp_path / name).as_uri()) == []
     (tmp_path / "problem.html").write_text(problem("there is no such page", back=True), encoding="utf-8")
     assert pages.faults((tmp_path / "problem.html").as_uri()) == []
 
