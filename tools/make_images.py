@@ -154,12 +154,6 @@ def compared(work: Path, data: str, epsilons: str, file: Path) -> None:
     shutil.copy(work / data / "comparison.png", file)
 
 
-def dpam_buckets(work: Path, camera: Camera) -> None:
-    """dpam-buckets.png: who gains on MovieLens-1M, as the report of a run shows it."""
-    odp("simulate", "--data", "ml-1m", "--preset", "ml-1m", "--report", "buckets.html", folder=work)
-    camera.take((work / "buckets.html").as_uri(), IMAGES / "dpam-buckets.png", width=1100)
-
-
 def broadcast_cost(work: Path, camera: Camera) -> None:
     """broadcast-cost.png: what ways of broadcast cost, by the benchmark of the distributor."""
     figures = work / "figures.json"
@@ -172,7 +166,7 @@ USUAL: tuple[Callable[[Path, Camera], None], ...] = (
     demo, demo_terminal, report, comparison, data_check, device_privacy, device_mix, docs_home, local_errors,
 )  # fmt: skip
 NAMED: tuple[Callable[[Path, Camera], None], ...] = (
-    dpam_comparison, dpam_buckets, implicit_comparison, broadcast_cost,
+    dpam_comparison, implicit_comparison, broadcast_cost,
 )  # fmt: skip
 
 

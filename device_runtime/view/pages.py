@@ -98,7 +98,7 @@ def inner(harmless: str) -> str:
     """The rendered result itself, from sanitized HTML."""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>result</title>'
-        f"<style>{_INNER_STYLE}</style><body>{harmless}</body></html>"
+        f"<style>{_INNER_STYLE}</style><body><main>{harmless}</main></body></html>"
     )
 
 
