@@ -151,7 +151,7 @@ def test_an_existing_file_is_not_overwritten() -> None:
     [
         ("d/ratings.dat", "1::1::5::9\n1::2::9::9\n", ("ratings.dat:2", "outside [1, 5]")),
         ("d/ratings.csv", "userId,movieId,rating,timestamp\n1,1,nan,5\n", ("ratings.csv:2", "field 3", "not a number")),
-        ("d/ratings.csv", "", ("ratings.csv:1", "header")),
+        ("d/ratings.csv", "", ("ratings.csv", "the file is empty")),
     ],
 )
 def test_ratings_out_of_bounds_or_not_a_number_are_refused_with_their_line(
