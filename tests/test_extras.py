@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib
 import sys
 import tomllib
 from collections.abc import Callable
@@ -164,3 +165,11 @@ def test_without_tensorflow_a_keras_model_names_the_extra(hide: Hide, module: st
         odp.KerasModel(object(), "mse")
     with pytest.raises(ConfigurationError, match=r"^cannot compile two towers: .*pip install 'odp\[keras\]'$"):
         odp.TwoTower(user=object(), item=object(), loss="mse", items=10)
+
+
+def test_without_numba_draw_and_discard_names_the_extra(hide: Hide, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "odp.algorithms.draw_and_discard.kernels"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    hide("numba")
+    with pytest.raises(ConfigurationError, match=r"cannot compute Draw and Discard: .*pip install 'odp\[fast\]'"):
+        importlib.import_module(name)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
-import numpy as np
+from odp.extras import require
 
-from odp.numerics.hash_kernels import splitmix64
+require("numba", to="train a model of known weights")
+
+import numba  # noqa: E402
+import numpy as np  # noqa: E402
+
+from odp.numerics.hash_kernels import splitmix64  # noqa: E402
 
 INPUTS = 33
 _UNIT = np.float32(2.0**-24)

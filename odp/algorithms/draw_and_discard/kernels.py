@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
-import numpy as np
+from odp.extras import require
 
-from odp.models.glm.shape import POISSON_LIMIT
-from odp.numerics.hash_kernels import splitmix64
+require("numba", to="compute Draw and Discard")
+
+import numba  # noqa: E402
+import numpy as np  # noqa: E402
+
+from odp.models.glm.shape import POISSON_LIMIT  # noqa: E402
+from odp.numerics.hash_kernels import splitmix64  # noqa: E402
 
 #: Families by number, as ``odp.models.glm.shape.Family`` has them.
 LINEAR, LOGISTIC, MULTINOMIAL, POISSON = 0, 1, 2, 3
