@@ -13,7 +13,11 @@ from odp.errors import DataError
 Longs = npt.NDArray[np.int64]
 Ids = npt.NDArray[Any]
 """Original ids: int64, or text as ``numpy.dtypes.StringDType``."""
-_TEXT = np.dtypes.StringDType()
+
+
+def text_type() -> Any:
+    """The type of text ids; numpy 1, which the environment of TensorFlow Federated has, lacks it."""
+    return np.dtypes.StringDType()
 
 
 def checked_ids(ids: npt.ArrayLike, *, what: str, where: str) -> npt.NDArray[Any]:
@@ -26,9 +30,9 @@ def checked_ids(ids: npt.ArrayLike, *, what: str, where: str) -> npt.NDArray[Any
     if array.dtype.kind in "iu" or array.size == 0:
         return np.ascontiguousarray(array, dtype=np.int64)
     if array.dtype.kind in "UT":
-        return array.astype(_TEXT)
+        return array.astype(text_type())
     if array.dtype.kind == "O" and all(isinstance(one, str) for one in array.flat):
-        return array.astype(_TEXT)
+        return array.astype(text_type())
     raise DataError(f"Expected {what} to be whole numbers or text in {where} (got {array.dtype})")
 
 
@@ -54,4 +58,4 @@ def packed(ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def unpacked(ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The opposite of :func:`packed`."""
-    return ids.astype(_TEXT) if ids.dtype.kind == "U" else ids
+    return ids.astype(text_type()) if ids.dtype.kind == "U" else ids
