@@ -47,7 +47,7 @@ def verdict(epsilon: float | None, delta: float, left: Mapping[str, int]) -> str
         return f"{said}There is no bound on what others can learn from it."
     sure = percent(sureness(epsilon))
     bound = f"at most {sure} sure" if sure.endswith("%") else f"{sure} in the worst case"
-    chance = f", but for a chance of about {delta:g}" if delta else ""
+    chance = f", but for a chance of about 1 in {1 / delta:,.0f}" if delta else ""
     return (
         f"{said}Somebody who knows everything about everybody else, and thinks it as likely as not that your data were "
         f"used, can be {bound} after seeing all that was released{chance}."

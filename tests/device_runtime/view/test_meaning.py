@@ -44,7 +44,7 @@ def test_the_verdict_counts_and_bounds() -> None:
     said = verdict(4.0, 1e-6, {"contribution": 1, "refused contribution": 0, "noisy answer": 1200})
     assert "left the device: 1 contribution and 1,200 noisy answers. " in said
     assert "at most 98.3 % sure" in said
-    assert said.endswith("but for a chance of about 1e-06.")
+    assert said.endswith("but for a chance of about 1 in 1,000,000.")
     assert [row[0] for row in explained()] == ["1", "4", "8"]
 
 
