@@ -140,17 +140,17 @@ def local_errors(work: Path, camera: Camera) -> None:
 
 def dpam_comparison(work: Path, camera: Camera) -> None:
     """dpam-comparison.png: every method on MovieLens-1M."""
-    compared(work, "ml-1m", "1,2,4,8,20,inf", IMAGES / "dpam-comparison.png")
+    compared(work, "ml-1m", IMAGES / "dpam-comparison.png", "--preset", "ml-1m", "--permutation")
 
 
 def implicit_comparison(work: Path, camera: Camera) -> None:
     """implicit-comparison.png: every method on Gowalla."""
-    compared(work, "gowalla", "1,2,4,8,20,inf", IMAGES / "implicit-comparison.png")
+    compared(work, "gowalla", IMAGES / "implicit-comparison.png")
 
 
-def compared(work: Path, data: str, epsilons: str, file: Path) -> None:
+def compared(work: Path, data: str, file: Path, *options: str) -> None:
     """Copies the picture of `odp compare`."""
-    odp("compare", "--data", data, "--epsilons", epsilons, "--output", data, folder=work)
+    odp("compare", "--data", data, "--epsilons", "1,2,4,8,20,inf", *options, "--output", data, folder=work)
     shutil.copy(work / data / "comparison.png", file)
 
 

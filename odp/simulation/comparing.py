@@ -360,7 +360,9 @@ def _draw_metric(axes: Axes, found: Comparison, metric: Metric) -> None:
             shown = style.ours(shown.name, ours)
             ours += 1
         known = [index for index, value in enumerate(found.epsilons) if math.isfinite(value)]
-        style.line(axes, [places[index] for index in known], [means[index] for index in known], shown, text=text)
+        style.line(axes, [places[index] for index in known], [means[index] for index in known], shown)
+        # The label stands for the last budget, which may be the one apart.
+        style.label(axes, means[-1], text, colour=shown.colour, bold=shown.ours)
         if len(found.seeds) > 1:
             low, high = [min(seeds) for seeds in scores], [max(seeds) for seeds in scores]
             style.whiskers(axes, places, means, low, high, colour=shown.colour)
