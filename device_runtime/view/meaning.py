@@ -23,7 +23,7 @@ def sureness(epsilon: float | None) -> float:
 
 
 def percent(probability: float) -> str:
-    """Such as "74 %" or "99.97 %": rounded up, as it is a bound, with so many digits that it does not look certain."""
+    """Such as "74 %" or "99.97 %": a bound, so rounded up; with enough digits never to look like certainty."""
     left = 1.0 - probability
     if left < _CERTAIN:
         return "practically certain" if left > 0.0 else "certain"

@@ -151,7 +151,7 @@ def check(
 
 
 def _skipping(data: str, columns: dict[str, Any]) -> dict[str, Any]:
-    """The options that let a table be read to its end, so that all bad rows are counted."""
+    """Options that read the whole table, so that every bad row is counted."""
     from odp.datasets.table_files import is_table_file
 
     return columns | ({"on_error": "skip"} if columns or is_table_file(Path(data)) or Path(data).is_dir() else {})
