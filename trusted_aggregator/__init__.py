@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from odp.transport.running import Running
-    from trusted_aggregator.host.program import Config, start
+    from trusted_aggregator.host.config import Config
+    from trusted_aggregator.host.program import start
 
 __all__ = ["Config", "Running", "start"]
 
 _HOME = {
-    "Config": "trusted_aggregator.host.program",
+    "Config": "trusted_aggregator.host.config",
     "Running": "odp.transport.running",
     "start": "trusted_aggregator.host.program",
 }

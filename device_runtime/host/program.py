@@ -44,7 +44,7 @@ from odp.models.example_columns import ExampleColumns
 from odp.transparency.client import LogMemory
 from odp.transparency.proofs import LogGuard
 from odp.transport.backpressure import Patience
-from odp.transport.channel import parse_address
+from odp.transport.channel import parse_addresses
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder, keep_out_of_git
 from odp.transport.stopping import stop_event
@@ -117,7 +117,7 @@ class Config:
     allow_private_addresses: bool = False
 
     def __post_init__(self) -> None:
-        parse_address(self.server)
+        parse_addresses(self.server)
         _validate.identifier(population=self.population)
         _validate.integer(low=0, high=2**31, first=self.first)
         if self.count is not None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import AddressRefused, ServiceUnavailable
-from odp.transport.channel import parse_address
+from odp.transport.channel import parse_addresses
 
 SERVER = "server"
 #: A resolver that answers later than this is down.
@@ -76,20 +76,32 @@ class PinnedAddresses:
           AddressRefused: one of them is not global, and the person did not allow that.
           ServiceUnavailable: the name has no address, or nobody said so in time.
         """
-        host, port = parse_address(address)
-        if _literal(host) is not None:
+        several = parse_addresses(address)
+        if len(several) == 1 and _literal(several[0][0]) is not None:
             return ()
-        found = list(dict.fromkeys(self._resolved(host, port)))
+        found: dict[tuple[_Address, int], None] = {}
+        for host, port in several:
+            for one in self._allowed(host, port):
+                found[one, port] = None
+        # One family: gRPC takes no mixture. The first is the one that this machine would take.
+        family = next(iter(found))[0].version
+        same = [entry for entry in found if entry[0].version == family]
+        return tuple(f"{one}:{port}" if family == 4 else f"[{one}]:{port}" for one, port in same)
+
+    def _allowed(self, host: str, port: int) -> Sequence[_Address]:
+        """The addresses of one host. Raises as ``targets``."""
+        literal = _literal(host)
+        if literal is not None:
+            return [literal]
+        found = self._resolved(host, port)
         here = _is_localhost(host)
         private = [one for one in found if not (_is_global(one) or (here and one.is_loopback))]
         if private and not self.allow_private:
             raise AddressRefused(
-                f"{address} leads to {private[0]}, which is not a public address; nothing was sent "
+                f"{host}:{port} leads to {private[0]}, which is not a public address; nothing was sent "
                 "there; pin the address itself, or allow private addresses with --allow-private-addresses"
             )
-        # One family: gRPC takes no mixture. The first is the one that this machine would take.
-        family = found[0].version
-        return tuple(f"{one}:{port}" if family == 4 else f"[{one}]:{port}" for one in found if one.version == family)
+        return found
 
     def _resolved(self, host: str, port: int) -> Sequence[_Address]:
         answers: list[Sequence[tuple[Any, ...]]] = []

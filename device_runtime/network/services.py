@@ -28,7 +28,7 @@ from odp.transport.channel import (
     LONG_DEADLINE,
     SHORT_DEADLINE,
     call,
-    parse_address,
+    parse_addresses,
     read_stream,
     translated,
 )
@@ -69,7 +69,7 @@ class Services:
     the other party's one line otherwise.
 
     Args:
-      server: ``host:port`` of the developer's server.
+      server: ``host:port`` of the developer's server; several, with commas between, where it has replicas.
       ca: PEM file (or its bytes) of the authority that all services' certificates descend from.
       pinned: where the other services may be: a server names them, and it is not trusted.
       patience: how retry windows are taken.
@@ -81,7 +81,7 @@ class Services:
     def __init__(
         self, server: str, ca: Path | bytes, *, pinned: PinnedAddresses, patience: Patience | None = None
     ) -> None:
-        parse_address(server)
+        parse_addresses(server)
         self._patience = Patience() if patience is None else patience
         self._server = server
         self._peers = Peers(ca, pinned)
@@ -216,7 +216,7 @@ class Services:
     ) -> aggregator_pb2.SubmitResponse:
         """Hands in an encrypted contribution."""
         reply: aggregator_pb2.SubmitResponse = self._call(
-            self._aggregator(address).aggregator.Submit, request, address, "submit to the aggregator", traffic
+            self._taker(address).aggregator.Submit, request, address, "submit to the aggregator", traffic
         )
         return reply
 
@@ -224,7 +224,7 @@ class Services:
         self, address: str, header: aggregator_pb2.SubmitHeader, sealed: bytes, traffic: Traffic
     ) -> aggregator_pb2.SubmitStreamResponse:
         """Hands in a large encrypted contribution, or a large masked vector behind its sealed header, in chunks."""
-        method = self._aggregator(address).aggregator.SubmitStream
+        method = self._taker(address).aggregator.SubmitStream
         reply: aggregator_pb2.SubmitStreamResponse = self._patience.call(
             lambda: call(
                 method,
@@ -324,6 +324,11 @@ class Services:
 
     def _distributor(self, address: str) -> Peer:
         return self._peers.at("distributor", address)
+
+    def _taker(self, address: str) -> Peer:
+        """The aggregator, or the leaf of one, as ``address`` is pinned."""
+        role = "leaf" if address in self._peers.pinned.by_role.get("leaf", ()) else "aggregator"
+        return self._peers.at(role, address)
 
     def _aggregator(self, address: str) -> Peer:
         return self._peers.at("aggregator", address)

@@ -58,6 +58,7 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.charters import CharterMemory, require_in_force
 from odp.crypto import domains, hpke, segments
+from odp.crypto.leaves import leaf_of
 from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.crypto.roster import hash_of
 from odp.enclave.verifier import VerifiedEnclave
@@ -158,10 +159,11 @@ class Participant:
         # asked of its enclave, the distributor's evidence says nothing.
         distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
         aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
+        to = self._destination(store, work, aggregator)
         if prepared is None:
             token = self.tokens.contribution_token(work, store.identity().secret, traffic)
             prepared = self._prepare(store, work, distributor, aggregator, logged, token, traffic)
-        return self._send(store, work, prepared, aggregator, traffic)
+        return self._send(store, work, prepared, aggregator, to, traffic)
 
     def admitted(self, store: Store, work: Work) -> Logged:
         """Returns if the person's decisions and the transparency log let the device take part now.
@@ -354,6 +356,7 @@ class Participant:
         work: Work,
         prepared: Participation,
         aggregator: Checked,
+        to: str,
         traffic: Traffic,
     ) -> Outcome:
         self.gate.after_data(store, work.model.terms)
@@ -362,7 +365,7 @@ class Participant:
             # The round was lost and opened again. What is sealed already may have left, and may have been counted.
             store.give_up(task, round)
             return Outcome.SETTLED
-        answer = self._submit(work, prepared, traffic)
+        answer = self._submit(work, prepared, to, traffic)
         refusal = _refusal_of(answer, work)
         if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
             store.settle(task, round, State.SENT)
@@ -377,7 +380,22 @@ class Participant:
             store.end_task(task)
         return Outcome.REFUSED
 
-    def _submit(self, work: Work, prepared: Participation, traffic: Traffic) -> Answer:
+    def _destination(self, store: Store, work: Work, aggregator: Checked) -> str:
+        """Where the contribution goes: to the aggregator, or to the device's leaf where its enclave has leaves.
+
+        Raises ServiceError where the server names another number of leaves, and AddressRefused.
+        """
+        leaves = aggregator.enclave.policy.leaves
+        if leaves != len(work.leaves):
+            raise ServiceError(f"the server names {len(work.leaves)} leaves, and the aggregator's enclave has {leaves}")
+        if not leaves:
+            return work.aggregator
+        pseudonym = domains.pseudonym(store.identity().secret, work.task_sha256)
+        address = work.leaves[leaf_of(work.task_sha256, work.round, pseudonym, leaves)]
+        self.services.require_pinned(leaf=address)
+        return address
+
+    def _submit(self, work: Work, prepared: Participation, to: str, traffic: Traffic) -> Answer:
         task, round = prepared.task_sha256, prepared.round
         sealed, host_part = _parts(prepared, work)
         if work.large:
@@ -386,11 +404,11 @@ class Participant:
                 header.sealed_contribution = sealed
             else:
                 header.sealed_key = sealed[:KEY_BYTES]
-            return self.services.submit_stream(work.aggregator, header, host_part or sealed, traffic)
+            return self.services.submit_stream(to, header, host_part or sealed, traffic)
         request = aggregator_pb2.SubmitRequest(
             task_sha256=task, round=round, sealed_contribution=sealed, masked_vector=host_part
         )
-        return self.services.submit(work.aggregator, request, traffic)
+        return self.services.submit(to, request, traffic)
 
 
 def _require_round_key(work: Work, aggregator: Checked) -> None:

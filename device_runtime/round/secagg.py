@@ -27,6 +27,7 @@ secrets of its session are erased.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -144,6 +145,8 @@ class Seat:
         self._policy_sha256, self._image_digest, self._record = b"", "", b""
         self._slices: Slices | None = None
         self._trained: Contribution | None = None
+        # SHA-256 of the last answer, and the message that it was answered with.
+        self._answered, self._said = b"", wire.StepRequest()
         #: Whether a masked vector may have left.
         self.sent = False
 
@@ -179,11 +182,16 @@ class Seat:
         client = Client(session.configuration, identity, roster=session.roster, random_bytes=self._random_bytes)
         self._client = client
         self._name = session.client(identity, self._random_bytes(_TOKEN_BYTES))
-        return wire.StepRequest(client=self._name, advert=client.advert, admission_token=admission)
+        self._said = wire.StepRequest(client=self._name, advert=client.advert, admission_token=admission)
+        return self._said
 
     def poll(self) -> wire.StepRequest:
         """Asks for what comes next."""
         return wire.StepRequest(client=self._name)
+
+    def repeat(self) -> wire.StepRequest:
+        """The last message once more: the host lost it."""
+        return self._said
 
     def leave(self) -> wire.StepRequest | None:
         """Erases the session's secrets, and reports the dropout to the host; None if the host never heard of the
@@ -196,17 +204,23 @@ class Seat:
     def next(self, answer: wire.StepResponse) -> wire.StepRequest | None:
         """The next message; None where the session is over for this device.
 
+        The same answer again, of a host that started again, gets the same message again, and another one none.
+
         Raises, after the session's secrets were erased:
             PrivacyError: the host sent something that an honest host does not send.
             NotNow, StateError: the device drops out.
         """
         with self._stepping:
+            answered = hashlib.sha256(answer.SerializeToString(deterministic=True)).digest()
+            if answered == self._answered and self._said.HasField("client"):
+                return self._said
             request = None
             try:
                 request = self._next(answer)
             finally:
                 if request is None:
                     self._erase()
+            self._answered, self._said = answered, request or wire.StepRequest()
             return request
 
     def _next(self, answer: wire.StepResponse) -> wire.StepRequest | None:
@@ -236,6 +250,7 @@ class Seat:
             self._client.leave()
             self._client = None
         self._trained = None
+        self._answered, self._said = b"", wire.StepRequest()
 
     def _revealed(self, client: Client, answer: wire.StepResponse) -> Any:
         reveal = client.reveal(answer.adverts)

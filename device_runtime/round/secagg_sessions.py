@@ -243,7 +243,7 @@ class _Table:
             return
         place.away_since = None
         if answer.WhichOneof("answer") == "wait":
-            place.request = None
+            place.request = place.seat.repeat() if answer.wait.repeat else None
             self._ask_later(place, min(answer.wait.milliseconds / 1000.0, _LONGEST_POLL_SECONDS))
             return
         place.request = place.seat.next(answer)

@@ -20,6 +20,7 @@ from device_runtime.tasks.charters import charter_of
 from odp.aggregation.table import mode_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Client, ProgramClient, Query
+from odp.crypto.leaves import MOST_LEAVES
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.models.litert.trainer import ProgramTrainer
@@ -83,7 +84,7 @@ class Work:
 
     ``charter`` names the task's developer as an owner of the population; whether it is in force is not checked yet, nor
     whose signature ``round_key`` carries. ``token_key`` and ``issuer`` (host:port) are what the server says of the
-    round's tokens, not checked yet either.
+    round's tokens, not checked yet either. ``leaves`` are where the server says that the aggregator's leaves are.
     """
 
     model: Model
@@ -95,6 +96,7 @@ class Work:
     round_key: common_pb2.SignedRoundKey | None = None
     token_key: enrolment_pb2.SignedTokenKey | None = None
     issuer: str = ""
+    leaves: tuple[str, ...] = ()
 
     @property
     def hpke_key(self) -> bytes:
@@ -206,6 +208,10 @@ def open_assignment(
         raise ConfigurationError(f"Expected model version={model.manifest.version} to be round={assignment.round}")
     parse_address(assignment.distributor_address)
     parse_address(assignment.aggregator_address)
+    if len(assignment.leaf_addresses) > MOST_LEAVES:
+        raise ConfigurationError(f"Expected at most {MOST_LEAVES} leaves (got {len(assignment.leaf_addresses)})")
+    for address in assignment.leaf_addresses:
+        parse_address(address)
     if assignment.HasField("token_key"):
         parse_address(assignment.issuer_address)
     return Work(
@@ -218,6 +224,7 @@ def open_assignment(
         assignment.round_key if assignment.HasField("round_key") else None,
         assignment.token_key if assignment.HasField("token_key") else None,
         assignment.issuer_address,
+        tuple(assignment.leaf_addresses),
     )
 
 

@@ -28,8 +28,13 @@ ROUND_KEY = b"odp/v1/round-key"
 REFUSAL = b"odp/v1/refusal"
 HAND_OVER = b"odp/v1/hand-over/statement"
 HAND_OVER_PACKAGE = b"odp/v1/hand-over/package"
+DELEGATION = b"odp/v1/delegation/order"
 
 HAND_OVER_KEY = b"odp/v1/hand-over/key"
+DELEGATION_KEY = b"odp/v1/delegation/key"
+PART_KEY = b"odp/v1/part/key"
+PART_SET = b"odp/v1/part/set"
+LEAF = b"odp/v1/leaf"
 
 CONTRIBUTION = b"odp/v1/contribution"
 LARGE_CONTRIBUTION = b"odp/v1/large-contribution"
@@ -77,7 +82,7 @@ SIGNED = frozenset(
     {
         TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, CHARTER, ABANDON, SECAGG_ADVERT,
         SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT, ROUND_KEY, REFUSAL, HAND_OVER,
-        HAND_OVER_PACKAGE,
+        HAND_OVER_PACKAGE, DELEGATION,
     }
 )  # fmt: skip
 
@@ -166,6 +171,50 @@ def hand_over_package(nonce: bytes, statement_sha256: bytes, sealed: bytes) -> b
 def hand_over_info(nonce: bytes, statement_sha256: bytes) -> bytes:
     """HPKE ``info`` of the sealing key in a package; arguments and errors as ``hand_over_package``."""
     return HAND_OVER_KEY + _hash(statement_sha256=statement_sha256) + _hash(nonce=nonce)
+
+
+def delegation(nonce: bytes, statement_sha256: bytes, sealed: bytes) -> bytes:
+    """The message that the root of a tree signs (domain ``DELEGATION``) for a leaf.
+
+    Raises:
+        ConfigurationError: the nonce or the hash is not 32 bytes.
+
+    Source: ``Delegation.signature`` of leaf.proto.
+    """
+    return _hash(nonce=nonce) + _hash(statement_sha256=statement_sha256) + hashlib.sha256(sealed).digest()
+
+
+def delegation_info(nonce: bytes, statement_sha256: bytes) -> bytes:
+    """HPKE ``info`` of the round's record in a delegation; arguments and errors as ``delegation``."""
+    return DELEGATION_KEY + _hash(nonce=nonce) + _hash(statement_sha256=statement_sha256)
+
+
+def part_info(task_sha256: bytes, round: int, leaf: int) -> bytes:
+    """HKDF ``info`` of the keys that seal the sum of a leaf to its root.
+
+    Raises:
+        ConfigurationError: the hash is not 32 bytes, or a number is out of range.
+    """
+    return PART_KEY + _hash(task_sha256=task_sha256) + _round(round) + _round(leaf)
+
+
+def part_aad(salt: bytes, number: int, last: bool) -> bytes:
+    """Additional data of segment ``number`` of the sum under ``salt`` (32 bytes)."""
+    return PART_KEY + _hash(salt=salt) + _round(number) + bytes([last])
+
+
+def part_set(task_sha256: bytes, round: int) -> bytes:
+    """The prefix of the list of leaves whose hash names the set of a round; errors as ``part_info``."""
+    return PART_SET + _hash(task_sha256=task_sha256) + _round(round)
+
+
+def leaf(task_sha256: bytes, round: int, pseudonym: bytes) -> bytes:
+    """What is hashed to find a device's leaf.
+
+    Raises:
+        ConfigurationError: a hash is not 32 bytes, or the round is out of range.
+    """
+    return LEAF + _hash(task_sha256=task_sha256) + _round(round) + _hash(pseudonym=pseudonym)
 
 
 def masked_vector_info(task_sha256: bytes, round: int) -> bytes:

@@ -6,6 +6,7 @@ read a file. ``run(channel, guest)`` serves the host over the socket ``channel``
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import socket
@@ -49,6 +50,8 @@ def main(*, entry: str, channel: int, platform: int, debug: bool) -> None:
         # No private data have arrived yet, so the message may leave the enclave.
         guest.failed(str(error) if isinstance(error, OdpError) else f"{type(error).__name__}: {error}{_where(error)}")
         os._exit(1)
+    # What is loaded stays: no collection has to look at it again.
+    gc.freeze()
     try:
         module.run(opened, guest)
     except BaseException as error:

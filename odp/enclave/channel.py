@@ -46,9 +46,18 @@ PONG_SECONDS = 60.0
 _HEADER = struct.Struct("!IQ")
 _READ_BYTES = 2**18
 _SMALL_BYTES = 2**16
+_LONG_BYTES = 2**20
 
 Handler = Callable[[EnclaveRequest], EnclaveReply | None]
 ManyHandler = Callable[[Sequence[EnclaveRequest]], Sequence[EnclaveReply | Exception]]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An ``EnclaveRequest`` that is encoded already, in ``pieces`` that follow each other; ``call`` is its kind."""
+
+    call: str
+    pieces: Sequence[bytes]
 
 
 class Connection:
@@ -60,24 +69,22 @@ class Connection:
         self._reader = opened.makefile("rb", buffering=_READ_BYTES)
         self._sending = threading.Lock()
 
-    def send(self, number: int, message: EnclaveRequest | EnclaveReply) -> None:
+    def send(self, number: int, message: EnclaveRequest | EnclaveReply | Encoded) -> None:
         """Sends one frame.
 
         Raises:
             ConfigurationError: the message is longer than a frame may be; nothing was sent.
             StateError: the other end is gone.
         """
-        payload = message.SerializeToString()
-        if len(payload) > MAX_FRAME_BYTES:
-            raise ConfigurationError(f"Expected a message of at most {MAX_FRAME_BYTES} bytes, got {len(payload)}")
-        header = _HEADER.pack(len(payload), number)
+        pieces = message.pieces if isinstance(message, Encoded) else (message.SerializeToString(),)
+        length = sum(map(len, pieces))
+        if length > MAX_FRAME_BYTES:
+            raise ConfigurationError(f"Expected a message of at most {MAX_FRAME_BYTES} bytes, got {length}")
+        parts = _joined([_HEADER.pack(length, number), *pieces])
         try:
             with self._sending:
-                if len(payload) <= _SMALL_BYTES:
-                    self._socket.sendall(header + payload)
-                else:
-                    self._socket.sendall(header)
-                    self._socket.sendall(payload)
+                for part in parts:
+                    self._socket.sendall(part)
         except OSError as error:
             raise StateError("the enclave ended, or its host did; start the program again") from error
 
@@ -109,6 +116,19 @@ class Connection:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def _joined(pieces: Sequence[bytes]) -> list[bytes]:
+    """The same bytes in fewer pieces: long ones stay as they are, because a copy costs more than a call."""
+    joined: list[bytes] = []
+    short: list[bytes] = []
+    for piece in pieces:
+        if len(piece) <= _SMALL_BYTES:
+            short.append(piece)
+            continue
+        joined += [b"".join(short), piece]
+        short = []
+    return [*joined, b"".join(short)] if short else joined
 
 
 # Errors cross as a kind and a line
@@ -193,7 +213,7 @@ class Client:
         threading.Thread(target=self._ping, args=(ping,), name="enclave-ping", daemon=True).start()
         threading.Thread(target=self._watch, args=(ping + pong,), name="enclave-watch", daemon=True).start()
 
-    def call(self, request: EnclaveRequest) -> EnclaveReply:
+    def call(self, request: EnclaveRequest | Encoded) -> EnclaveReply:
         """The enclave's answer.
 
         Raises:
@@ -211,7 +231,8 @@ class Client:
         self.send(request, done)
         seconds = self._seconds
         if seconds is None:
-            seconds = LONG_CALL_SECONDS if request.WhichOneof("call") in _LONG_CALLS else CALL_SECONDS
+            kind = request.call if isinstance(request, Encoded) else request.WhichOneof("call")
+            seconds = LONG_CALL_SECONDS if kind in _LONG_CALLS else CALL_SECONDS
         if not answered.acquire(timeout=seconds):
             self._end(StateError(f"the enclave did not answer within {seconds:.0f} s; start the program again"))
             answered.acquire()
@@ -219,7 +240,7 @@ class Client:
             raise found[0]
         return found[0]
 
-    def send(self, request: EnclaveRequest, done: Callable[[EnclaveReply | Exception], None]) -> None:
+    def send(self, request: EnclaveRequest | Encoded, done: Callable[[EnclaveReply | Exception], None]) -> None:
         """Sends a request; ``done`` gets the answer or the error, once, in the thread that reads the socket."""
         number = next(self._numbers)
         with self._lock:
@@ -322,6 +343,8 @@ class Route:
 
     lane: str | None
     handle: Handler
+    #: Handles a long request as it came, without parsing: a parsed field is a copy, and each access makes another.
+    handle_long: Callable[[bytes], EnclaveReply] | None = None
 
 
 @dataclass(frozen=True)
@@ -398,8 +421,15 @@ def serve(connection: Connection, routes: Mapping[str, Route | BatchRoute]) -> N
     batches = {
         name: _BatchLane(name, connection, route) for name, route in routes.items() if isinstance(route, BatchRoute)
     }
+    numbers = EnclaveRequest.DESCRIPTOR.fields_by_name
+    long = {numbers[name].number: route for name, route in routes.items() if isinstance(route, Route)}
     while (frame := connection.receive()) is not None:
         number, payload = frame
+        # A message begins with the number of its first field, which has 5 bits.
+        begun = long.get(payload[0] >> 3) if len(payload) > _LONG_BYTES and payload[0] < 0x80 else None
+        if begun is not None and begun.lane is not None and begun.handle_long is not None:
+            lanes[begun.lane].put(number, functools.partial(_handle_long, begun.handle_long, payload), EnclaveRequest())
+            continue
         try:
             request = EnclaveRequest.FromString(payload)
         except DecodeError:
@@ -430,6 +460,12 @@ def _answer(connection: Connection, number: int, handle: Handler, request: Encla
     except StateError:
         return False
     return True
+
+
+def _handle_long(
+    handle: Callable[[bytes], EnclaveReply], payload: bytes, _request: EnclaveRequest
+) -> EnclaveReply | None:
+    return handle(payload)
 
 
 def _given(answer: EnclaveReply | Exception, _request: EnclaveRequest) -> EnclaveReply:

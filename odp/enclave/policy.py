@@ -14,11 +14,12 @@ import re
 from typing import Literal, get_args
 
 from odp import _validate
+from odp.crypto.leaves import MOST_LEAVES
 from odp.crypto.signing import check_public
 from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.errors import ConfigurationError
 
-Role = Literal["aggregator", "distributor"]
+Role = Literal["aggregator", "distributor", "leaf"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 Accumulation = Literal["oblivious", "direct"]
@@ -41,7 +42,9 @@ _KINDS: dict[str, type] = {
     "select": str,
 }
 #: Keys that a policy may leave out: it then has the default, and another program's reader need not know the key.
-_OPTIONAL: dict[str, type] = {"founders": list, "test_noise_seed": int, "upgrade": dict}
+_OPTIONAL: dict[str, type] = {"founders": list, "leaves": int, "test_noise_seed": int, "upgrade": dict}
+# A leaf has the policy of its root, so that both can check it.
+_OF_POPULATIONS = ("aggregator", "leaf")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,10 +56,12 @@ class EnclavePolicy:
             "direct": faster, and shows everyone's items to whoever watches the enclave's memory accesses.
         founders: Ed25519 public keys (64 hex digits each) whose signature founds a population; without one, the
             aggregator takes no task. In any order, and each once.
+        leaves: 0: devices contribute to this aggregator. Otherwise it is the root of a tree of so many leaves, which
+            take the contributions.
         minimum_cohort: no release is made from fewer contributions, whatever the task says (rule P34).
         population_epsilon: all tasks of one population together may spend at most this epsilon (rule P4) ..
         population_delta: .. at this delta.
-        role: what the enclave is for.
+        role: what the enclave is for; a "leaf" has the policy of its root in all else.
         select: how the distributor reads rows. "oblivious": by passes over the whole table, which are the same for all
             keys; "direct": faster, and shows every device's keys to whoever watches the enclave's memory accesses.
         test_noise_seed: FOR TESTS ONLY. None: exact noise that nobody can repeat. A number: noise that a reader of the
@@ -70,6 +75,7 @@ class EnclavePolicy:
 
     accumulation: Accumulation = "oblivious"
     founders: tuple[str, ...] = ()
+    leaves: int = 0
     minimum_cohort: int = 100
     population_epsilon: float = 20.0
     population_delta: float = 1e-5
@@ -84,12 +90,17 @@ class EnclavePolicy:
         if not self.population_delta < 1:
             raise ConfigurationError(f"Expected population_delta={self.population_delta!r} to be < 1")
         _validate.one_of(ROLES, role=self.role)
+        _validate.integer(low=0, high=MOST_LEAVES, leaves=self.leaves)
+        if self.leaves and self.role not in _OF_POPULATIONS:
+            raise ConfigurationError(f"Expected no leaves for role={self.role!r}: they are the aggregator's")
+        if self.role == "leaf" and not self.leaves:
+            raise ConfigurationError("Expected leaves >= 1 for role='leaf': the number of leaves of its tree")
         _validate.one_of(ACCUMULATIONS, accumulation=self.accumulation)
         _validate.one_of(SELECTIONS, select=self.select)
         object.__setattr__(self, "founders", _founders(self.founders, self.role))
         if self.test_noise_seed is not None:
             _validate.integer(low=0, high=2**63 - 1, test_noise_seed=self.test_noise_seed)
-        if self.upgrade is not None and self.role != "aggregator":
+        if self.upgrade is not None and self.role not in _OF_POPULATIONS:
             raise ConfigurationError(f"Expected no upgrade for role={self.role!r}: populations are the aggregator's")
         # 20 and 20.0 are one policy, so they must have one hash.
         object.__setattr__(self, "population_epsilon", float(self.population_epsilon))
@@ -104,7 +115,13 @@ class EnclavePolicy:
             del values["founders"]
         if self.upgrade is None:
             del values["upgrade"]
+        if not self.leaves:
+            del values["leaves"]
         return json.dumps(values, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    def as_role(self, role: Role) -> EnclavePolicy:
+        """The same limits for another role: of a root the policy of its leaves, and the other way round."""
+        return dataclasses.replace(self, role=role)
 
     @property
     def founder_keys(self) -> frozenset[bytes]:
@@ -154,7 +171,7 @@ def _founders(given: object, role: str) -> tuple[str, ...]:
     founders = tuple(sorted(given))
     if len(founders) > MOST_FOUNDERS or len(set(founders)) != len(founders):
         raise ConfigurationError(f"Expected at most {MOST_FOUNDERS} founders, each once, got {len(founders)}")
-    if founders and role != "aggregator":
+    if founders and role not in _OF_POPULATIONS:
         raise ConfigurationError(f"Expected no founders for role={role!r}: populations are the aggregator's")
     for key in founders:
         check_public(founder=bytes.fromhex(key))

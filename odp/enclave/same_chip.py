@@ -1,4 +1,4 @@
-"""Verifies another enclave on the same chip: the mutual check of two enclaves before a hand-over.
+"""Verifies another enclave of the same platform: the mutual check of two enclaves before secrets go between them.
 
 An enclave pins no root of its own. It asks its platform for evidence of itself: the chip that signs that is the one
 chip whose word it takes, by that chip's clock.
@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from odp.enclave.evidence import DEBUG_DISABLED, Claims, read_token
 from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.policy import EnclavePolicy, Role
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import AttestationError, StateError
@@ -37,7 +38,9 @@ class OwnChip:
         """Asks the platform. Raises StateError if its evidence does not carry the whole chain."""
         token = read_token(identity.evidence(os.urandom(NONCE_BYTES)).token)
         if len(token.chain) != 3:
-            raise StateError("the platform's evidence does not carry its root: there is no hand-over on it")
+            raise StateError(
+                "the platform's evidence does not carry its root: no other enclave can be checked against it"
+            )
         return cls(identity, token.chain, Claims.from_json(token.claims))
 
     @property
@@ -58,7 +61,26 @@ class OwnChip:
         # Whoever certifies chips under the root must not count: the chip itself has to be this one.
         if not token.chain or token.chain[0] != self.chain[0]:
             raise AttestationError("wrong_root", "the evidence is not by the chip that this enclave runs on")
-        policy, role = self.identity.policy, self.identity.policy.role
+        return self._verified(given, Claims.from_json(token.claims).image_digest, self.identity.policy, nonce=nonce)
+
+    def verify_same_code(
+        self, given: attestation_pb2.GetEvidenceResponse, *, role: Role, nonce: bytes
+    ) -> VerifiedEnclave:
+        """The verified enclave of ``given``, over ``nonce``: of this very code, and of this policy in another role.
+
+        Its chip may be any that the root of this one's certifies: what it gets are secrets of a round, and no sealing
+        key.
+
+        Raises:
+            AttestationError: the evidence is of other code, another root, role or policy, replayed, forged, or of a
+                debuggable enclave where this one is not.
+        """
+        return self._verified(given, self.claims.image_digest, self.identity.policy.as_role(role), nonce=nonce)
+
+    def _verified(
+        self, given: attestation_pb2.GetEvidenceResponse, image_digest: str, policy: EnclavePolicy, *, nonce: bytes
+    ) -> VerifiedEnclave:
+        role = policy.role
         root = x509.load_der_x509_certificate(self.chain[-1])
         return verify_evidence(
             token=given.token,
@@ -68,7 +90,7 @@ class OwnChip:
             role=role,
             reference_values=ReferenceValues(
                 roots=(root.public_bytes(Encoding.PEM).decode("ascii"),),
-                image_digests={role: (Claims.from_json(token.claims).image_digest,)},
+                image_digests={role: (image_digest,)},
                 policy_sha256={role: (policy.sha256.hex(),)},
                 allow_emulated=self.claims.emulated,
                 allow_debug=self.claims.debug_status != DEBUG_DISABLED,

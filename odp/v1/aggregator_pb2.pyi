@@ -24,6 +24,7 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_TASK_ABANDONED: _ClassVar[Refusal]
     REFUSAL_NO_TOKEN: _ClassVar[Refusal]
     REFUSAL_NOT_DUE: _ClassVar[Refusal]
+    REFUSAL_WRONG_LEAF: _ClassVar[Refusal]
 REFUSAL_UNSPECIFIED: Refusal
 REFUSAL_MALFORMED: Refusal
 REFUSAL_WRONG_TASK: Refusal
@@ -35,6 +36,7 @@ REFUSAL_ROUND_CLOSED: Refusal
 REFUSAL_TASK_ABANDONED: Refusal
 REFUSAL_NO_TOKEN: Refusal
 REFUSAL_NOT_DUE: Refusal
+REFUSAL_WRONG_LEAF: Refusal
 
 class AskNonceRequest(_message.Message):
     __slots__ = ()

@@ -3,6 +3,7 @@ from odp.v1 import attestation_pb2 as _attestation_pb2
 from odp.v1 import common_pb2 as _common_pb2
 from odp.v1 import distributor_pb2 as _distributor_pb2
 from odp.v1 import hand_over_pb2 as _hand_over_pb2
+from odp.v1 import leaf_pb2 as _leaf_pb2
 from odp.v1 import population_pb2 as _population_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -14,7 +15,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnclaveRequest(_message.Message):
-    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "ask_nonce", "begin_hand_over", "finish_hand_over", "take_over", "reseal", "take_piece", "give_piece", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "ask_nonce", "begin_hand_over", "finish_hand_over", "take_over", "reseal", "take_piece", "give_piece", "leaf_nonce", "delegate", "check_close", "give_part", "open_part", "close_part", "take_part", "erase_part", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
     START_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +47,14 @@ class EnclaveRequest(_message.Message):
     RESEAL_FIELD_NUMBER: _ClassVar[int]
     TAKE_PIECE_FIELD_NUMBER: _ClassVar[int]
     GIVE_PIECE_FIELD_NUMBER: _ClassVar[int]
+    LEAF_NONCE_FIELD_NUMBER: _ClassVar[int]
+    DELEGATE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    GIVE_PART_FIELD_NUMBER: _ClassVar[int]
+    OPEN_PART_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_PART_FIELD_NUMBER: _ClassVar[int]
+    TAKE_PART_FIELD_NUMBER: _ClassVar[int]
+    ERASE_PART_FIELD_NUMBER: _ClassVar[int]
     BEGIN_MODEL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     INSTALL_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +93,14 @@ class EnclaveRequest(_message.Message):
     reseal: SealedRecord
     take_piece: TakePiece
     give_piece: GivePiece
+    leaf_nonce: _leaf_pb2.AskLeafNonce
+    delegate: _leaf_pb2.DelegateRound
+    check_close: _leaf_pb2.CheckClose
+    give_part: _leaf_pb2.GivePart
+    open_part: _leaf_pb2.Delegation
+    close_part: _aggregator_pb2.GetRoundRequest
+    take_part: _leaf_pb2.TakePart
+    erase_part: _aggregator_pb2.GetRoundRequest
     begin_model: _distributor_pb2.PublishHeader
     chunk: TableChunk
     install: InstallModel
@@ -91,10 +108,10 @@ class EnclaveRequest(_message.Message):
     select: _distributor_pb2.SelectRequest
     check_room: _distributor_pb2.PublishHeader
     forget: ForgetModel
-    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ask_nonce: _Optional[_Union[AskNonce, _Mapping]] = ..., begin_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., finish_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ..., reseal: _Optional[_Union[SealedRecord, _Mapping]] = ..., take_piece: _Optional[_Union[TakePiece, _Mapping]] = ..., give_piece: _Optional[_Union[GivePiece, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ask_nonce: _Optional[_Union[AskNonce, _Mapping]] = ..., begin_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., finish_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ..., reseal: _Optional[_Union[SealedRecord, _Mapping]] = ..., take_piece: _Optional[_Union[TakePiece, _Mapping]] = ..., give_piece: _Optional[_Union[GivePiece, _Mapping]] = ..., leaf_nonce: _Optional[_Union[_leaf_pb2.AskLeafNonce, _Mapping]] = ..., delegate: _Optional[_Union[_leaf_pb2.DelegateRound, _Mapping]] = ..., check_close: _Optional[_Union[_leaf_pb2.CheckClose, _Mapping]] = ..., give_part: _Optional[_Union[_leaf_pb2.GivePart, _Mapping]] = ..., open_part: _Optional[_Union[_leaf_pb2.Delegation, _Mapping]] = ..., close_part: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., take_part: _Optional[_Union[_leaf_pb2.TakePart, _Mapping]] = ..., erase_part: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
 
 class EnclaveReply(_message.Message):
-    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected", "round_key", "piece", "nonce", "package")
+    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected", "round_key", "piece", "nonce", "package", "delegation", "closed_part", "told")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +133,9 @@ class EnclaveReply(_message.Message):
     PIECE_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    DELEGATION_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_PART_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
     started: Started
     want: WantContributions
@@ -137,7 +157,10 @@ class EnclaveReply(_message.Message):
     piece: SealedPiece
     nonce: DrawnNonce
     package: _hand_over_pb2.HandOverPackage
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., piece: _Optional[_Union[SealedPiece, _Mapping]] = ..., nonce: _Optional[_Union[DrawnNonce, _Mapping]] = ..., package: _Optional[_Union[_hand_over_pb2.HandOverPackage, _Mapping]] = ...) -> None: ...
+    delegation: _leaf_pb2.Delegation
+    closed_part: _leaf_pb2.ClosedPart
+    told: _leaf_pb2.Told
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., piece: _Optional[_Union[SealedPiece, _Mapping]] = ..., nonce: _Optional[_Union[DrawnNonce, _Mapping]] = ..., package: _Optional[_Union[_hand_over_pb2.HandOverPackage, _Mapping]] = ..., delegation: _Optional[_Union[_leaf_pb2.Delegation, _Mapping]] = ..., closed_part: _Optional[_Union[_leaf_pb2.ClosedPart, _Mapping]] = ..., told: _Optional[_Union[_leaf_pb2.Told, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("kind", "message")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from odp.v1 import secure_aggregation_pb2 as odp_dot_v1_dot_secure__aggregation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bodp/v1/secagg_service.proto\x12\x06odp.v1\x1a\x1fodp/v1/secure_aggregation.proto\"1\n\x0bJoinRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\"p\n\x0cJoinResponse\x12\x10\n\x06\x63onfig\x18\x01 \x01(\x0cH\x00\x12\"\n\x04wait\x18\x02 \x01(\x0b\x32\x12.odp.v1.SecAggWaitH\x00\x12 \n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.odp.v1.SecAggEndH\x00\x42\x08\n\x06\x61nswer\"\"\n\nSecAggWait\x12\x14\n\x0cmilliseconds\x18\x01 \x01(\r\"d\n\x0cSecAggClient\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x10\n\x08identity\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\x0c\"\xdc\x02\n\x0bStepRequest\x12$\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x14.odp.v1.SecAggClient\x12&\n\x06\x61\x64vert\x18\x02 \x01(\x0b\x32\x14.odp.v1.SecAggAdvertH\x00\x12&\n\x06reveal\x18\x03 \x01(\x0b\x32\x14.odp.v1.SecAggRevealH\x00\x12&\n\x06shares\x18\x04 \x01(\x0b\x32\x14.odp.v1.SecAggSharesH\x00\x12&\n\x06masked\x18\x05 \x01(\x0b\x32\x14.odp.v1.SecAggMaskedH\x00\x12,\n\tagreement\x18\x06 \x01(\x0b\x32\x17.odp.v1.SecAggAgreementH\x00\x12&\n\x06unmask\x18\x07 \x01(\x0b\x32\x14.odp.v1.SecAggUnmaskH\x00\x12\r\n\x05leave\x18\x08 \x01(\x08\x12\x17\n\x0f\x61\x64mission_token\x18\t \x01(\x0c\x42\t\n\x07message\"\xb6\x02\n\x0cStepResponse\x12\"\n\x04wait\x18\x01 \x01(\x0b\x32\x12.odp.v1.SecAggWaitH\x00\x12(\n\x07\x61\x64verts\x18\x02 \x01(\x0b\x32\x15.odp.v1.SecAggAdvertsH\x00\x12(\n\x07reveals\x18\x03 \x01(\x0b\x32\x15.odp.v1.SecAggRevealsH\x00\x12$\n\x05inbox\x18\x04 \x01(\x0b\x32\x13.odp.v1.SecAggInboxH\x00\x12,\n\tsurvivors\x18\x05 \x01(\x0b\x32\x17.odp.v1.SecAggSurvivorsH\x00\x12.\n\nagreements\x18\x06 \x01(\x0b\x32\x18.odp.v1.SecAggAgreementsH\x00\x12 \n\x03\x65nd\x18\x07 \x01(\x0b\x32\x11.odp.v1.SecAggEndH\x00\x42\x08\n\x06\x61nswer\":\n\x12SendMaskedResponse\x12$\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x14.odp.v1.StepResponse\"\xa6\x01\n\tSecAggEnd\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.odp.v1.SecAggEnd.Reason\x12\x15\n\rretry_seconds\x18\x02 \x01(\r\"X\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0f\n\x0bREASON_DONE\x10\x01\x12\x11\n\rREASON_VOIDED\x10\x02\x12\x12\n\x0eREASON_DROPPED\x10\x03\"g\n\x11SendMaskedRequest\x12&\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x14.odp.v1.SecAggClientH\x00\x12\x11\n\x07session\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part2\xc7\x01\n\x18SecureAggregationService\x12\x31\n\x04Join\x12\x13.odp.v1.JoinRequest\x1a\x14.odp.v1.JoinResponse\x12\x31\n\x04Step\x12\x13.odp.v1.StepRequest\x1a\x14.odp.v1.StepResponse\x12\x45\n\nSendMasked\x12\x19.odp.v1.SendMaskedRequest\x1a\x1a.odp.v1.SendMaskedResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bodp/v1/secagg_service.proto\x12\x06odp.v1\x1a\x1fodp/v1/secure_aggregation.proto\"1\n\x0bJoinRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\"p\n\x0cJoinResponse\x12\x10\n\x06\x63onfig\x18\x01 \x01(\x0cH\x00\x12\"\n\x04wait\x18\x02 \x01(\x0b\x32\x12.odp.v1.SecAggWaitH\x00\x12 \n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.odp.v1.SecAggEndH\x00\x42\x08\n\x06\x61nswer\"2\n\nSecAggWait\x12\x14\n\x0cmilliseconds\x18\x01 \x01(\r\x12\x0e\n\x06repeat\x18\x02 \x01(\x08\"d\n\x0cSecAggClient\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x10\n\x08identity\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\x0c\"\xdc\x02\n\x0bStepRequest\x12$\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x14.odp.v1.SecAggClient\x12&\n\x06\x61\x64vert\x18\x02 \x01(\x0b\x32\x14.odp.v1.SecAggAdvertH\x00\x12&\n\x06reveal\x18\x03 \x01(\x0b\x32\x14.odp.v1.SecAggRevealH\x00\x12&\n\x06shares\x18\x04 \x01(\x0b\x32\x14.odp.v1.SecAggSharesH\x00\x12&\n\x06masked\x18\x05 \x01(\x0b\x32\x14.odp.v1.SecAggMaskedH\x00\x12,\n\tagreement\x18\x06 \x01(\x0b\x32\x17.odp.v1.SecAggAgreementH\x00\x12&\n\x06unmask\x18\x07 \x01(\x0b\x32\x14.odp.v1.SecAggUnmaskH\x00\x12\r\n\x05leave\x18\x08 \x01(\x08\x12\x17\n\x0f\x61\x64mission_token\x18\t \x01(\x0c\x42\t\n\x07message\"\xb6\x02\n\x0cStepResponse\x12\"\n\x04wait\x18\x01 \x01(\x0b\x32\x12.odp.v1.SecAggWaitH\x00\x12(\n\x07\x61\x64verts\x18\x02 \x01(\x0b\x32\x15.odp.v1.SecAggAdvertsH\x00\x12(\n\x07reveals\x18\x03 \x01(\x0b\x32\x15.odp.v1.SecAggRevealsH\x00\x12$\n\x05inbox\x18\x04 \x01(\x0b\x32\x13.odp.v1.SecAggInboxH\x00\x12,\n\tsurvivors\x18\x05 \x01(\x0b\x32\x17.odp.v1.SecAggSurvivorsH\x00\x12.\n\nagreements\x18\x06 \x01(\x0b\x32\x18.odp.v1.SecAggAgreementsH\x00\x12 \n\x03\x65nd\x18\x07 \x01(\x0b\x32\x11.odp.v1.SecAggEndH\x00\x42\x08\n\x06\x61nswer\":\n\x12SendMaskedResponse\x12$\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x14.odp.v1.StepResponse\"\xa6\x01\n\tSecAggEnd\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.odp.v1.SecAggEnd.Reason\x12\x15\n\rretry_seconds\x18\x02 \x01(\r\"X\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0f\n\x0bREASON_DONE\x10\x01\x12\x11\n\rREASON_VOIDED\x10\x02\x12\x12\n\x0eREASON_DROPPED\x10\x03\"g\n\x11SendMaskedRequest\x12&\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x14.odp.v1.SecAggClientH\x00\x12\x11\n\x07session\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part2\xc7\x01\n\x18SecureAggregationService\x12\x31\n\x04Join\x12\x13.odp.v1.JoinRequest\x1a\x14.odp.v1.JoinResponse\x12\x31\n\x04Step\x12\x13.odp.v1.StepRequest\x1a\x14.odp.v1.StepResponse\x12\x45\n\nSendMasked\x12\x19.odp.v1.SendMaskedRequest\x1a\x1a.odp.v1.SendMaskedResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,21 +37,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINRESPONSE']._serialized_start=123
   _globals['_JOINRESPONSE']._serialized_end=235
   _globals['_SECAGGWAIT']._serialized_start=237
-  _globals['_SECAGGWAIT']._serialized_end=271
-  _globals['_SECAGGCLIENT']._serialized_start=273
-  _globals['_SECAGGCLIENT']._serialized_end=373
-  _globals['_STEPREQUEST']._serialized_start=376
-  _globals['_STEPREQUEST']._serialized_end=724
-  _globals['_STEPRESPONSE']._serialized_start=727
-  _globals['_STEPRESPONSE']._serialized_end=1037
-  _globals['_SENDMASKEDRESPONSE']._serialized_start=1039
-  _globals['_SENDMASKEDRESPONSE']._serialized_end=1097
-  _globals['_SECAGGEND']._serialized_start=1100
-  _globals['_SECAGGEND']._serialized_end=1266
-  _globals['_SECAGGEND_REASON']._serialized_start=1178
-  _globals['_SECAGGEND_REASON']._serialized_end=1266
-  _globals['_SENDMASKEDREQUEST']._serialized_start=1268
-  _globals['_SENDMASKEDREQUEST']._serialized_end=1371
-  _globals['_SECUREAGGREGATIONSERVICE']._serialized_start=1374
-  _globals['_SECUREAGGREGATIONSERVICE']._serialized_end=1573
+  _globals['_SECAGGWAIT']._serialized_end=287
+  _globals['_SECAGGCLIENT']._serialized_start=289
+  _globals['_SECAGGCLIENT']._serialized_end=389
+  _globals['_STEPREQUEST']._serialized_start=392
+  _globals['_STEPREQUEST']._serialized_end=740
+  _globals['_STEPRESPONSE']._serialized_start=743
+  _globals['_STEPRESPONSE']._serialized_end=1053
+  _globals['_SENDMASKEDRESPONSE']._serialized_start=1055
+  _globals['_SENDMASKEDRESPONSE']._serialized_end=1113
+  _globals['_SECAGGEND']._serialized_start=1116
+  _globals['_SECAGGEND']._serialized_end=1282
+  _globals['_SECAGGEND_REASON']._serialized_start=1194
+  _globals['_SECAGGEND_REASON']._serialized_end=1282
+  _globals['_SENDMASKEDREQUEST']._serialized_start=1284
+  _globals['_SENDMASKEDREQUEST']._serialized_end=1387
+  _globals['_SECUREAGGREGATIONSERVICE']._serialized_start=1390
+  _globals['_SECUREAGGREGATIONSERVICE']._serialized_end=1589
 # @@protoc_insertion_point(module_scope)

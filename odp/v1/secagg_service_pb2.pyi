@@ -26,10 +26,12 @@ class JoinResponse(_message.Message):
     def __init__(self, config: _Optional[bytes] = ..., wait: _Optional[_Union[SecAggWait, _Mapping]] = ..., end: _Optional[_Union[SecAggEnd, _Mapping]] = ...) -> None: ...
 
 class SecAggWait(_message.Message):
-    __slots__ = ("milliseconds",)
+    __slots__ = ("milliseconds", "repeat")
     MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    REPEAT_FIELD_NUMBER: _ClassVar[int]
     milliseconds: int
-    def __init__(self, milliseconds: _Optional[int] = ...) -> None: ...
+    repeat: bool
+    def __init__(self, milliseconds: _Optional[int] = ..., repeat: _Optional[bool] = ...) -> None: ...
 
 class SecAggClient(_message.Message):
     __slots__ = ("task_sha256", "round", "attempt", "identity", "token")

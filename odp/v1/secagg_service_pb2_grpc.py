@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class SecureAggregationServiceStub:
     """A device asks which session its round is in, and hands in its message of each step; the answer is the next message of
-    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated.
+    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated. A
+    host that started again gives the last answer once more, and a client answers that with the same message as before.
     """
 
     def __init__(self, channel):
@@ -55,7 +56,8 @@ class SecureAggregationServiceStub:
 
 class SecureAggregationServiceServicer:
     """A device asks which session its round is in, and hands in its message of each step; the answer is the next message of
-    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated.
+    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated. A
+    host that started again gives the last answer once more, and a client answers that with the same message as before.
     """
 
     def Join(self, request, context):
@@ -108,7 +110,8 @@ def add_SecureAggregationServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SecureAggregationService:
     """A device asks which session its round is in, and hands in its message of each step; the answer is the next message of
-    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated.
+    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated. A
+    host that started again gives the last answer once more, and a client answers that with the same message as before.
     """
 
     @staticmethod

@@ -28,7 +28,8 @@ GRPC_VERSION: str
 
 class SecureAggregationServiceStub:
     """A device asks which session its round is in, and hands in its message of each step; the answer is the next message of
-    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated.
+    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated. A
+    host that started again gives the last answer once more, and a client answers that with the same message as before.
     """
 
     @_typing.overload
@@ -47,7 +48,8 @@ class SecureAggregationServiceStub:
 @_typing.type_check_only
 class SecureAggregationServiceAsyncStub(SecureAggregationServiceStub):
     """A device asks which session its round is in, and hands in its message of each step; the answer is the next message of
-    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated.
+    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated. A
+    host that started again gives the last answer once more, and a client answers that with the same message as before.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -62,7 +64,8 @@ class SecureAggregationServiceAsyncStub(SecureAggregationServiceStub):
 
 class SecureAggregationServiceServicer(metaclass=_abc_1.ABCMeta):
     """A device asks which session its round is in, and hands in its message of each step; the answer is the next message of
-    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated.
+    the protocol where it is there soon, and otherwise how long to wait before asking again. Every call can be repeated. A
+    host that started again gives the last answer once more, and a client answers that with the same message as before.
     """
 
     @_abc_1.abstractmethod

@@ -44,7 +44,7 @@ class LocalAssignment(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., token_key: _Optional[_Union[_enrolment_pb2.SignedTokenKey, _Mapping]] = ..., issuer_address: _Optional[str] = ..., period: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address", "log", "charter", "round_key", "token_key", "issuer_address")
+    __slots__ = ("task", "round", "model", "distributor_address", "aggregator_address", "log", "charter", "round_key", "token_key", "issuer_address", "leaf_addresses")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class Assignment(_message.Message):
     ROUND_KEY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_KEY_FIELD_NUMBER: _ClassVar[int]
     ISSUER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LEAF_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     round: int
     model: _common_pb2.SignedManifest
@@ -65,7 +66,8 @@ class Assignment(_message.Message):
     round_key: _common_pb2.SignedRoundKey
     token_key: _enrolment_pb2.SignedTokenKey
     issuer_address: str
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., token_key: _Optional[_Union[_enrolment_pb2.SignedTokenKey, _Mapping]] = ..., issuer_address: _Optional[str] = ...) -> None: ...
+    leaf_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., token_key: _Optional[_Union[_enrolment_pb2.SignedTokenKey, _Mapping]] = ..., issuer_address: _Optional[str] = ..., leaf_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RetryWindow(_message.Message):
     __slots__ = ("min_seconds", "max_seconds")
@@ -141,6 +143,26 @@ class CancelTaskResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class PauseTaskRequest(_message.Message):
+    __slots__ = ("task_sha256",)
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ...) -> None: ...
+
+class PauseTaskResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeTaskRequest(_message.Message):
+    __slots__ = ("task_sha256",)
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ...) -> None: ...
+
+class ResumeTaskResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetPopulationRequest(_message.Message):
     __slots__ = ("population",)
     POPULATION_FIELD_NUMBER: _ClassVar[int]
@@ -170,7 +192,7 @@ class ChangePopulationResponse(_message.Message):
     def __init__(self, charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., missing: _Optional[int] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task", "state", "failure", "rounds", "planned_rounds", "model", "distributor_address", "aggregator_address", "waits_for", "epsilon_spent", "reports")
+    __slots__ = ("task", "state", "failure", "rounds", "planned_rounds", "model", "distributor_address", "aggregator_address", "waits_for", "epsilon_spent", "reports", "paused")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[TaskStatus.State]
@@ -196,6 +218,7 @@ class TaskStatus(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     EPSILON_SPENT_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.SignedTask
     state: TaskStatus.State
     failure: str
@@ -207,7 +230,8 @@ class TaskStatus(_message.Message):
     waits_for: TaskWait
     epsilon_spent: float
     reports: int
-    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., state: _Optional[_Union[TaskStatus.State, str]] = ..., failure: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., planned_rounds: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., waits_for: _Optional[_Union[TaskWait, _Mapping]] = ..., epsilon_spent: _Optional[float] = ..., reports: _Optional[int] = ...) -> None: ...
+    paused: bool
+    def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., state: _Optional[_Union[TaskStatus.State, str]] = ..., failure: _Optional[str] = ..., rounds: _Optional[_Iterable[_Union[RoundStatus, _Mapping]]] = ..., planned_rounds: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., waits_for: _Optional[_Union[TaskWait, _Mapping]] = ..., epsilon_spent: _Optional[float] = ..., reports: _Optional[int] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class TaskWait(_message.Message):
     __slots__ = ("reason", "until")

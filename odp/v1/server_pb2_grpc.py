@@ -65,6 +65,16 @@ class ServerServiceStub:
                 request_serializer=odp_dot_v1_dot_server__pb2.CancelTaskRequest.SerializeToString,
                 response_deserializer=odp_dot_v1_dot_server__pb2.CancelTaskResponse.FromString,
                 _registered_method=True)
+        self.PauseTask = channel.unary_unary(
+                '/odp.v1.ServerService/PauseTask',
+                request_serializer=odp_dot_v1_dot_server__pb2.PauseTaskRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_server__pb2.PauseTaskResponse.FromString,
+                _registered_method=True)
+        self.ResumeTask = channel.unary_unary(
+                '/odp.v1.ServerService/ResumeTask',
+                request_serializer=odp_dot_v1_dot_server__pb2.ResumeTaskRequest.SerializeToString,
+                response_deserializer=odp_dot_v1_dot_server__pb2.ResumeTaskResponse.FromString,
+                _registered_method=True)
         self.GetPopulation = channel.unary_unary(
                 '/odp.v1.ServerService/GetPopulation',
                 request_serializer=odp_dot_v1_dot_server__pb2.GetPopulationRequest.SerializeToString,
@@ -125,6 +135,21 @@ class ServerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseTask(self, request, context):
+        """A task opens no further round until it is resumed; a round that is open goes on to its release. Idempotent. Needs the
+        operator's token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeTask(self, request, context):
+        """Ends a pause. Idempotent. Needs the operator's token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetPopulation(self, request, context):
         """Whose a population is. Needs the operator's token.
         """
@@ -171,6 +196,16 @@ def add_ServerServiceServicer_to_server(servicer, server):
                     servicer.CancelTask,
                     request_deserializer=odp_dot_v1_dot_server__pb2.CancelTaskRequest.FromString,
                     response_serializer=odp_dot_v1_dot_server__pb2.CancelTaskResponse.SerializeToString,
+            ),
+            'PauseTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseTask,
+                    request_deserializer=odp_dot_v1_dot_server__pb2.PauseTaskRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_server__pb2.PauseTaskResponse.SerializeToString,
+            ),
+            'ResumeTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeTask,
+                    request_deserializer=odp_dot_v1_dot_server__pb2.ResumeTaskRequest.FromString,
+                    response_serializer=odp_dot_v1_dot_server__pb2.ResumeTaskResponse.SerializeToString,
             ),
             'GetPopulation': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPopulation,
@@ -346,6 +381,60 @@ class ServerService:
             '/odp.v1.ServerService/CancelTask',
             odp_dot_v1_dot_server__pb2.CancelTaskRequest.SerializeToString,
             odp_dot_v1_dot_server__pb2.CancelTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.ServerService/PauseTask',
+            odp_dot_v1_dot_server__pb2.PauseTaskRequest.SerializeToString,
+            odp_dot_v1_dot_server__pb2.PauseTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/odp.v1.ServerService/ResumeTask',
+            odp_dot_v1_dot_server__pb2.ResumeTaskRequest.SerializeToString,
+            odp_dot_v1_dot_server__pb2.ResumeTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,12 @@ class ServerServiceStub:
     """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
     The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
     """
+    PauseTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.PauseTaskRequest, _server_pb2.PauseTaskResponse]
+    """A task opens no further round until it is resumed; a round that is open goes on to its release. Idempotent. Needs the
+    operator's token.
+    """
+    ResumeTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.ResumeTaskRequest, _server_pb2.ResumeTaskResponse]
+    """Ends a pause. Idempotent. Needs the operator's token."""
     GetPopulation: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetPopulationRequest, _server_pb2.GetPopulationResponse]
     """Whose a population is. Needs the operator's token."""
     ChangePopulation: _grpc.UnaryUnaryMultiCallable[_server_pb2.ChangePopulationRequest, _server_pb2.ChangePopulationResponse]
@@ -75,6 +81,12 @@ class ServerServiceAsyncStub(ServerServiceStub):
     """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
     The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
     """
+    PauseTask: _aio.UnaryUnaryMultiCallable[_server_pb2.PauseTaskRequest, _server_pb2.PauseTaskResponse]  # type: ignore[assignment]
+    """A task opens no further round until it is resumed; a round that is open goes on to its release. Idempotent. Needs the
+    operator's token.
+    """
+    ResumeTask: _aio.UnaryUnaryMultiCallable[_server_pb2.ResumeTaskRequest, _server_pb2.ResumeTaskResponse]  # type: ignore[assignment]
+    """Ends a pause. Idempotent. Needs the operator's token."""
     GetPopulation: _aio.UnaryUnaryMultiCallable[_server_pb2.GetPopulationRequest, _server_pb2.GetPopulationResponse]  # type: ignore[assignment]
     """Whose a population is. Needs the operator's token."""
     ChangePopulation: _aio.UnaryUnaryMultiCallable[_server_pb2.ChangePopulationRequest, _server_pb2.ChangePopulationResponse]  # type: ignore[assignment]
@@ -134,6 +146,24 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
         The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
         """
+
+    @_abc_1.abstractmethod
+    def PauseTask(
+        self,
+        request: _server_pb2.PauseTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_server_pb2.PauseTaskResponse, _abc.Awaitable[_server_pb2.PauseTaskResponse]]:
+        """A task opens no further round until it is resumed; a round that is open goes on to its release. Idempotent. Needs the
+        operator's token.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeTask(
+        self,
+        request: _server_pb2.ResumeTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_server_pb2.ResumeTaskResponse, _abc.Awaitable[_server_pb2.ResumeTaskResponse]]:
+        """Ends a pause. Idempotent. Needs the operator's token."""
 
     @_abc_1.abstractmethod
     def GetPopulation(

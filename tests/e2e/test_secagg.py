@@ -39,7 +39,7 @@ from odp.transport.channel import connect
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import read_ca
 from odp.v1 import common_pb2, secagg_service_pb2, secagg_service_pb2_grpc, server_pb2
-from trusted_aggregator.modes.secagg.session import Pace
+from trusted_aggregator.modes.secagg.limits import Pace
 
 
 def together(task: odp.Statistics, **changes: object) -> odp.Statistics:

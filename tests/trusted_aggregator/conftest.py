@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from conformance.postgresql import PostgresqlServer
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
@@ -51,6 +52,8 @@ ITEMS = 12
 class World:
     """Everything around one enclave. ``records`` and ``rows`` are what its host has made durable."""
 
+    enclave = AggregatorCore
+
     def __init__(
         self,
         platform: EmulatedPlatform,
@@ -78,7 +81,7 @@ class World:
         self.restored: dict[str, bytes | None] = {}
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
         self.round_keys: dict[tuple[bytes, int], bytes] = {}
-        self.core = AggregatorCore(self.identity, noise=noise)
+        self.core = self.enclave(self.identity, noise=noise)
         self.charter = approve(found(population, owners=[self.developer.public], issuer_key=issuer_key), self.developer)
         self.settle(self.core.set_charter(self.charter))
 
@@ -251,7 +254,7 @@ class World:
         """A new enclave process, from given state or from what was persisted so far."""
         kept = self.rows if rows is None else rows
         self.identity, _ = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=self.sealed_keys)
-        self.core = AggregatorCore.restore(
+        self.core = self.enclave.restore(
             self.identity,
             dict(self.records if records is None else records),
             lambda task, round: iter(kept.get((task, round), [])),
@@ -358,3 +361,9 @@ class CountingNoise:
 @pytest.fixture
 def counting_noise() -> CountingNoise:
     return CountingNoise()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    with PostgresqlServer.started() as server:
+        yield server

@@ -29,6 +29,21 @@ class Refused(NamedTuple):
     signature: bytes = b""
 
 
+class Submit(NamedTuple):
+    """A sealed contribution on its way to the enclave. ``host_sha256`` is of the part that stays with the host.
+
+    A ``SubmitRequest`` says the same, but copies the contribution at each access, and those may be long.
+    """
+
+    task_sha256: bytes
+    round: int
+    sealed_contribution: bytes
+    host_sha256: bytes = b""
+
+
+Sealed = Submit | aggregator_pb2.SubmitRequest
+
+
 @dataclass(frozen=True)
 class Charged:
     """Answer to ``charge``. With ``released``, the release is sealed, and ``release`` returns it.
@@ -99,11 +114,11 @@ class Aggregator(Protocol):
         """The public key of a round that is open or charged, signed; None of any other."""
         ...
 
-    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
+    def submit_batch(self, submits: Sequence[Sealed]) -> list[Refused | None]:
         """Counts sealed contributions, each once, in order; None means accepted, and to be stored."""
         ...
 
-    def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
+    def sign_refusal(self, given: Sealed) -> Refused:
         """The refusal of a contribution to a round that takes none; nothing is kept."""
         ...
 

@@ -9,10 +9,83 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from odp.errors import Refusal, StateError
+from google.protobuf.message import DecodeError
+
+from odp.crypto.segments import SEGMENT_BYTES
+from odp.enclave.channel import Encoded
+from odp.errors import ConfigurationError, Refusal, StateError
 from odp.v1 import aggregator_pb2, enclave_pb2
-from trusted_aggregator.boundary.interface import Charged, HostSum, Refused, RoundState, Status
+from odp.wire.long_fields import fields, split_field
+from trusted_aggregator.boundary.interface import Charged, HostSum, Refused, RoundState, Sealed, Status, Submit
 from trusted_aggregator.state.records import SealedRecord, Writes
+
+_SUBMIT_FIELD = enclave_pb2.EnclaveRequest.SUBMIT_FIELD_NUMBER
+_SUBMITS_FIELD = enclave_pb2.SubmitBatch.SUBMITS_FIELD_NUMBER
+_SEALED_FIELD = aggregator_pb2.SubmitRequest.SEALED_CONTRIBUTION_FIELD_NUMBER
+
+
+def submit(submits: Iterable[Sealed]) -> Encoded:
+    """The request that counts contributions.
+
+    Their bytes come into it as they are: as messages they would be copied three times, and they may be long.
+    """
+    heads: dict[tuple[bytes, int, bytes], bytes] = {}
+    pieces = [b""]
+    for one in submits:
+        sealed, key = one.sealed_contribution, (one.task_sha256, one.round, host_sha256(one))
+        head = heads.get(key)
+        if head is None:
+            head = heads[key] = _message(Submit(key[0], key[1], b"", key[2])).SerializeToString()
+        head += _delimited(_SEALED_FIELD, len(sealed))
+        pieces += [_delimited(_SUBMITS_FIELD, len(head) + len(sealed)), head, sealed]
+    pieces[0] = _delimited(_SUBMIT_FIELD, sum(map(len, pieces)))
+    return Encoded("submit", pieces)
+
+
+def sign_refusal(given: Sealed) -> enclave_pb2.EnclaveRequest:
+    """The request for the refusal of a contribution."""
+    return enclave_pb2.EnclaveRequest(sign_refusal=_message(given))
+
+
+def submits_of(batch: enclave_pb2.SubmitBatch) -> list[Submit]:
+    """The contributions of a batch."""
+    return [Submit(one.task_sha256, one.round, one.sealed_contribution, host_sha256(one)) for one in batch.submits]
+
+
+def submits_in(request: bytes) -> list[Submit]:
+    """The contributions of a serialized request to count them, in place. Raises ConfigurationError if it is none."""
+    try:
+        (batch,) = fields(memoryview(request), _SUBMIT_FIELD)
+        return [_submit_in(one) for one in fields(batch, _SUBMITS_FIELD)]
+    except (DecodeError, ValueError):
+        raise ConfigurationError("the request is not a batch of contributions") from None
+
+
+def _submit_in(message: memoryview) -> Submit:
+    rest, sealed = split_field(message, _SEALED_FIELD)
+    head = aggregator_pb2.SubmitRequest.FromString(rest)
+    # A long one is opened out of the buffer that it came in.
+    data = cast(bytes, sealed) if len(sealed) > SEGMENT_BYTES else bytes(sealed)
+    return Submit(head.task_sha256, head.round, data, host_sha256(head))
+
+
+def _message(given: Sealed) -> aggregator_pb2.SubmitRequest:
+    return aggregator_pb2.SubmitRequest(
+        task_sha256=given.task_sha256,
+        round=given.round,
+        sealed_contribution=given.sealed_contribution,
+        masked_sha256=host_sha256(given),
+    )
+
+
+def _delimited(field: int, length: int) -> bytes:
+    """What stands before ``length`` bytes of a field in a message. The numbers of our fields are below 16."""
+    encoded = bytearray((field << 3 | 2,))
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    encoded.append(length)
+    return bytes(encoded)
 
 
 def submitted(answers: Sequence[Refused | None]) -> enclave_pb2.SubmittedBatch:
@@ -109,9 +182,9 @@ def sealed_length_of(message: enclave_pb2.SealedLength) -> tuple[int | Refusal, 
     return message.bytes, message.masked
 
 
-def host_sha256(request: aggregator_pb2.SubmitRequest) -> bytes:
+def host_sha256(given: Sealed) -> bytes:
     """SHA-256 of the host's part of a contribution, as the host states it; empty if it has none."""
-    return request.masked_sha256
+    return given.host_sha256 if isinstance(given, Submit) else given.masked_sha256
 
 
 def seal_release(

@@ -292,8 +292,7 @@ class AggregatorCore(WithLargeValues):
             standing = population.find(task.id, parsed.round)
             if standing is None:
                 raise not_open(parsed.round)
-            released = standing.state is ReleaseState.SEALED
-            if not released and not isinstance(found, Round):
+            if not (released := standing.state is ReleaseState.SEALED) and not isinstance(found, Round):
                 raise void(parsed.round)
             writes = () if released else population.writes(self._sealer)
             part_bytes = found.host_part_bytes if isinstance(found, Round) else 0
@@ -460,13 +459,14 @@ class AggregatorCore(WithLargeValues):
         self._require_authorized(task, population)
         return task, population
 
-    def _charge_open(self, task: OpenedTask, found: Round, population: Population) -> None:
-        minimum = max(task.definition.cohort.minimum, self._identity.policy.minimum_cohort)
-        if found.contributions < minimum:
+    def _require_minimum(self, task: OpenedTask, number: int, contributions: int) -> None:
+        if contributions < (minimum := max(task.definition.cohort.minimum, self._identity.policy.minimum_cohort)):
             raise PrivacyError(
-                f"round {found.number} has {found.contributions} contributions and needs at least "
-                f"{minimum}: it stays open"
+                f"round {number} has {contributions} contributions and needs at least {minimum}: it stays open"
             )
+
+    def _charge_open(self, task: OpenedTask, found: Round, population: Population) -> None:
+        self._require_minimum(task, found.number, found.contributions)
         contributions, set_sha256 = found.freeze()
         try:
             population.charge(

@@ -28,7 +28,7 @@ from trusted_aggregator.state.sealed_state import Sealer
 _IMAGES = ("sha384:" + "0" * 96, "sha384:" + "1" * 96)
 
 
-class _Guest(RehearsalGuest):
+class RehearsedGuest(RehearsalGuest):
     """A guest with evidence of a chip that nobody pins; ``counters`` are shared by the enclaves of the chip."""
 
     def __init__(
@@ -37,7 +37,7 @@ class _Guest(RehearsalGuest):
         super().__init__(policy)
         self.image_digest = image
         self._counters = counters
-        self._launched = platform.launch(image_digest=image, policy=policy.to_bytes(), name="aggregator")
+        self._launched = platform.launch(image_digest=image, policy=policy.to_bytes(), name=policy.role)
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
         self._launched.bind_keys(hpke_public=hpke_public, signing_public=signing_public)
@@ -55,7 +55,7 @@ def rehearse_hand_over() -> None:
     platform = EmulatedPlatform(Path(), chain.issue(now=time.time()), bytes(32))
     counters: dict[str, RehearsalCounter] = {}
     old, new = (
-        EnclaveIdentity.restore_or_create(guest=_Guest(platform, policy, image, counters), sealed=None)[0]
+        EnclaveIdentity.restore_or_create(guest=RehearsedGuest(platform, policy, image, counters), sealed=None)[0]
         for image in _IMAGES
     )
     core, taking = AggregatorCore(old), TakingOver(new)

@@ -20,11 +20,16 @@ from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Aggregator
+from trusted_aggregator.boundary.interface import Aggregator, Submit
+from trusted_aggregator.enclave import tree_routes
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.hand_over_rehearsal import rehearse_hand_over
+from trusted_aggregator.enclave.leaf_core import LeafCore
 from trusted_aggregator.enclave.rehearsal import rehearse
+from trusted_aggregator.enclave.root_core import RootCore
+from trusted_aggregator.enclave.submissions import Submissions
 from trusted_aggregator.enclave.taking_over import TakingOver
+from trusted_aggregator.enclave.tree_rehearsal import rehearse_tree
 from trusted_aggregator.state.records import SealedRecord
 
 #: More than a host of ours ever sends at once.
@@ -35,6 +40,7 @@ def warm_up() -> None:
     """Runs every step once, so that all lazy imports are loaded."""
     rehearse()
     rehearse_hand_over()
+    rehearse_tree()
 
 
 def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = None) -> None:
@@ -47,20 +53,26 @@ def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = No
     """
     connection = Connection(channel)
     restored: list[AggregatorCore] = []
+    leaves: list[LeafCore] = []
 
     def restore(identity: EnclaveIdentity) -> enclave_pb2.Ready:
+        if identity.policy.role == "leaf":
+            _records(connection, expect(connection, "records").records)
+            leaves.append(LeafCore(identity))
+            return enclave_pb2.Ready()
         page, taking = _predecessor(connection, identity)
+        core = RootCore if identity.policy.leaves else AggregatorCore
         records = _records(connection, page)
         if taking is None:
             contributions = functools.partial(_contributions, connection)
-            restored.append(AggregatorCore.restore(identity, records, contributions, noise=noise))
+            restored.append(core.restore(identity, records, contributions, noise=noise))
         else:
-            restored.append(AggregatorCore.succeed(taking.finish(records), noise=noise))
+            restored.append(core.succeed(taking.finish(records), noise=noise))
         return enclave_pb2.Ready(writes=wire.records(restored[0].restored_writes))
 
     identity = begin(connection, guest, restore)
     if identity is not None:
-        serve(connection, routes(restored[0], identity))
+        serve(connection, leaf_routes(leaves[0], identity) if leaves else routes(restored[0], identity))
 
 
 def _predecessor(
@@ -113,15 +125,11 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
     """
     calls = _Calls(core, identity)
     return {
-        "submit": Route("submit", calls.submit),
-        "sign_refusal": Route("submit", calls.sign_refusal),
-        "sealed_length": Route("ask", calls.sealed_length),
+        **calls.routes,
         "round_key": Route("change", calls.round_key),
         wire.HOST_PARTS: Route("change", calls.host_parts),
         "announce": Route("change", calls.announce),
         "give_up": Route("change", calls.give_up),
-        "evidence": Route("ask", calls.evidence),
-        "rounds": Route("ask", calls.rounds),
         "check_task": Route("change", calls.check_task),
         "open_round": Route("change", calls.open_round),
         "charge": Route("change", calls.charge),
@@ -138,34 +146,79 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
         "ask_nonce": Route("change", calls.ask_nonce),
         "begin_hand_over": Route("change", calls.begin_hand_over),
         "finish_hand_over": Route("change", calls.finish_hand_over),
+        **(tree_routes.root_routes(core) if isinstance(core, RootCore) else {}),
     }
 
 
-class _Calls:
-    """Converts messages to calls of the core and back; the core checks their content."""
+def leaf_routes(core: LeafCore, identity: EnclaveIdentity) -> dict[str, Route]:
+    """The routes for calls of the host of a leaf."""
+    calls = _Submits(core, identity)
+    return {**calls.routes, **tree_routes.leaf_routes(core)}
 
-    def __init__(self, core: Aggregator, identity: EnclaveIdentity) -> None:
-        self._core = core
+
+class _Submits:
+    """Calls about contributions, which a leaf has, too."""
+
+    def __init__(self, core: Submissions | Aggregator, identity: EnclaveIdentity) -> None:
+        self._submissions = core
         self._identity = identity
 
+    @property
+    def routes(self) -> dict[str, Route]:
+        """The routes for them."""
+        return {
+            "submit": Route("submit", self.submit, self.submit_long),
+            "sign_refusal": Route("submit", self.sign_refusal),
+            "sealed_length": Route("ask", self.sealed_length),
+            "evidence": Route("ask", self.evidence),
+            "rounds": Route("ask", self.rounds),
+        }
+
     def submit(self, request: EnclaveRequest) -> EnclaveReply:
-        submits = request.submit.submits
+        return self._submitted(wire.submits_of(request.submit))
+
+    def submit_long(self, request: bytes) -> EnclaveReply:
+        return self._submitted(wire.submits_in(request))
+
+    def _submitted(self, submits: Sequence[Submit]) -> EnclaveReply:
         if len(submits) > _MOST_SUBMITS:
             raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
-        return EnclaveReply(submitted=wire.submitted(self._core.submit_batch(submits)))
+        return EnclaveReply(submitted=wire.submitted(self._submissions.submit_batch(submits)))
 
     def sign_refusal(self, request: EnclaveRequest) -> EnclaveReply:
-        return EnclaveReply(submitted=wire.submitted([self._core.sign_refusal(request.sign_refusal)]))
-
-    def round_key(self, request: EnclaveRequest) -> EnclaveReply:
-        found = self._core.round_key(request.round_key.task_sha256, request.round_key.round)
-        return EnclaveReply(round_key=common_pb2.SignedRoundKey() if found is None else found)
+        return EnclaveReply(submitted=wire.submitted([self._submissions.sign_refusal(request.sign_refusal)]))
 
     def sealed_length(self, request: EnclaveRequest) -> EnclaveReply:
         asked = request.sealed_length.task_sha256, request.sealed_length.round
         return EnclaveReply(
-            sealed_length=wire.sealed_length(self._core.sealed_bytes(*asked), self._core.host_part_bytes(*asked))
+            sealed_length=wire.sealed_length(
+                self._submissions.sealed_bytes(*asked), self._submissions.host_part_bytes(*asked)
+            )
         )
+
+    def evidence(self, request: EnclaveRequest) -> EnclaveReply:
+        return evidence_reply(self._identity, request)
+
+    def rounds(self, request: EnclaveRequest) -> EnclaveReply:
+        asked = request.rounds
+        if asked.HasField("only"):
+            state = self._submissions.round_state(asked.only.task_sha256, asked.only.round)
+            states = [] if state is None else [state]
+        else:
+            states = self._submissions.round_states()
+        return EnclaveReply(rounds=wire.round_states(states))
+
+
+class _Calls(_Submits):
+    """Converts messages to calls of the core and back; the core checks their content."""
+
+    def __init__(self, core: Aggregator, identity: EnclaveIdentity) -> None:
+        super().__init__(core, identity)
+        self._core = core
+
+    def round_key(self, request: EnclaveRequest) -> EnclaveReply:
+        found = self._core.round_key(request.round_key.task_sha256, request.round_key.round)
+        return EnclaveReply(round_key=common_pb2.SignedRoundKey() if found is None else found)
 
     def host_parts(self, request: EnclaveRequest) -> EnclaveReply:
         return wire.host_parts(self._core.host_parts(*wire.host_parts_asked(request)))
@@ -177,18 +230,6 @@ class _Calls:
 
     def give_up(self, request: EnclaveRequest) -> EnclaveReply:
         return _written(self._core.give_up(request.give_up.task_sha256, request.give_up.round))
-
-    def evidence(self, request: EnclaveRequest) -> EnclaveReply:
-        return evidence_reply(self._identity, request)
-
-    def rounds(self, request: EnclaveRequest) -> EnclaveReply:
-        asked = request.rounds
-        if asked.HasField("only"):
-            state = self._core.round_state(asked.only.task_sha256, asked.only.round)
-            states = [] if state is None else [state]
-        else:
-            states = self._core.round_states()
-        return EnclaveReply(rounds=wire.round_states(states))
 
     def check_task(self, request: EnclaveRequest) -> EnclaveReply:
         self._core.check_task(request.check_task.task)

@@ -27,9 +27,8 @@ from odp.crypto import domains
 from odp.crypto.refusals import CLOSED, closed_digest
 from odp.crypto.signing import SigningKey
 from odp.errors import Refusal
-from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.boundary.interface import Sealed, Status
 from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Round
 
 #: Contributions of closed rounds whose first bytes are remembered, and rounds.
@@ -66,7 +65,8 @@ class ClosedRounds:
     def add_charged(self, rounds: Iterable[Round]) -> None:
         """Adds those of ``rounds`` that are charged, in force."""
         for round in rounds:
-            if round.status is not Status.OPEN and (round.task_sha256, round.number) not in self._rounds:
+            known = round.signs_refusals and round.status is not Status.OPEN
+            if known and (round.task_sha256, round.number) not in self._rounds:
                 self._add(round, bytes(round.marks))
 
     def add_ended(self, rounds: Iterable[Round]) -> None:
@@ -90,7 +90,7 @@ class ClosedRounds:
             return self._rounds.get(key)
 
 
-def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: aggregator_pb2.SubmitRequest) -> bytes:
+def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: Sealed) -> bytes:
     """The signature of a refusal by ``Round.judge``; empty if the round closed in the meantime."""
     if refusal in CLOSED:
         return b""
@@ -101,9 +101,7 @@ def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: aggr
     return signing.sign(domains.REFUSAL, data)
 
 
-def sign_closed(
-    signing: SigningKey, closed: ClosedRound | None, refusal: Refusal, given: aggregator_pb2.SubmitRequest
-) -> bytes:
+def sign_closed(signing: SigningKey, closed: ClosedRound | None, refusal: Refusal, given: Sealed) -> bytes:
     """The signature of a refusal by a closed round; empty if the bytes may have counted."""
     sealed = given.sealed_contribution
     if closed is None or refusal not in CLOSED or len(sealed) < MARK_BYTES or closed.counts(sealed):

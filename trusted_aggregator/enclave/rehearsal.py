@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from odp.algorithms.registry import TABLE, algorithm_for, part_of
 from odp.algorithms.rehearsal import sampled
 from odp.algorithms.release import round_charges, sampling_of
-from odp.algorithms.seam import LocalRows, NoisyTensors
+from odp.algorithms.seam import Algorithm, LocalRows, NoisyTensors
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT, SALT_BYTES
 from odp.crypto.segments import SEGMENT_BYTES, is_large, seal_segments
@@ -65,22 +65,32 @@ def rehearse_full_participation() -> None:
     """Runs the tasks in which every contribution counts."""
     GaussianNoise(OperatingSystemNoise()).sample(1.0, 1)
     issuer = _Issuer()
-    for definition in _unsampled():
+    for definition in unsampled():
         for accumulation in ACCUMULATIONS:
             _Rehearsal(definition, accumulation, issuer).run()
 
 
 def rehearse_sampling() -> None:
     """Runs the tasks with sampled contributions: their accountant is the slowest part to load."""
-    issuer, unsampled = _Issuer(), _unsampled()
-    drawn = sampled(unsampled)
+    issuer, definitions = _Issuer(), unsampled()
+    drawn = sampled(definitions)
     for definition in drawn:
         _Rehearsal(definition, "oblivious", issuer).run()
-    _account((*unsampled, *drawn))
+    _account((*definitions, *drawn))
+
+
+def payload_of(algorithm: Algorithm, broadcast: ModelVersion, number: int) -> bytes:
+    """What a device with three ratings contributes to round ``number``."""
+    items = np.arange(3)
+    rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
+    slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
+    own = algorithm.data_of(LocalRows(items, np.ones(3)))
+    return algorithm.client().contribute(slices, own, round=number, seed=1)[0]
 
 
 @functools.cache
-def _unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
+def unsampled() -> tuple[common_pb2.TaskDefinition, ...]:
+    """A small task of each kind in which every contribution counts."""
     rehearsals = (part_of(training, "rehearsal") for training in TABLE)
     return tuple(
         definition for rehearsal in rehearsals for definition in rehearsal.aggregated(AGGREGATIONS, large=_LARGE)
@@ -203,11 +213,7 @@ class _Rehearsal:
         return NoisyTensors(number, tensors, release.contributions)
 
     def _contribution(self, number: int, model: bytes, broadcast: ModelVersion) -> tuple[bytes, bytes]:
-        items = np.arange(3)
-        rows = next((table.rows[items] for table in broadcast.tables if table.keyed), np.zeros((0, 0), np.float32))
-        slices = Slices(number, items if len(rows) else items[:0], rows, broadcast.dense)
-        own = self._algorithm.data_of(LocalRows(items, np.ones(3)))
-        payload, _ = self._algorithm.client().contribute(slices, own, round=number, seed=1)
+        payload = payload_of(self._algorithm, broadcast, number)
         vector = b""
         if self._core.host_part_bytes(self._sha256, number):
             payload, vector = split(payload, task_sha256=self._sha256, round=number)

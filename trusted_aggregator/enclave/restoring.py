@@ -17,6 +17,7 @@ from trusted_aggregator.boundary.orders import parse_order
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.enclave.streams import Streams
+from trusted_aggregator.modes.tree.root_round import RootRound
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.ledger_writes import restored_ledger
@@ -89,7 +90,8 @@ def held_round(
 ) -> Round:
     """The round of a record, without contributions; ``participation`` is of its stream."""
     order = parse_order(record.order)
-    held = task.rounds(
+    rounds = RootRound if identity.policy.leaves else task.rounds
+    held = rounds(
         task_sha256=task.sha256,
         order=order,
         record=record,
@@ -136,6 +138,7 @@ def _restored(
     restored = held_round(task, record, identity, participation)
     restored.resubmit(contributions(task.sha256, order.round))
     if charge is not None:
+        restored.restore_charge(charge.contributions, charge.id_set_sha256)
         as_charged = (charge.contributions, charge.id_set_sha256, charge.noise_id)
         if (*restored.freeze(), record.noise_id) != as_charged:
             restored.erase()

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import Refusal, StateError
-from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Refused, RoundState, Status
+from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed, Status
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.refusing import ClosedRounds, sign_closed, sign_judged
 from trusted_aggregator.rounds.enclave_half import Round
@@ -33,7 +32,7 @@ class Submissions:
             return found
         return found.submit([sealed], host_sha256=[host_sha256])[0]
 
-    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
+    def submit_batch(self, submits: Sequence[Sealed]) -> list[Refused | None]:
         """``submit`` for each, in order within a round; signs refusals that are final."""
         answers: list[Refused | None] = [None] * len(submits)
         rounds: dict[tuple[bytes, int], list[int]] = {}
@@ -50,7 +49,7 @@ class Submissions:
                 answers[number] = answer
         return answers
 
-    def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
+    def sign_refusal(self, given: Sealed) -> Refused:
         """The refusal of a contribution to a closed round, signed if it did not count; keeps nothing.
 
         The first bytes of the sealed contribution are enough (``odp.crypto.refusals``).
@@ -61,7 +60,7 @@ class Submissions:
         refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
         return Refused(refusal, sign_closed(self._identity.signing, closed, refusal, given))
 
-    def _kept(self, held: Round, given: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
+    def _kept(self, held: Round, given: Sequence[Sealed]) -> list[Refused | None]:
         judged = held.judge(
             [one.sealed_contribution for one in given], host_sha256=[wire.host_sha256(one) for one in given]
         )
@@ -71,7 +70,7 @@ class Submissions:
                 answers.append(None)
                 continue
             # What ``keep`` refuses may count after a restart: it depends on what came before.
-            final = isinstance(found, Refusal)
+            final = isinstance(found, Refusal) and held.signs_refusals
             signature = sign_judged(self._identity.signing, held, refusal, one) if final else b""
             answers.append(Refused(refusal, signature))
         return answers

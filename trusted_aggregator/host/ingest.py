@@ -2,41 +2,49 @@
 
 Many callers share each step: one thread sends all waiting contributions to the enclave in one message, another stores
 the accepted ones in one commit, while the enclave counts the next ones. A single caller never waits for others. With
-other calls in progress, a step waits a few milliseconds for more, because it costs nearly as much for one as for many.
+other calls in progress, a step waits a few milliseconds for more, because it costs nearly as much for one as for many;
+a large contribution waits for nobody.
 
-A caller need not wait: it gets a future, which is done once both steps are. Batches keep their order, so that a caller
-hears that its contribution was counted before only after that one is stored.
+A caller need not wait: it gets a promise, which is settled once both steps are done. Batches keep their order, so that
+a caller hears that its contribution was counted before only after that one is stored.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
 
 from odp.errors import Refusal, StateError
-from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Refused
-from trusted_aggregator.boundary.wire import host_sha256
+from odp.transport.workers import Promise
+from trusted_aggregator.boundary.interface import Aggregator, Refused, Submit
 from trusted_aggregator.host.storage import Contribution, Storage
 
 _MOST_TOGETHER = 512
 _BYTES_TOGETHER = 4 * 2**20
-_ENOUGH = 48
+_ENOUGH = 24
+_ENOUGH_BYTES = 2**18
 _COMPANY_SECONDS = 0.01
 
 
 class _Submission:
     """One contribution on its way."""
 
-    __slots__ = ("answer", "future", "host_part", "request")
+    __slots__ = ("answer", "future", "host_part", "submit")
 
-    def __init__(self, request: aggregator_pb2.SubmitRequest, host_part: bytes | None) -> None:
-        self.request = request
+    def __init__(self, submit: Submit, host_part: bytes | None) -> None:
+        self.submit = submit
         self.host_part = host_part
         self.answer: Refused | Exception | None = None
-        self.future: Future[Refused | None] = Future()
+        self.future = Promise()
+
+    @property
+    def stored(self) -> Contribution:
+        """What is stored of it."""
+        submit = self.submit
+        return Contribution(
+            submit.task_sha256, submit.round, submit.sealed_contribution + submit.host_sha256, self.host_part
+        )
 
     @property
     def waits_for_storage(self) -> bool:
@@ -57,6 +65,7 @@ class Ingest:
         self._tell_failed = failed
         self._changed = threading.Condition()
         self._waiting: _Batch = []
+        self._waiting_bytes = 0
         self._under_way = 0  # taken from ``_waiting``, and not answered yet
         self._closing = False
         self._counted: SimpleQueue[_Batch | None] = SimpleQueue()
@@ -67,22 +76,29 @@ class Ingest:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: aggregator_pb2.SubmitRequest, host_part: bytes | None = None) -> Future[Refused | None]:
-        """A future that is None once the contribution is counted and stored; the reason if it is refused.
+    def submit(self, submit: Submit, host_part: bytes | None = None) -> Promise:
+        """A promise that is None once the contribution is counted and stored; the reason if it is refused.
 
-        ``host_part`` is what ``request`` names by its hash; it is stored and does not go to the enclave.
+        ``host_part`` is what ``submit`` names by its hash; it is stored and does not go to the enclave.
 
-        The future raises, or this does:
+        The promise raises, or this does:
             StateError: the enclave is gone, or something could not be stored: the program has to stop.
         """
-        mine = _Submission(request, host_part)
+        mine = _Submission(submit, host_part)
         with self._changed:
             if self._closing:
                 raise StateError("the aggregator is stopping; try again later")
             self._waiting.append(mine)
-            if len(self._waiting) in (1, _ENOUGH):
+            size = len(submit.sealed_contribution)
+            self._waiting_bytes += size
+            if len(self._waiting) in (1, _ENOUGH) or self._waiting_bytes - size < _ENOUGH_BYTES <= self._waiting_bytes:
                 self._changed.notify()
         return mine.future
+
+    @property
+    def waiting(self) -> int:
+        """The number of contributions that are not answered yet."""
+        return len(self._waiting) + self._under_way
 
     def close(self) -> None:
         """Completes all waiting contributions. Idempotent."""
@@ -95,7 +111,7 @@ class Ingest:
     def _count(self) -> None:
         while batch := self._next_batch():
             try:
-                answers = self._core.submit_batch([submission.request for submission in batch])
+                answers = self._core.submit_batch([submission.submit for submission in batch])
                 for submission, answer in zip(batch, answers, strict=True):
                     submission.answer = answer
             except Exception as error:  # whatever it is, its callers must not wait for ever
@@ -109,14 +125,18 @@ class Ingest:
             while not self._waiting and not self._closing:
                 self._changed.wait()
             if self._under_way and not self._closing:
-                self._changed.wait_for(lambda: len(self._waiting) >= _ENOUGH or self._closing, _COMPANY_SECONDS)
+                self._changed.wait_for(self._has_enough, _COMPANY_SECONDS)
             count, size = 0, 0
             while count < min(len(self._waiting), _MOST_TOGETHER) and size < _BYTES_TOGETHER:
-                size += len(self._waiting[count].request.sealed_contribution)
+                size += len(self._waiting[count].submit.sealed_contribution)
                 count += 1
             batch, self._waiting = self._waiting[:count], self._waiting[count:]
+            self._waiting_bytes -= size
             self._under_way += len(batch)
         return batch
+
+    def _has_enough(self) -> bool:
+        return len(self._waiting) >= _ENOUGH or self._waiting_bytes >= _ENOUGH_BYTES or self._closing
 
     def _store(self) -> None:
         last = told = False
@@ -126,22 +146,13 @@ class Ingest:
                 batches.append(self._counted.get())
             last = batches[-1] is None
             batch = [submission for each in batches if each is not None for submission in each]
-            accepted = [
-                Contribution(
-                    each.request.task_sha256,
-                    each.request.round,
-                    each.request.sealed_contribution + host_sha256(each.request),
-                    each.host_part,
-                )
-                for each in batch
-                if each.answer is None
-            ]
             try:
-                self._storage.add(accepted)
-            except StateError as error:
-                _fail(batch, error)
+                self._storage.add([each.stored for each in batch if each.answer is None])
+            except Exception as error:  # whatever it is, its callers must not wait for ever
+                failure = error if isinstance(error, StateError) else _unforeseen(error)
+                _fail(batch, failure)
                 if not told:
-                    self._tell_failed(error)
+                    self._tell_failed(failure)
                 told = True
             self._wake(batch)
 
@@ -154,6 +165,10 @@ class Ingest:
                 submission.future.set_exception(submission.answer)
             else:
                 submission.future.set_result(submission.answer)
+
+
+def _unforeseen(error: Exception) -> StateError:
+    return StateError(f"contributions could not be stored ({type(error).__name__}); start the program again")
 
 
 def _fail(batch: _Batch, error: Exception) -> None:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from odp.transport.durability import Health, sync_folder
+from odp.transport.durability import Health, read_from_disk, sync_folder
 from odp.transport.state_folder import state_errors, write_atomically
 
 #: Shorter ciphertexts are rows of the database.
@@ -35,8 +35,12 @@ class LargeFiles:
             root.mkdir(mode=0o700, exist_ok=True)
             sync_folder(root.parent)
 
-    def write(self, task_sha256: bytes, round: int, data: bytes) -> bytes:
-        """Stores ``data`` and gives it a name, 32 random bytes."""
+    def write(self, task_sha256: bytes, round: int, data: bytes, *, read_again: bool = True) -> bytes:
+        """Stores ``data`` and gives it a name, 32 random bytes.
+
+        What only another start reads again (``read_again`` false) does not stay in the system's memory: new memory for
+        each file costs more than the write.
+        """
         name = secrets.token_bytes(_NAME_BYTES)
         path = self._path(task_sha256, round, name)
         with self._health, state_errors(self._root):
@@ -44,6 +48,8 @@ class LargeFiles:
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 sync_folder(self._root)
             write_atomically(path, data)
+            if not read_again:
+                read_from_disk(path)
         return name
 
     def read(self, task_sha256: bytes, round: int, name: bytes) -> bytes:

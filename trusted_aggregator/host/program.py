@@ -4,75 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 
-from odp import _validate
 from odp.enclave import attestation_servicer
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import AGGREGATOR_ENTRY
-from odp.enclave.policy import EnclavePolicy
-from odp.errors import ConfigurationError, StateError
+from odp.errors import StateError
 from odp.signed.charter import open_charter
+from odp.transport.channel import connect
 from odp.transport.limits import Limits
 from odp.transport.logs import Log, short
-from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
-from odp.transport.tls import Callers, caller_name
+from odp.transport.tls import Callers, TlsIdentity, caller_name
 from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc
 from trusted_aggregator.boundary.interface import Aggregator, Status
 from trusted_aggregator.host import control as control_plane
+from trusted_aggregator.host import leaf_program
 from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.config import ROLE, Config
 from trusted_aggregator.host.control import ControlService, control_servicer
 from trusted_aggregator.host.hand_over_service import HandOverService
-from trusted_aggregator.host.idle_tasks import IDLE_DAYS, IdleTasks
-from trusted_aggregator.host.remote import RemoteAggregator, restore
+from trusted_aggregator.host.idle_tasks import IdleTasks
+from trusted_aggregator.host.leaves import LeafClient, TreeLeaves
+from trusted_aggregator.host.postgresql_storage import open_storage
+from trusted_aggregator.host.remote import restore
+from trusted_aggregator.host.remote_tree import RemoteRoot
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
-from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.modes.hosting import HostModes, ModeOptions
+from trusted_aggregator.modes.hosting import HostModes
 from trusted_aggregator.state.records import POPULATION_PREFIX, noise_key, participation_key, stream_key
 
 if TYPE_CHECKING:
     from odp.privacy.mechanisms import IntegerNoise
 
-ROLE = "aggregator"
+_ROOT_NAME = "root-name"
 # A hand-over comes with the hash of every entry of the log: a million of them.
 _CONTROL_LIMITS = Limits(request_bytes=2**25, queued_bytes=2**26)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(ProgramConfig):
-    """Settings of an aggregator.
-
-    ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
-    ``modes`` are options of single modes of aggregation. Nothing here touches the noise (rule P23).
-
-    Devices connect to ``listen``; servers order rounds at ``control_listen``, with certificates under the CA.
-    ``idle_days`` is how long a task is kept that no server asks about.
-    """
-
-    listen: str = "127.0.0.1:7202"
-    control_listen: str = "127.0.0.1:7212"
-    idle_days: float = IDLE_DAYS
-    platform: Path | None = None
-    policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
-    modes: ModeOptions = field(default_factory=ModeOptions)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.policy.role != ROLE:
-            raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
-        _validate.within(low=1.0, high=3650.0, idle_days=self.idle_days)
 
 
 def start(
@@ -86,12 +62,14 @@ def start(
     Raises ConfigurationError (a bad file, address or port in use) and StateError (folder in use, disk full, corrupt,
     or older than what the platform's counters know).
     """
+    if config.policy.role == "leaf":
+        return leaf_program.start(config, log=log, launch=launch)
     log = Log(ROLE) if log is None else log
     rosters = config.modes.read_rosters()
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
-        storage = SqliteStorage(state)
+        storage = open_storage(state, config.database)
         undo.callback(storage.close)
         records = storage.records()
         begun = begin(
@@ -108,9 +86,11 @@ def start(
         populations = [key.removeprefix(POPULATION_PREFIX) for key in records if key.startswith(POPULATION_PREFIX)]
         client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
         undo.callback(client.close)
-        core = RemoteAggregator(client)
+        tls = config.identity(state, log, undo)
+        core = RemoteRoot(client)
         _resume(core, storage, populations, log)
-        modes = HostModes(core, storage, state, log, config.modes, rosters)
+        leaves = _leaves(config, core, storage, state, tls, log, failure, undo)
+        modes = HostModes(core, storage, state, log, config.modes, rosters, leaves)
         modes.resume(core.round_states())
         changes = Changes(core, storage, failed=failure)
         service = AggregatorService(core, storage, changes, modes, failed=failure)
@@ -128,8 +108,6 @@ def start(
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
                 attestation_servicer.attestation_servicer(core.evidence, log=log), server
             )
-
-        tls = config.identity(state, log, undo)
 
         def add_control(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorControlServiceServicer_to_server(
@@ -160,6 +138,8 @@ def start(
             callers=Callers(tls.ca_pem, (caller_name("server"),)),
         )
         undo.callback(orders.stop)
+        if leaves is not None:
+            leaves.start()
         log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
         return Running(
             address=server.address,
@@ -169,6 +149,26 @@ def start(
             log=log,
             failure=failure,
         )
+
+
+def _leaves(
+    config: Config, core: RemoteRoot, storage: Storage, state: StateFolder, tls: TlsIdentity, log: Log,
+    failure: Failure, undo: contextlib.ExitStack,
+) -> TreeLeaves | None:  # fmt: skip
+    if not config.leaves:
+        return None
+    name = state.read(_ROOT_NAME)
+    if name is None:
+        name = os.urandom(32)
+        state.write_atomically(_ROOT_NAME, name)
+    clients = [
+        LeafClient(undo.enter_context(connect(address, tls.ca_pem, identity=tls)), address) for address in config.leaves
+    ]
+    leaves = TreeLeaves(
+        core, storage, clients, root=name, log=log, failed=failure, grace_seconds=config.leaf_grace_seconds
+    )
+    undo.callback(leaves.stop)
+    return leaves
 
 
 def _in_this_process(noise: IntegerNoise) -> Launch:

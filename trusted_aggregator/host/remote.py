@@ -18,7 +18,7 @@ from odp.v1 import (
 )
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Charged, HostSum, Refused, RoundState
+from trusted_aggregator.boundary.interface import Charged, HostSum, Refused, RoundState, Sealed
 from trusted_aggregator.state.records import SealedRecord, Writes
 
 _PAGE_BYTES = 2**20
@@ -51,17 +51,14 @@ class RemoteAggregator:
         found = self._client.call(EnclaveRequest(round_key=given)).round_key
         return found if found.hpke_key else None
 
-    def sign_refusal(self, given: aggregator_pb2.SubmitRequest) -> Refused:
-        answer = wire.submitted_of(self._client.call(EnclaveRequest(sign_refusal=given)).submitted, 1)[0]
+    def sign_refusal(self, given: Sealed) -> Refused:
+        answer = wire.submitted_of(self._client.call(wire.sign_refusal(given)).submitted, 1)[0]
         if answer is None:
             raise StateError("the enclave signed no refusal; start the program again")
         return answer
 
-    def submit_batch(self, submits: Sequence[aggregator_pb2.SubmitRequest]) -> list[Refused | None]:
-        request = EnclaveRequest()
-        # In place: a message that is put into another is copied whole, and these can be long.
-        request.submit.submits.extend(submits)
-        return wire.submitted_of(self._client.call(request).submitted, len(submits))
+    def submit_batch(self, submits: Sequence[Sealed]) -> list[Refused | None]:
+        return wire.submitted_of(self._client.call(wire.submit(submits)).submitted, len(submits))
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
         return self._lengths(task_sha256, round)[0]

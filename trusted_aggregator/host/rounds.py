@@ -53,6 +53,7 @@ class HostedRounds:
                 raise Busy(str(error), *_FULL_SECONDS) from error
             self._changes.store(writes)
         task, number = ordered(request.order)
+        self._modes.of((task, number)).opened((task, number))
         cohort = open_task(request.task).cohort
         self._log.event(
             "round_opened", task=short(task), round=number, minimum=cohort.minimum, goal=goal_of(cohort, number),
@@ -63,6 +64,7 @@ class HostedRounds:
         """Charges and releases a round; returns once both are stored and in force."""
         key = ordered(request.order)
         half = self._modes.of(key)
+        half.gather(request)
         with half.closing(key), self._changes.turn():
             survivors = half.survivors(key)
             if survivors is not None:

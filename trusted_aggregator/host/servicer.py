@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import grpc
 
 from odp import _validate
 from odp.errors import Refusal, StateError
 from odp.privacy.ledger_state import LedgerHead
+from odp.transport import observing
 from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.logs import Log, short
 from odp.transport.service import Later, NotFound, servicer
+from odp.transport.workers import Promise
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 from trusted_aggregator.boundary.interface import Aggregator, Refused
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.ingest import Ingest
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.host.streams import read_header, read_sealed
-from trusted_aggregator.modes.hosting import HostModes
+from trusted_aggregator.modes.enclave.host_half import EnclaveHost
 from trusted_aggregator.rounds.host_half import Submission
 
 NAME = "odp.v1.AggregatorService"
@@ -46,6 +47,18 @@ _HEADS_IN_MEMORY = 256
 _LEDGER_PAGE = 2**20
 
 
+class Taking(Protocol):
+    """How a host takes contributions: ``HostModes``, or a leaf's."""
+
+    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
+        """The submission for a contribution that came in one message."""
+        ...
+
+    def streaming(self, header: aggregator_pb2.SubmitHeader) -> EnclaveHost:
+        """The half of a contribution whose stream follows ``header``."""
+        ...
+
+
 class AggregatorService:
     """The host's half. ``failed`` is called when a write could not be stored: the program has to stop."""
 
@@ -54,7 +67,7 @@ class AggregatorService:
         core: Aggregator,
         storage: Storage,
         changes: Changes,
-        modes: HostModes,
+        modes: Taking,
         *,
         failed: Callable[[StateError], None],
     ) -> None:
@@ -63,6 +76,7 @@ class AggregatorService:
         self._changes = changes
         self._modes = modes
         self._ingest = Ingest(core, storage, failed=failed)
+        observing.watch("waiting_contributions", lambda: self._ingest.waiting)
         self._reading = threading.Lock()
         self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
         self._streams, self._long_streams = (
@@ -70,8 +84,8 @@ class AggregatorService:
             for most in (MAX_STREAMS, MAX_LONG_STREAMS)
         )
 
-    def submit(self, request: aggregator_pb2.SubmitRequest) -> Future[Refused | None]:
-        """Counts a contribution; the future is None once it is counted and stored."""
+    def submit(self, request: aggregator_pb2.SubmitRequest) -> Promise:
+        """Counts a contribution; the promise is None once it is counted and stored."""
         return self._taken(self._modes.submission(request))
 
     def submit_stream(
@@ -89,12 +103,12 @@ class AggregatorService:
             data = read_sealed(requests, length)
             if isinstance(data, Refusal):
                 return Refused(data)
-            return self._taken(half.streamed(header, data)).result()
+            return cast("Refused | None", self._taken(half.streamed(header, data)).result())
 
-    def _taken(self, submission: Submission | Refused) -> Future[Refused | None]:
+    def _taken(self, submission: Submission | Refused) -> Promise:
         if isinstance(submission, Submission):
             return self._ingest.submit(*submission)
-        refused: Future[Refused | None] = Future()
+        refused = Promise()
         refused.set_result(submission)
         return refused
 
@@ -146,6 +160,7 @@ def aggregator_servicer(service: AggregatorService, log: Log) -> aggregator_pb2_
 
 
 def _answer(response: _Response, refused: Refused | None) -> _Response:
+    observing.contribution("" if refused is None else refused.refusal.name)
     if refused is not None:
         response.refusal = cast(aggregator_pb2.Refusal, refused.refusal.value)
         response.signature = refused.signature

@@ -1,7 +1,7 @@
 """The storage of the aggregator's host: accepted ciphertexts, and the records of the enclave.
 
 ``Storage`` says what every store guarantees. ``tests/trusted_aggregator/test_storage.py`` is its conformance suite, and
-``sqlite_storage`` the implementation.
+``sqlite_storage`` and ``postgresql_storage`` are the implementations.
 
 Where a round is masked, a contribution's ciphertext ends with SHA-256 of its masked vector.
 """
@@ -63,15 +63,26 @@ class Storage(Protocol):
         ...
 
     def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
-        """Erases the contributions of all other rounds, which a crash left behind."""
+        """Erases contributions and parts of all other rounds, which a crash left behind."""
         ...
 
     def set_stored(self, task_sha256: bytes, round: int, count: int) -> None:
         """Sets, for ``wait_for``, how many stored contributions of a round the enclave took back at start."""
         ...
 
+    def add_part(self, task_sha256: bytes, round: int, data: bytes) -> None:
+        """Stores one more part of what the host itself holds of a round. ``erase`` and ``keep_only`` erase it too."""
+        ...
+
+    def parts(self, task_sha256: bytes, round: int) -> list[bytes]:
+        """The parts of a round in the order of their addition; up to the first that is gone or damaged."""
+        ...
+
     def erase(self, task_sha256: bytes, round: int) -> None:
-        """Erases the contributions of a round; after ``finish_erasing`` no byte of them is left."""
+        """Erases contributions and parts of a round; after ``finish_erasing`` no byte of them is left.
+
+        PostgreSQL keeps some in its log, its backups and free space: sealed, to a key that the enclave has erased.
+        """
         ...
 
     def finish_erasing(self) -> None:

@@ -30,10 +30,11 @@ def read_sealed(requests: Requests, length: int) -> bytes | Refusal:
     chunks: list[bytes] = []
     received = 0
     for request in requests:
-        if request.WhichOneof("part") != "chunk" or not 0 < len(request.chunk) <= CHUNK_BYTES:
+        chunk = request.chunk  # each access copies it
+        if request.WhichOneof("part") != "chunk" or not 0 < len(chunk) <= CHUNK_BYTES:
             raise ConfigurationError(f"Expected chunks of 1 to {CHUNK_BYTES} bytes after the submit header")
-        received += len(request.chunk)
+        received += len(chunk)
         if received > length:
             return Refusal.MALFORMED
-        chunks.append(request.chunk)
+        chunks.append(chunk)
     return b"".join(chunks) if received == length else Refusal.MALFORMED

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 
@@ -20,9 +21,10 @@ from trusted_aggregator.modes.masked.host_half import MaskedHost, Vectors
 from trusted_aggregator.modes.secagg import servicer
 from trusted_aggregator.modes.secagg.admission import WithToken
 from trusted_aggregator.modes.secagg.host_half import SecAggHost
-from trusted_aggregator.modes.secagg.limits import SessionLimits
+from trusted_aggregator.modes.secagg.journal import Parts
+from trusted_aggregator.modes.secagg.limits import Pace, SessionLimits
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
-from trusted_aggregator.modes.secagg.session import Pace
+from trusted_aggregator.modes.tree.host_half import Leaves, TreeHost
 from trusted_aggregator.rounds.host_half import HostHalf, Key, Submission
 
 
@@ -46,16 +48,21 @@ class ModeOptions:
         return [read_roster(path) for path in self.rosters]
 
 
+class Store(Vectors, Parts, Protocol):
+    """What all modes together need of the host's storage."""
+
+
 class HostModes:
     """The host's halves, one of each mode. Thread-safe.
 
     Args:
         core: the enclave.
-        vectors: where parts of contributions are stored that stay here.
+        store: where parts of contributions are stored that stay here, and sessions.
         state: where rounds with sessions are written down.
         log: where sessions go.
         options: what the operator says.
         rosters: of ``options``, as they were read.
+        leaves: of the tree whose root this is; None where contributions come here.
     """
 
     #: Callers that may wait for each other at once, besides those of ``AggregatorService``.
@@ -64,14 +71,16 @@ class HostModes:
     service_names: Sequence[str] = (servicer.NAME,)
 
     def __init__(
-        self, core: Aggregator, vectors: Vectors, state: StateFolder, log: Log, options: ModeOptions | None = None,
-        rosters: Sequence[Collection[bytes]] = (),
+        self, core: Aggregator, store: Store, state: StateFolder, log: Log, options: ModeOptions | None = None,
+        rosters: Sequence[Collection[bytes]] = (), leaves: Leaves | None = None,
     ) -> None:  # fmt: skip
         options = ModeOptions() if options is None else options
-        self._sessions = SecAggRounds(state, log, pace=options.pace, rosters=rosters, limits=options.session_limits)
+        self._sessions = SecAggRounds(
+            state, store, log, pace=options.pace, rosters=rosters, limits=options.session_limits
+        )
         self._log = log
-        self._enclave = EnclaveHost(core)
-        self._masked = MaskedHost(core, vectors)
+        self._enclave = EnclaveHost(core) if leaves is None else TreeHost(core, leaves)
+        self._masked = MaskedHost(core, store)
         self._halves: tuple[HostHalf, ...] = (SecAggHost(core, self._sessions), self._masked, self._enclave)
 
     def add_to(self, server: grpc.Server) -> None:
@@ -82,11 +91,15 @@ class HostModes:
         )
 
     def resume(self, states: Sequence[RoundState]) -> None:
-        """Restores the rounds that are open at the enclave. Raises StateError."""
-        keys = [(state.task_sha256, state.round) for state in states if state.status is Status.OPEN]
-        self._sessions.keep_only(keys)
-        for key in keys:
-            self._sessions.restore(key)
+        """Restores the rounds that are open or charged at the enclave. Raises StateError."""
+        live = {
+            (state.task_sha256, state.round): state.status is Status.CHARGED
+            for state in states
+            if state.status in (Status.OPEN, Status.CHARGED)
+        }
+        self._sessions.keep_only(live)
+        for key, charged in live.items():
+            self._sessions.restore(key, charged=charged)
 
     def of(self, key: Key, charged: Charged | None = None) -> HostHalf:
         """The half of a round; ``charged`` is the enclave's answer to its charge, and None before that.

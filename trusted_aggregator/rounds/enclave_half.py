@@ -62,6 +62,8 @@ class Round(abc.ABC):
     host_part_bytes = 0
     #: Whether sums are known modulo 2^32 alone.
     wraps = False
+    #: Whether the enclave can tell for good that a contribution does not count.
+    signs_refusals = True
     #: Of a stream: who was in the rounds before this one. Nobody is taken who may not come back yet.
     participation: ParticipationRecord | None = None
 
@@ -144,6 +146,9 @@ class Round(abc.ABC):
             ConfigurationError: more clients than the round may have, or no hash.
         """
         raise StateError(f"round {self.number} accepts no survivors now")
+
+    def restore_charge(self, contributions: int, set_sha256: bytes) -> None:  # noqa: B027
+        """Tells a restored round which set its charge names; a round that holds its contributions knows it."""
 
     def host_parts(self, start: int) -> bytes:
         """SHA-256 of the host's parts of a charged round, ascending, a page from number ``start`` on.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Charged, HostSum, RoundState
+from trusted_aggregator.boundary.interface import Charged, HostSum, RoundState, Submit
 
 #: (task_sha256, round)
 Key = tuple[bytes, int]
@@ -20,9 +20,9 @@ Pause = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Submission(NamedTuple):
-    """A contribution: ``request`` goes to the enclave; ``host_part``, whose SHA-256 it names, is stored beside it."""
+    """A contribution: ``submit`` goes to the enclave; ``host_part``, whose SHA-256 it names, is stored beside it."""
 
-    request: aggregator_pb2.SubmitRequest
+    submit: Submit
     host_part: bytes | None = None
 
 
@@ -44,6 +44,15 @@ class HostHalf:
     def opening(self, request: aggregator_pb2.OpenRoundRequest) -> contextlib.AbstractContextManager[None]:
         """A context around the opening of a round, which may be of another mode."""
         return contextlib.nullcontext()
+
+    def opened(self, key: Key) -> None:
+        """Called when the opening of a round is stored, and before its key is handed out."""
+
+    def gather(self, request: aggregator_pb2.CloseRoundRequest) -> None:
+        """Brings the contributions that are elsewhere to the enclave, before a round closes.
+
+        Raises what ``Aggregator.charge`` raises, and Busy where some of them may come later.
+        """
 
     def closing(self, key: Key) -> contextlib.AbstractContextManager[None]:
         """A context around the close of a round."""

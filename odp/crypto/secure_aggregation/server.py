@@ -188,6 +188,19 @@ class Server:
                 np.add(self._sum, vector, out=self._sum)
                 self._alive.add(number)
 
+    def summed(self) -> tuple[list[int], bytes]:
+        """The clients whose vectors are in the sum, ascending, and the sum so far: residues, little-endian."""
+        with self._at(Stage.MASKED):
+            return sorted(self._alive), self._sum.astype(self._sum.dtype.newbyteorder("<")).tobytes()
+
+    def restore_sum(self, clients: Collection[int], total: bytes) -> None:
+        """Takes back what ``summed`` returned, before any vector comes. Raises ConfigurationError."""
+        vector = self.configuration.ring.from_bytes(total, length=self.configuration.length)
+        with self._at(Stage.MASKED):
+            if self._alive or not set(clients) <= set(self._shares):
+                raise ConfigurationError("Expected the sum of clients that shared, before any vector came")
+            self._sum, self._alive = vector.astype(self._sum.dtype), set(clients)
+
     def close_masked(self) -> messages.SecAggSurvivors:
         """Fixes the vectors of the sum. Raises TooFew below the minimum."""
         with self._at(Stage.MASKED):

@@ -41,7 +41,8 @@ from odp.v1 import secure_aggregation_pb2 as messages
 from odp.v1.secagg_terms_pb2 import SecAggTerms
 from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
-from trusted_aggregator.modes.secagg.session import LiveSession, Pace
+from trusted_aggregator.modes.secagg.limits import Pace
+from trusted_aggregator.modes.secagg.session import LiveSession
 
 DEVICES = 8
 KINDS = ("advert", "reveal", "shares", "masked", "agreement", "unmask")
@@ -270,8 +271,26 @@ def test_shares_are_given_once(table: Table) -> None:
     request = seats[3].next(answers[3])
     assert request is not None
     assert request.WhichOneof("message") == "unmask"
+    assert seats[3].next(answers[3]) == request, "a host that started again gets the same shares, to the byte"
+    others = wire.StepResponse()
+    others.CopyFrom(answers[3])
+    del others.agreements.signers[-1], others.agreements.signatures[-1]
+    with pytest.raises(StateError):
+        seats[3].next(others)
     with pytest.raises(StateError):
         seats[3].next(answers[3])
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_the_same_answer_again_gets_the_same_message_and_the_ledger_has_one_entry(table: Table, kind: str) -> None:
+    """A host that died after an answer gives it again; a vector with a second mask would show more than the sum."""
+    seats, answers = table.up_to(KINDS[KINDS.index(kind) - 1])
+    first = seats[0].next(answers[0])
+    assert first is not None
+    assert first.WhichOneof("message") == kind
+    assert [seats[0].next(answers[0]) for _ in range(3)] == [first] * 3
+    assert seats[0].repeat() == first
+    assert len(ledger(table, 0)) == (KINDS.index(kind) >= KINDS.index("masked"))
 
 
 @pytest.mark.parametrize("left", [[0, 1, 2, 3, 4, 5, 6], [3], [1, 2, 3]])
@@ -451,8 +470,9 @@ def test_however_a_seat_is_left_its_secrets_are_erased(table: Table, way: str) -
     else:
         assert seat.next(answers[0]) is not None
     assert kept_secrets(client, [bytes(range(32))]) == []
+    assert seat.repeat().HasField("unmask") == (way == "done"), "what was sent, and nothing else"
     with pytest.raises(StateError):
-        seat.next(answers[0])
+        seat.next(wire.StepResponse(agreements=messages.SecAggAgreements()))
 
 
 def test_a_device_that_does_not_get_the_model_joins_no_session(table: Table) -> None:

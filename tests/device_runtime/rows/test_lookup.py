@@ -34,7 +34,7 @@ from odp.transport.tls import development_identity
 from odp.v1 import distributor_pb2, distributor_pb2_grpc, table_pb2_grpc
 from server.clients import DistributorClient
 from server.operator_token import OperatorToken
-from server.tables import NAME, TableBook, TablePublisher, table_servicer
+from server.tables import NAME, TableBook, TableFiles, TablePublisher, table_servicer
 
 TOKEN = "operator"
 ROWS = np.random.default_rng(1).normal(size=(300, 7)).astype(np.float32)
@@ -52,7 +52,7 @@ class Place:
         log = Log("test", stream=io.StringIO())
         self.state = StateFolder.open(folder / "state", "server")
         service = DistributorService(DistributorCore(self.hpke), ModelFolders(self.state.path("models")), log)
-        self.book = TableBook(self.state.path("tables"), self.key)
+        self.book = TableBook(TableFiles(self.state.path("tables")), self.key)
         real, outer = distributor_servicer(service, log), self
         self.cut = False
         self.spoil: Callable[[bytes], bytes] = lambda sealed: sealed
@@ -83,7 +83,7 @@ class Place:
         address = self.distributor.address
         client = DistributorClient(connect(address, identity.ca_pem), address)
         tables = table_servicer(
-            TablePublisher(self.book, client, distributor_address=address, log=log),
+            TablePublisher(self.book, client, address_of=lambda definition: address, log=log),
             operator=OperatorToken(TOKEN, "operator.token"),
             log=log,
         )

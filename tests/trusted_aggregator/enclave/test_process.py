@@ -20,7 +20,7 @@ from odp.algorithms.registry import TABLE, part_of
 from odp.crypto import SigningKey
 from odp.crypto.hpke import DecryptionError
 from odp.enclave import launcher
-from odp.enclave.channel import Client, Connection
+from odp.enclave.channel import Client, Connection, Encoded
 from odp.enclave.enclave_start import answered, start
 from odp.enclave.evidence import Claims, read_token
 from odp.enclave.measurement import AGGREGATOR_ENTRY, packages_of
@@ -32,7 +32,7 @@ from odp.signed.task import open_task
 from odp.task import Cohort, Task, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
-from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.boundary.interface import Status, Submit
 from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.host.remote import RemoteAggregator, restore
 from trusted_aggregator.state.records import release_key
@@ -246,6 +246,12 @@ class TestHostile:
         assert core.submit_batch([odd] * 3) == [(Refusal.WRONG_TASK, b"")] * 3
         with pytest.raises(ConfigurationError, match="at most 4096"):
             core.submit_batch([odd] * 5000)
+        long = Submit(b"?", 2**32 - 1, bytes(2**20 + 1), bytes(32))
+        assert core.submit_batch([long, odd, long]) == [(Refusal.WRONG_TASK, b"")] * 3
+        call = EnclaveRequest.SUBMIT_FIELD_NUMBER << 3 | 2
+        for pieces in ([bytes([call]), bytes(2**20)], [bytes([call, 1]), bytes(2**20)], [bytes([call]) * (2**20 + 1)]):
+            with pytest.raises(ConfigurationError, match="not a batch of contributions"):
+                client.call(Encoded("submit", pieces))
         for late in (EnclaveRequest(start=enclave_pb2.EnclaveStart()), EnclaveRequest()):
             with pytest.raises(ConfigurationError, match="no such request"):
                 client.call(late)

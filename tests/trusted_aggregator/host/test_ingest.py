@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from odp.errors import StateError
-from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary.interface import Submit
 from trusted_aggregator.host import ingest
 from trusted_aggregator.host.ingest import Ingest
 
@@ -52,12 +52,12 @@ def path(monkeypatch):
     assert failures == []
 
 
-def _submit(made):
+def _submit(made, sealed=b""):
     answers = []
 
     def run():
         try:
-            answers.append(made.submit(aggregator_pb2.SubmitRequest()).result(SECONDS))
+            answers.append(made.submit(Submit(b"", 0, sealed)).result(SECONDS))
         except StateError as error:
             answers.append(error)
 
@@ -102,3 +102,30 @@ def test_who_waits_for_company_is_counted_when_the_program_stops(path):
     made.close()
     _join([first, second])
     assert enclave.together == [1, 1]
+
+
+def test_a_large_contribution_does_not_wait_for_company(path):
+    made, enclave, storage = path
+    first = _submit(made)
+    assert storage.arrived.wait(SECONDS)
+    large = _submit(made, sealed=bytes(ingest._ENOUGH_BYTES))
+    storage.gate.set()
+    _join([first, large])
+    assert enclave.together == [1, 1]
+
+
+@pytest.mark.parametrize("error", [StateError("disk full"), MemoryError(), OSError("/a/path"), KeyError("data")])
+def test_whatever_the_storage_raises_callers_hear_it_and_the_program_once(error):
+    class Broken:
+        def add(self, contributions):
+            if contributions:
+                raise error
+
+    failures = []
+    made = Ingest(Enclave(), Broken(), failed=failures.append)
+    for _ in range(2):
+        with pytest.raises(StateError) as told:
+            made.submit(Submit(b"", 0, b"")).result(SECONDS)
+        assert "/a/path" not in str(told.value)
+    made.close()
+    assert len(failures) == 1

@@ -181,7 +181,7 @@ def test_a_file_that_a_power_cut_took_or_cut_is_not_counted_after_the_restart(ho
 
 
 def test_a_full_disk_stops_the_program_and_nothing_is_acknowledged(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> bytes:
+    def full(*_: object, **__: object) -> bytes:
         raise StateError("state folder: disk full")
 
     monkeypatch.setattr(LargeFiles, "write", full)

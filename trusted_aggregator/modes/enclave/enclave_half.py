@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from google.protobuf.message import DecodeError
 
@@ -26,6 +27,7 @@ from odp.privacy.events import Sampling
 from odp.privacy.matrix.encoding import Encoder
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2
+from odp.wire.long_fields import split_field
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.modes.enclave.accepted_set import AcceptedSet
 from trusted_aggregator.modes.enclave.sampling import Draw, FullParticipation
@@ -151,11 +153,15 @@ class EnclaveRound(Round):
     def _noisy_sums(
         self, noise: RoundNoise, host_sum: HostSum | None, encoder: Encoder | None
     ) -> dict[str, Int64Array]:
+        return self._noised(self._draw.within_cap(self._exact_sums()), noise, host_sum, encoder)
+
+    def _exact_sums(self) -> dict[str, Int64Array]:
+        """The sums over the set, of those that were drawn, by release name."""
         self._add_waiting()
         total = self._new_sum() if self._sum is None else self._sum
         if total.count != len(self._accepted_set):
             raise StateError(f"round {self.number} lost contributions in memory; start the program again")
-        return self._noised(self._draw.within_cap(total.totals()), noise, host_sum, encoder)
+        return total.totals()
 
     def _noised(
         self, totals: dict[str, Int64Array], noise: RoundNoise, host_sum: HostSum | None, encoder: Encoder | None
@@ -184,10 +190,15 @@ class EnclaveRound(Round):
     def _parse(self, plaintext: bytes | bytearray) -> tuple[aggregator_pb2.Contribution, bytes]:
         """The contribution and its payload, read once: each access to that field copies it."""
         try:
-            given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
+            if self._large:
+                rest, long = split_field(memoryview(plaintext), aggregator_pb2.Contribution.PAYLOAD_FIELD_NUMBER)
+                given, payload = aggregator_pb2.Contribution.FromString(rest), cast(bytes, long)  # as a buffer
+            else:
+                given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
+                payload = given.payload
         except DecodeError:
             raise ContributionRefused(Refusal.MALFORMED) from None
-        task, model, payload = given.task_sha256, given.model_sha256, given.payload
+        task, model = given.task_sha256, given.model_sha256
         hashes = (task, model, given.contribution_id, given.pseudonym)
         if any(len(value) != HASH_BYTES for value in hashes) or len(payload) != self.query.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Refused
+from trusted_aggregator.boundary.interface import Aggregator, Refused, Submit
 from trusted_aggregator.rounds.host_half import HostHalf, Submission
 
 
@@ -16,20 +16,16 @@ class EnclaveHost(HostHalf):
 
     def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
         """The submission for a contribution that came in one message."""
-        return Submission(request)
+        return Submission(Submit(request.task_sha256, request.round, request.sealed_contribution))
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
         """Length of the stream after ``header``, or the refusal that it would get."""
         return self._core.sealed_bytes(header.task_sha256, header.round)
 
-    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> aggregator_pb2.SubmitRequest:
-        """The request to the enclave for the refusal of a stream."""
-        return _request(header, header.sealed_key)
+    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> Submit:
+        """What the enclave refuses a stream for."""
+        return Submit(header.task_sha256, header.round, header.sealed_key)
 
     def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:
         """The submission for a contribution that came as a stream of ``data``."""
-        return Submission(_request(header, data))
-
-
-def _request(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> aggregator_pb2.SubmitRequest:
-    return aggregator_pb2.SubmitRequest(task_sha256=header.task_sha256, round=header.round, sealed_contribution=sealed)
+        return Submission(Submit(header.task_sha256, header.round, data))

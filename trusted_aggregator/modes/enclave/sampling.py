@@ -30,10 +30,16 @@ _RANGE = 2**256  # of HMAC-SHA-256 as a number
 
 
 class FullParticipation:
-    """The draw of a round that is not sampled: every accepted contribution counts."""
+    """The draw of a round that is not sampled: every accepted contribution counts.
+
+    ``drawn`` is the number of contributions that counted.
+    """
+
+    drawn = 0
 
     def counted(self, contribution_id: bytes, payload: bytes) -> bytes:
         """``payload``."""
+        self.drawn += 1
         return payload
 
     def within_cap(self, totals: dict[str, Int64Array]) -> dict[str, Int64Array]:
@@ -48,6 +54,8 @@ class Draw:
         seed: 32 secret random bytes of this round alone.
         sampling: the task's terms.
         empty: the payload that adds zero to every sum.
+
+    ``drawn`` is the number of contributions that it took so far: as secret as the draw.
     """
 
     def __init__(self, seed: bytes, sampling: Sampling, *, empty: bytes) -> None:
@@ -56,7 +64,7 @@ class Draw:
         # Rounded down, by less than 2^-200: never drawn more often than it is charged.
         self._threshold = int(Fraction(sampling.probability) * _RANGE)
         self._empty = np.frombuffer(empty, dtype=np.uint8)
-        self._drawn = 0
+        self.drawn = 0
 
     def counted(self, contribution_id: bytes, payload: bytes) -> bytes:
         """The payload that an accepted contribution adds to the round: its own, or the empty one. Call once per
@@ -64,12 +72,12 @@ class Draw:
         """
         coin = int.from_bytes(hmac.digest(self._seed, contribution_id, "sha256"), "big")
         drawn = int(coin < self._threshold)
-        self._drawn += drawn
+        self.drawn += drawn
         kept = np.frombuffer(payload, dtype=np.uint8) * np.uint8(drawn)
         kept += self._empty * np.uint8(1 - drawn)
         return kept.tobytes()
 
     def within_cap(self, totals: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
         """The sums of ``counted`` payloads; zeros if more than the cap were drawn."""
-        within = int(self._drawn <= self._cap)
+        within = int(self.drawn <= self._cap)
         return {name: total * within for name, total in totals.items()}

@@ -15,7 +15,7 @@ import numpy as np
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES, set_sha256
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Charged, HostSum, Refused
+from trusted_aggregator.boundary.interface import Aggregator, Charged, HostSum, Refused, Submit
 from trusted_aggregator.modes.enclave.host_half import EnclaveHost
 from trusted_aggregator.rounds.host_half import Key, Pause, Submission, Survivors
 
@@ -42,39 +42,33 @@ class MaskedHost(EnclaveHost):
     def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
         length = self._core.host_part_bytes(request.task_sha256, request.round)
         if isinstance(length, Refusal):
-            return self._core.sign_refusal(masked_request(request, request.sealed_contribution, b""))
-        if len(request.masked_vector) != length:
+            return self._core.sign_refusal(masked_submit(request, b""))
+        vector = request.masked_vector
+        if len(vector) != length:
             return Refused(Refusal.MALFORMED)
-        given = masked_request(request, request.sealed_contribution, request.masked_vector)
-        return Submission(given, request.masked_vector)
+        return Submission(masked_submit(request, vector), vector)
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
         return self._core.host_part_bytes(header.task_sha256, header.round)
 
-    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> aggregator_pb2.SubmitRequest:
-        return masked_request(header, header.sealed_contribution, b"")
+    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> Submit:
+        return masked_submit(header, b"")
 
     def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:
         """See ``EnclaveHost``; without a vector, the round is not masked."""
         if not data:
             return Refused(Refusal.MALFORMED)
-        return Submission(masked_request(header, header.sealed_contribution, data), data)
+        return Submission(masked_submit(header, data), data)
 
     def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
         """See ``HostHalf``."""
         return masked_sum(self._core, self._vectors, charged.task_sha256, charged.round, length=charged.host_part_bytes)
 
 
-def masked_request(
-    named: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHeader, sealed: bytes, vector: bytes
-) -> aggregator_pb2.SubmitRequest:
-    """The request to the enclave for a masked contribution to the round of ``named``."""
-    return aggregator_pb2.SubmitRequest(
-        task_sha256=named.task_sha256,
-        round=named.round,
-        sealed_contribution=sealed,
-        masked_sha256=hashlib.sha256(vector).digest(),
-    )
+def masked_submit(given: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHeader, vector: bytes) -> Submit:
+    """The enclave's part of a masked contribution."""
+    digest = hashlib.sha256(vector).digest()
+    return Submit(given.task_sha256, given.round, given.sealed_contribution, digest)
 
 
 def masked_sum(core: Aggregator, vectors: Vectors, task_sha256: bytes, round: int, *, length: int) -> HostSum:

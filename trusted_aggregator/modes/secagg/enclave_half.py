@@ -81,6 +81,10 @@ class SecAggRound(Round):
                 raise ConfigurationError(f"Expected set_sha256 to be {DIGEST_BYTES} bytes, got {len(set_sha256)}")
             self._clients, self._survivors_sha256 = clients, set_sha256
 
+    def restore_charge(self, contributions: int, set_sha256: bytes) -> None:
+        """The survivors are those of the ledger, which no host can roll back: no other set is ever signed."""
+        self.announce(contributions, set_sha256)
+
     def _set_sha256(self) -> bytes:
         return self._survivors_sha256
 

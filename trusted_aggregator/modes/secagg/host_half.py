@@ -7,7 +7,7 @@ import contextlib
 from odp.errors import PrivacyError
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Aggregator, Charged, HostSum, RoundState, Status
-from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept, void
+from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept
 from trusted_aggregator.rounds.host_half import HostHalf, Key, Pause, Survivors
 
 
@@ -46,13 +46,11 @@ class SecAggHost(HostHalf):
         return self._rounds.require_ready(key)
 
     def to_store(self, charged: Charged) -> int:
-        """None: vectors are only in memory."""
+        """None: the sum of the vectors is part of the session, which is stored as it goes on."""
         return 0
 
     def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
         """See ``HostHalf``; waits until clients sent their shares."""
-        if survivors is None:
-            raise void(charged.round, "its session is gone")
         with pause():
             return self._rounds.take_sum((charged.task_sha256, charged.round), survivors)
 

@@ -60,6 +60,27 @@ class SessionLimits:
             return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Time limits of clients, in seconds.
+
+    Attributes:
+        step: for a step.
+        vector: for the step of the masked vector, which may be long.
+        silent: a client without a call for this time is dropped when the session begins.
+
+    Raises:
+        ConfigurationError: a time is not within 1 to 3600 seconds.
+    """
+
+    step: float = 30.0
+    vector: float = 120.0
+    silent: float = 15.0
+
+    def __post_init__(self) -> None:
+        _validate.within(low=1.0, high=3600.0, step=self.step, vector=self.vector, silent=self.silent)
+
+
 class Memory:
     """Memory that sessions reserve, in bytes. Thread-safe."""
 

@@ -1,9 +1,10 @@
 """The host's rounds of SecAgg+: one session after another until one of them is unmasked.
 
 A round has one session at a time. One that is void is followed by the next attempt; the number of the attempt is on the
-disk before a client gets it, so that a host that dies cannot begin the same attempt twice. Sessions themselves are in
-memory alone: with the host dies its session, and clients join the next. A round has four attempts, over restarts: if
-all of them ended without a sum, the round has failed, and every query about it gets that error.
+disk before a client gets it, and each stage before clients hear of its end (``journal.py``): a host that died goes on
+with the same session, or, where nobody was told who is in it, gathers clients for the same attempt again. A round has
+four attempts, over restarts: if all of them ended without a sum, the round has failed, and every query about it gets
+that error.
 
 At most one session of a round is unmasked: ``take_sum`` is called for a charged round, and what was charged names the
 session. A charged session that cannot be unmasked any more leaves its round without a release.
@@ -37,8 +38,10 @@ from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.boundary.orders import ordered
-from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, SessionLimits, session_bytes
-from trusted_aggregator.modes.secagg.session import LiveSession, Pace, Phase
+from trusted_aggregator.modes.secagg.clients import Phase
+from trusted_aggregator.modes.secagg.journal import Journal, Parts
+from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, Pace, SessionLimits, session_bytes
+from trusted_aggregator.modes.secagg.session import LiveSession
 from trusted_aggregator.rounds.admission import key_of
 from trusted_aggregator.rounds.host_half import Key, Survivors
 
@@ -57,6 +60,8 @@ class _Open:
     order: aggregator_pb2.RoundOrder
     request: bytes
     attempt: int
+    #: The attempt is of a host that died since: its session goes on.
+    restarted: bool = False
     token_key: TokenKey | None = None
     session: LiveSession | None = None
     #: At the enclave, too: no session begins before.
@@ -73,9 +78,11 @@ class SecAggRounds:
 
     Args:
         state: keeps, for each round, what opened it and the number of its newest attempt.
+        parts: keeps the newest session of each round.
         log: where attempts go.
         pace: how long the steps of a session take.
         clock: seconds that only grow.
+        wall: seconds since the epoch.
         rosters: lists of identities; of a task that names one by its hash, only these may take part. Of one that
             names none, or a list that is not here, anybody may: its devices decide for themselves.
         limits: what sessions may take of the host.
@@ -84,19 +91,23 @@ class SecAggRounds:
     def __init__(
         self,
         state: StateFolder,
+        parts: Parts,
         log: Log,
         *,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         rosters: Collection[Collection[bytes]] = (),
         limits: SessionLimits | None = None,
     ) -> None:
         self._limits = SessionLimits() if limits is None else limits
         self._memory = Memory(self._limits.memory)
         self._state = state
+        self._parts = parts
         self._log = log
         self._pace = Pace() if pace is None else pace
         self._clock = clock
+        self._wall = wall
         self._rosters = {hash_of(roster): frozenset(roster) for roster in rosters}
         self._lock = threading.Lock()
         self._rounds: dict[Key, _Open] = {}
@@ -125,8 +136,8 @@ class SecAggRounds:
             if key in self._rounds:
                 self._rounds[key].ready = True
 
-    def restore(self, key: Key) -> None:
-        """Restores a round that is open at the enclave from the state folder. Raises StateError."""
+    def restore(self, key: Key, *, charged: bool = False) -> None:
+        """Restores a round that is open or charged at the enclave from the state folder. Raises StateError."""
         data = self._state.read(_name(key))
         if data is None:
             return
@@ -134,7 +145,7 @@ class SecAggRounds:
             attempt = int.from_bytes(data[:_ATTEMPT_BYTES], "big") - 1
             request = aggregator_pb2.OpenRoundRequest.FromString(data[_ATTEMPT_BYTES:])
             opened = _opened(open_task(request.task), request, data[_ATTEMPT_BYTES:], attempt=attempt)
-            opened.ready = True
+            opened.ready, opened.charged, opened.restarted = True, charged, attempt >= 0
         except Exception as error:
             raise StateError(f"{_name(key)} of the state folder is damaged; restore the state folder") from error
         with self._lock:
@@ -200,7 +211,7 @@ class SecAggRounds:
         if failure:
             raise PrivacyError(failure)
         session = self._current(key)
-        if session is None or session.phase not in (Phase.READY, Phase.UNMASKING):
+        if session is None or session.phase not in (Phase.READY, Phase.UNMASKING) or not session.connected:
             return 0
         return session.survivors.clients
 
@@ -211,23 +222,28 @@ class SecAggRounds:
             raise PrivacyError(f"round {key[1]} has no session that can be unmasked now")
         return session.require_ready()
 
-    def take_sum(self, key: Key, survivors: Survivors) -> HostSum:
+    def take_sum(self, key: Key, survivors: Survivors | None) -> HostSum:
         """Unmasks the charged session; returns its sum, noise included: int64 little-endian.
+
+        ``survivors`` is None where the host started again after the charge.
 
         Raises PrivacyError where it is gone, or fails: then the round has no release.
         """
+        session = self._current(key)
         with self._lock:
             opened = self._rounds.get(key)
-            if opened is None or opened.session is None or opened.session.survivors != survivors:
+            if opened is None or session is None or opened.session is not session:
                 raise void(key[1], "its session is gone")
+            if survivors not in (None, session.survivors) or session.phase not in (Phase.READY, Phase.UNMASKING):
+                raise void(key[1], session.reason or "its session is gone")
             opened.charged = True
-            session = opened.session
         session.allow_unmasking()
         try:
             total = session.finish()
         except PrivacyError as error:
+            self._parts.erase(*key)
             raise void(key[1], str(error)) from error
-        return HostSum(np.ascontiguousarray(total, dtype="<i8").tobytes(), survivors.set_sha256)
+        return HostSum(np.ascontiguousarray(total, dtype="<i8").tobytes(), session.survivors.set_sha256)
 
     def forget(self, key: Key) -> None:
         """Deletes a round that is released, or was not opened. Idempotent."""
@@ -235,6 +251,8 @@ class SecAggRounds:
             opened = self._rounds.pop(key, None)
             if opened is not None and opened.session is not None:
                 opened.session.void("the round is over")
+            if opened is not None:
+                self._parts.erase(*key)
             self._state.path(_name(key)).unlink(missing_ok=True)
 
     def _current(self, key: Key) -> LiveSession | None:
@@ -251,12 +269,22 @@ class SecAggRounds:
                 opened.session, opened.reason = None, session.reason
             if opened.failure or not opened.ready:
                 return None
-            if opened.attempt + 1 >= MOST_ATTEMPTS:
+            if not opened.restarted:
+                # Its number first: what is erased after it is of no session any more.
+                opened.attempt += 1
+                self._write(key, opened.request, attempt=opened.attempt)
+                if opened.attempt:
+                    self._parts.erase(*key)
+            if opened.attempt >= MOST_ATTEMPTS:
                 self._fail(key, opened, _used_up(key[1], opened.reason))
                 return None
-            opened.attempt += 1
-            self._write(key, opened.request, attempt=opened.attempt)
             opened.session = self._begin(key, opened)
+            if opened.session is not None:
+                journal = Journal(self._parts, key, opened.attempt, wall=self._wall)
+                opened.session.resume(journal, restarted=opened.restarted)
+                if opened.charged and opened.session.phase not in (Phase.READY, Phase.UNMASKING):
+                    opened.session.void("its session is gone")
+            opened.restarted = False
             return opened.session
 
     def _fail(self, key: Key, opened: _Open, failure: str) -> None:
@@ -314,7 +342,7 @@ def _opened(
     definition: common_pb2.TaskDefinition, request: aggregator_pb2.OpenRoundRequest, data: bytes, *, attempt: int
 ) -> _Open:
     stated = key_of(request.token_key) if request.HasField("token_key") else None
-    return _Open(definition, aggregator_pb2.RoundOrder.FromString(request.order), data, attempt, stated)
+    return _Open(definition, aggregator_pb2.RoundOrder.FromString(request.order), data, attempt, token_key=stated)
 
 
 def _not_here(key: Key) -> NotFound:

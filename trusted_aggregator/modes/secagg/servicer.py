@@ -24,9 +24,10 @@ from odp.transport.service import servicer
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
 from trusted_aggregator.modes.secagg.admission import Admission, Anybody
+from trusted_aggregator.modes.secagg.clients import Message
 from trusted_aggregator.modes.secagg.limits import address_of
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
-from trusted_aggregator.modes.secagg.session import TOKEN_BYTES, LiveSession, Message
+from trusted_aggregator.modes.secagg.session import TOKEN_BYTES, LiveSession
 
 NAME = "odp.v1.SecureAggregationService"
 #: Callers that wait for their answer at once, and how long.
@@ -93,6 +94,8 @@ class SecureAggregationService:
         session = self._session(client)
         if session is None:
             return _void()
+        if session.has_vector(client.identity, client.token):  # the answer to an earlier stream was lost
+            return self._step(session, client, None, "")
         session.require_may_send(client.identity, client.token)
         with self._streams.admitted(progress(context)):
             message = _read_masked(requests, session.vector_bytes)

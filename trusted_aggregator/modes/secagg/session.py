@@ -17,108 +17,42 @@ client up to its largest size; seats of clients that fell silent are given to ot
 A session that is ready waits for its charge: no client gets what it needs to give unmask shares before
 ``allow_unmasking``. A session that is void has erased what clients sent; callers get a retry time.
 
+Where a journal is given, the end of a stage is stored before any client hears of it (``journal.py``), and ``resume``
+takes up a session of a host that died. Time goes on meanwhile; clients have a moment to come back, unless they have
+given up by then.
+
 A session has no thread: each call advances it. The host is trusted with nothing but the round itself.
 """
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import hmac
 import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from odp import _validate
 from odp.crypto.secure_aggregation.parameters import is_withstood
 from odp.crypto.secure_aggregation.server import Server, Stage, TooFew
 from odp.crypto.secure_aggregation.session import Configuration, check_advert, survivors_bytes
-from odp.errors import Busy, ConfigurationError, OdpError, PrivacyError
+from odp.errors import Busy, ConfigurationError, OdpError, PrivacyError, StateError
 from odp.v1 import secagg_service_pb2 as wire
+from odp.v1 import secagg_state_pb2 as state
 from odp.v1 import secure_aggregation_pb2 as messages
-from trusted_aggregator.modes.secagg.limits import Memory, SessionLimits, session_bytes
+from trusted_aggregator.modes.secagg.clients import RETRY_SECONDS, STAGES, Member, Message, Phase, Told, ended, place_of
+from trusted_aggregator.modes.secagg.journal import Journal
+from trusted_aggregator.modes.secagg.limits import Memory, Pace, SessionLimits, session_bytes
 from trusted_aggregator.rounds.host_half import Survivors
 
 TOKEN_BYTES = 32
-#: The retry time of clients of a void session.
-RETRY_SECONDS = 2
 _POLL_SECONDS = 0.05
-
-Message = (
-    messages.SecAggAdvert
-    | messages.SecAggReveal
-    | messages.SecAggShares
-    | messages.SecAggMasked
-    | messages.SecAggAgreement
-    | messages.SecAggUnmask
-)
-_STAGES: dict[type, Stage] = {
-    messages.SecAggAdvert: Stage.ADVERTS,
-    messages.SecAggReveal: Stage.REVEALS,
-    messages.SecAggShares: Stage.SHARES,
-    messages.SecAggMasked: Stage.MASKED,
-    messages.SecAggAgreement: Stage.AGREEMENTS,
-    messages.SecAggUnmask: Stage.UNMASKS,
-}
-_ORDER = list(_STAGES.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """Time limits of clients, in seconds.
-
-    Attributes:
-        step: for a step.
-        vector: for the step of the masked vector, which may be long.
-        silent: a client without a call for this time is dropped when the session begins.
-
-    Raises:
-        ConfigurationError: a time is not within 1 to 3600 seconds.
-    """
-
-    step: float = 30.0
-    vector: float = 120.0
-    silent: float = 15.0
-
-    def __post_init__(self) -> None:
-        _validate.within(low=1.0, high=3600.0, step=self.step, vector=self.vector, silent=self.silent)
-
-
-class Phase(enum.Enum):
-    """The phases of a session, as its round sees them."""
-
-    RUNNING = "running"
-    READY = "ready"  # its survivors are known and agreed; nothing is charged
-    UNMASKING = "unmasking"
-    OVER = "over"
-    VOID = "void"
-
-
-@dataclass
-class _Member:
-    token: bytes
-    advert: messages.SecAggAdvert
-    seen: float
-    last: Stage = Stage.ADVERTS
-    address: str = ""
-    number: int = -1
-    left: bool = False
-
-
-@dataclass
-class _Told:
-    """The server's messages at the end of each stage."""
-
-    adverts: wire.StepResponse | None = None
-    reveals: wire.StepResponse | None = None
-    survivors: wire.StepResponse | None = None
-    inboxes: dict[int, messages.SecAggInbox] = field(default_factory=dict)
-    agreements: dict[int, messages.SecAggAgreements] = field(default_factory=dict)
+# Clients call a host that is away for this time.
+_OUTAGE_SECONDS = 60.0
 
 
 class LiveSession:
@@ -158,17 +92,41 @@ class LiveSession:
         self._reserved = 0
         self._changed = threading.Condition(threading.RLock())
         self._server: Server | None = Server(configuration, roster=roster, threads=self._limits.threads)
-        self._members: dict[bytes, _Member] = {}
+        self._members: dict[bytes, Member] = {}
         self._seats: Counter[str] = Counter()  # of each address
-        self._told = _Told()
+        self._told = Told()
         self._stage = Stage.ADVERTS
         self._patience = patience
         self._deadline = math.inf
         self._phase = Phase.RUNNING
         self._survivors = Survivors(0, bytes(32))
         self._awaited: set[bytes] = set()
+        self._journal: Journal | None = None
+        self._said = state.SecAggSaid()
+        # Of a session that a restarted host goes on with: clients are coming back until then.
+        self._restarted, self._grace = False, -math.inf
         #: Why the session is void; one line.
         self.reason = ""
+
+    def resume(self, journal: Journal, *, restarted: bool) -> None:
+        """Stores the session in ``journal`` from now on; goes on from what is stored there.
+
+        ``restarted``: the host has died since clients were told of the session.
+        """
+        with self._changed:
+            parts = journal.stored()
+            try:
+                for part in parts:
+                    self._replay(part)
+            except (OdpError, KeyError) as error:
+                self.void(f"its stored state cannot be used: {error}")
+            self._journal, self._restarted = journal, restarted
+            if not parts or self._phase is Phase.VOID:
+                return
+            left, self._grace = journal.seconds_left(parts[-1]), self._clock() + self._pace.silent
+            self._deadline = self._clock() + (left if left < -_OUTAGE_SECONDS else max(left, self._pace.silent))
+            for member in self._members.values():
+                member.seen = -math.inf
 
     @property
     def phase(self) -> Phase:
@@ -195,6 +153,12 @@ class LiveSession:
         """Length of every masked vector."""
         return self.configuration.length * self.configuration.ring.dtype.itemsize
 
+    @property
+    def connected(self) -> bool:
+        """Whether enough of the clients that agreed are here to unmask; after a restart they have to come back."""
+        with self._changed:
+            return self._phase is not Phase.READY or self._clock() >= self._grace or self._enough_here()
+
     def holds(self, identity: bytes) -> bool:
         """Whether a client has a seat."""
         with self._changed:
@@ -215,10 +179,12 @@ class LiveSession:
         with self._changed:
             self._move()
             if self._phase is Phase.VOID:
-                return _end(wire.SecAggEnd.REASON_VOIDED)
+                return ended(wire.SecAggEnd.REASON_VOIDED)
             member = self._member(identity, token, message, address)
+            if member is None and message is None and self._restarted and self._stage is Stage.ADVERTS:
+                return wire.StepResponse(wait=wire.SecAggWait(milliseconds=1, repeat=True))
             if member is None or member.left:
-                return _end(wire.SecAggEnd.REASON_DROPPED)
+                return ended(wire.SecAggEnd.REASON_DROPPED)
             member.seen = self._clock()
             if message is not None:
                 self._take(identity, member, message)
@@ -239,7 +205,14 @@ class LiveSession:
                 self._awaited.discard(identity)
                 self._move()
                 self._changed.notify_all()
-            return _end(wire.SecAggEnd.REASON_DROPPED)
+            return ended(wire.SecAggEnd.REASON_DROPPED)
+
+    def has_vector(self, identity: bytes, token: bytes) -> bool:
+        """Whether this client's vector is in the sum."""
+        with self._changed:
+            member = self._members.get(identity)
+            known = member is not None and hmac.compare_digest(member.token, token)
+            return member is not None and known and place_of(member.last) >= place_of(Stage.MASKED)
 
     def require_may_send(self, identity: bytes, token: bytes) -> None:
         """Returns if this client may send its masked vector now. Raises PrivacyError."""
@@ -254,11 +227,10 @@ class LiveSession:
         """The set that can be unmasked now. Raises PrivacyError; a charge is then not allowed."""
         with self._changed:
             self._move()
-            if self._phase is Phase.READY and self._server is not None:
-                alive = self._clock() - self._pace.silent
-                here = sum(self._members[identity].seen >= alive for identity in self._awaited)
-                if here < self._server.session.parameters.threshold:
-                    self.void(f"only {here} of the clients that agreed are still connected")
+            if not self.connected:
+                raise Busy("clients of the session are coming back after a restart: try again", RETRY_SECONDS, 5.0)
+            if self._phase is Phase.READY and not self._enough_here():
+                self.void("too few of the clients that agreed are still connected")
             if self._phase not in (Phase.READY, Phase.UNMASKING):
                 raise PrivacyError(f"no session of the round can be unmasked now: {self.reason or self._phase.value}")
             return self._survivors
@@ -268,8 +240,9 @@ class LiveSession:
         with self._changed:
             self._move()
             if self._phase is Phase.READY:
-                self._phase = Phase.UNMASKING
                 self._deadline = self._clock() + self._pace.step
+                self._keep(unmasking=state.SecAggUnmasking())
+                self._phase = Phase.UNMASKING
                 self._changed.notify_all()
 
     def finish(self) -> npt.NDArray[np.int64]:
@@ -300,13 +273,13 @@ class LiveSession:
 
     def _erase(self) -> None:
         self._server = None
-        self._told = _Told()
+        self._told = Told()
         self._awaited = set()
         self._memory.give(self._reserved)
         self._reserved = 0
         self._changed.notify_all()
 
-    def _member(self, identity: bytes, token: bytes, message: Message | None, address: str) -> _Member | None:
+    def _member(self, identity: bytes, token: bytes, message: Message | None, address: str) -> Member | None:
         if len(token) != TOKEN_BYTES:
             raise ConfigurationError(f"Expected a token of {TOKEN_BYTES} bytes, got {len(token)}")
         member = self._members.get(identity)
@@ -326,9 +299,10 @@ class LiveSession:
         check_advert(message, self._config_sha256, name="the client")
         if not self._has_seat(address):
             return None
-        member = _Member(token, message, self._clock(), address=address)
-        if not self._members:
+        member = Member(token, message, self._clock(), address=address)
+        if not self._members and self._deadline == math.inf:
             self._deadline = member.seen + self._patience
+            self._keep(gathering=state.SecAggGathering())
         self._members[identity] = member
         self._seats[address] += 1
         return member
@@ -361,11 +335,11 @@ class LiveSession:
             )
         return len(self._members) < self.configuration.ring.maximum
 
-    def _take(self, identity: bytes, member: _Member, message: Message) -> None:
-        stage = _STAGES[type(message)]
-        if self._server is None or _at(stage) <= _at(member.last):
+    def _take(self, identity: bytes, member: Member, message: Message) -> None:
+        stage = STAGES[type(message)]
+        if self._server is None or place_of(stage) <= place_of(member.last):
             return
-        if _at(stage) != _at(member.last) + 1:
+        if place_of(stage) != place_of(member.last) + 1:
             raise ConfigurationError("the client skipped a step")
         if stage is not self._stage or member.number < 0:
             return  # too late: the answer reports that
@@ -374,30 +348,34 @@ class LiveSession:
         server, number = self._server, member.number
         if isinstance(message, messages.SecAggReveal):
             server.reveal(number, message)
+            self._said.reveals[number].CopyFrom(message)
         elif isinstance(message, messages.SecAggShares):
             server.share(number, message)
+            self._said.shares[number].CopyFrom(message)
         elif isinstance(message, messages.SecAggMasked):
             server.masked(number, message)
         elif isinstance(message, messages.SecAggAgreement):
             server.agree(number, message)
+            self._said.agreements[number].CopyFrom(message)
         elif isinstance(message, messages.SecAggUnmask):
             server.unmask(number, message)
+            self._keep(unmasked=state.SecAggUnmasked(number=number, unmask=message))
         member.last = stage
         self._awaited.discard(identity)
         if stage is Stage.UNMASKS and not self._awaited:
             self._changed.notify_all()
 
-    def _answer(self, member: _Member) -> wire.StepResponse | None:
+    def _answer(self, member: Member) -> wire.StepResponse | None:
         """The next message for the client, or None while it has to wait."""
         if self._phase is Phase.VOID:
-            return _end(wire.SecAggEnd.REASON_VOIDED)
+            return ended(wire.SecAggEnd.REASON_VOIDED)
         if member.last is Stage.UNMASKS or self._phase is Phase.OVER:
             late = member.last is not Stage.UNMASKS
-            return _end(wire.SecAggEnd.REASON_DROPPED if late else wire.SecAggEnd.REASON_DONE)
+            return ended(wire.SecAggEnd.REASON_DROPPED if late else wire.SecAggEnd.REASON_DONE)
         if self._stage is member.last:
             return None
-        if member.number < 0 or _at(self._stage) > _at(member.last) + 1:
-            return _end(wire.SecAggEnd.REASON_DROPPED)
+        if member.number < 0 or place_of(self._stage) > place_of(member.last) + 1:
+            return ended(wire.SecAggEnd.REASON_DROPPED)
         told, number = self._told, member.number
         if member.last is Stage.ADVERTS:
             return told.adverts
@@ -416,7 +394,7 @@ class LiveSession:
         while self._phase is Phase.RUNNING and self._server is not None and self._is_over():
             try:
                 self._end_step(self._server)
-            except (TooFew, PrivacyError) as error:
+            except (TooFew, PrivacyError, StateError) as error:
                 self.void(str(error))
                 return
             self._changed.notify_all()
@@ -442,13 +420,17 @@ class LiveSession:
         return [identity for identity, member in self._members.items() if member.seen >= alive and not member.left]
 
     def _end_step(self, server: Server) -> None:
+        """Ends a stage; that is stored before any client is told. Raises TooFew, PrivacyError, StateError."""
         told = self._told
+        step: dict[str, Any] = {"said": self._said}
         if self._stage is Stage.ADVERTS:
             for identity in self._here():
                 server.advertise(self._members[identity].advert)
             adverts = server.close_adverts()
+            step = {"seats": state.SecAggSeats()}
             for number, advert in enumerate(adverts.adverts):
                 self._members[advert.identity].number = number
+                step["seats"].seats.add(advert=advert, token=self._members[advert.identity].token)
             told.adverts = wire.StepResponse(adverts=adverts)
             self._begin(Stage.REVEALS, {advert.identity for advert in adverts.adverts})
         elif self._stage is Stage.REVEALS:
@@ -458,7 +440,9 @@ class LiveSession:
             told.inboxes = server.close_shares()
             self._begin(Stage.MASKED, self._who(Stage.SHARES))
         elif self._stage is Stage.MASKED:
+            clients, total = server.summed()
             survivors = server.close_masked()
+            step = {"summed": state.SecAggSummed(clients=clients, sum=total)}
             told.survivors = wire.StepResponse(survivors=survivors)
             signed = survivors_bytes(survivors.session, survivors.shared, survivors.survivors)
             self._survivors = Survivors(server.survivors, hashlib.sha256(signed).digest())
@@ -467,6 +451,44 @@ class LiveSession:
             told.agreements = server.close_agreements()
             self._begin(Stage.UNMASKS, self._who(Stage.AGREEMENTS))
             self._phase = Phase.READY
+        self._keep(**step)
+        self._said.Clear()
+
+    def _keep(self, **step: Any) -> None:
+        if self._journal is not None:
+            self._journal.add(self._deadline - self._clock(), **step)
+
+    def _replay(self, part: state.SecAggPart) -> None:
+        """Takes a stored part as it came. Raises OdpError, KeyError where it does not follow from those before."""
+        kind, server = part.WhichOneof("step"), self._server
+        if server is None:
+            return
+        if kind == "seats":
+            self._members = {
+                seat.advert.identity: Member(seat.token, seat.advert, self._clock()) for seat in part.seats.seats
+            }
+            if not self._reserve(len(self._members)):
+                raise PrivacyError("the host has no memory left for it")
+        who = {member.number: identity for identity, member in self._members.items()}
+        if kind == "said":
+            for said in (part.said.reveals, part.said.shares, part.said.agreements):
+                for number in sorted(said):
+                    self._take(who[number], self._members[who[number]], said[number])
+        elif kind == "summed":
+            server.restore_sum(part.summed.clients, part.summed.sum)
+            for number in part.summed.clients:
+                self._members[who[number]].last = Stage.MASKED
+        elif kind == "unmasking":
+            self._phase = Phase.UNMASKING
+        elif kind == "unmasked":
+            found = who[part.unmasked.number]
+            self._take(found, self._members[found], part.unmasked.unmask)
+        if kind in ("seats", "said", "summed"):
+            self._end_step(server)
+
+    def _enough_here(self) -> bool:
+        here = len(self._awaited.intersection(self._here()))
+        return self._server is not None and here >= self._server.session.parameters.threshold
 
     def _begin(self, stage: Stage, awaited: set[bytes]) -> None:
         self._stage = stage
@@ -476,11 +498,3 @@ class LiveSession:
     def _who(self, stage: Stage) -> set[bytes]:
         members = self._members.items()
         return {identity for identity, member in members if member.last is stage and not member.left}
-
-
-def _at(stage: Stage) -> int:
-    return _ORDER.index(stage)
-
-
-def _end(reason: wire.SecAggEnd.Reason) -> wire.StepResponse:
-    return wire.StepResponse(end=wire.SecAggEnd(reason=reason, retry_seconds=RETRY_SECONDS))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from odp.errors import ConfigurationError, Refusal, StateError
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary.interface import HostSum
 
 NAME = bytes(range(32))
 
@@ -40,6 +41,22 @@ def test_a_round_has_the_contributions_that_were_announced_last_and_none_after_i
     assert world.held().freeze() == (30, NAME)
     with pytest.raises(StateError, match="accepts no survivors now"):
         world.core.announce(*key, 31, NAME)
+
+
+def test_an_enclave_that_starts_again_signs_a_sum_of_the_charged_survivors_and_no_other(world):
+    """A host that starts it twice, or with an older session, names another set: the ledger has the first."""
+    key, other = (world.task_sha256, 0), bytes(reversed(NAME))
+    world.core.announce(*key, 30, NAME)
+    world.settle(world.charge().writes)
+    world.restart()
+    assert world.core.round_state(*key).contributions == 30
+    assert world.held().freeze() == (30, NAME)
+    with pytest.raises(StateError, match="accepts no survivors now"):
+        world.core.announce(*key, 31, other)
+    numbers = bytes(8 * 40)
+    with pytest.raises(PrivacyError, match="unmasked other clients than those that round 0 was charged for"):
+        world.held()._noisy_sums(None, HostSum(numbers, other), None)
+    assert set(world.held()._noisy_sums(None, HostSum(numbers, NAME), None))
 
 
 def test_an_announcement_of_more_clients_than_the_round_takes_or_without_a_name_is_refused(world):

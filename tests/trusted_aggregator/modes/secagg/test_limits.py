@@ -16,8 +16,9 @@ from odp.crypto.signing import SigningKey
 from odp.errors import Busy, ConfigurationError
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
-from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, SessionLimits, address_of, session_bytes
-from trusted_aggregator.modes.secagg.session import LiveSession, Pace, Phase
+from trusted_aggregator.modes.secagg.clients import Phase
+from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, Pace, SessionLimits, address_of, session_bytes
+from trusted_aggregator.modes.secagg.session import LiveSession
 
 PACE = Pace(step=10.0, vector=20.0, silent=5.0)
 FAR = "192.0.2.7"

@@ -36,12 +36,13 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, secagg_service_pb2_grpc
 from odp.v1 import secagg_service_pb2 as wire
+from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.modes.secagg import rounds as secagg_rounds
 from trusted_aggregator.modes.secagg.admission import Admission, WithToken
-from trusted_aggregator.modes.secagg.limits import MEBIBYTE, SessionLimits
+from trusted_aggregator.modes.secagg.clients import Phase
+from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Pace, SessionLimits
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept
 from trusted_aggregator.modes.secagg.servicer import NAME, SecureAggregationService, secagg_servicer
-from trusted_aggregator.modes.secagg.session import Pace, Phase
 
 STEPS = ("advertise", "reveal", "share", "masked", "agree", "unmask")
 CLIENTS, MINIMUM = 30, 20
@@ -81,6 +82,8 @@ class Host:
         self.rosters = rosters
         self.root = root
         self.state = stack.enter_context(StateFolder.open(root, "aggregator"))
+        self.parts = SqliteStorage(self.state)
+        stack.callback(self.parts.close)
         developer = SigningKey.generate()
         definition = task.definition()
         definition.developer_key = developer.public
@@ -115,9 +118,11 @@ class Host:
     def begin(self) -> SecAggRounds:
         return SecAggRounds(
             self.state,
+            self.parts,
             Log("aggregator", stream=self.log),
             pace=PACE,
             clock=lambda: self.now,
+            wall=lambda: self.now,
             rosters=self.rosters,
             limits=self.limits,
         )
@@ -423,8 +428,16 @@ def test_too_few_shares_after_the_charge_leave_the_round_without_a_sum_for_ever(
 
 
 def test_a_host_that_starts_again_never_uses_the_number_of_an_attempt_twice(host: Host) -> None:
+    """The same number again gathers clients before anybody was told who is in it, and never after it was void."""
     for attempt in range(MOST_ATTEMPTS):
-        assert Configuration.open(host.rounds.join(host.key) or b"").attempt == attempt
+        for _ in range(2):
+            assert Configuration.open(host.rounds.join(host.key) or b"").attempt == attempt
+            host.rounds = host.begin()
+            host.rounds.restore(host.key)
+        session = host.rounds.session(host.key, attempt)
+        assert session is not None
+        session.void("a test ends it")
+        host.rounds.join(host.key)  # the next number is on the disk
         host.rounds = host.begin()
         host.rounds.restore(host.key)
     assert host.rounds.join(host.key) is None

@@ -1,0 +1,1 @@
+"""How the services open their databases: files of SQLite, or one PostgreSQL that may hold them all."""

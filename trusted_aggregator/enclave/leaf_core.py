@@ -1,0 +1,169 @@
+"""The enclave of a leaf: it takes contributions to the rounds whose secrets its root gave it, and keeps nothing.
+
+Guarantee: about single contributions, nothing leaves but refusals and their sum, sealed to the root. The root is an
+enclave of this very code under this very policy, verified by evidence over this leaf's nonce; no other gives it a
+round. A leaf that starts again has no round until its root gives it the secrets anew, and then takes back what its host
+stored. It has no ledger and no noise: a host that runs two copies of it, or brings back an older set, gets two sealed
+sums, of which the root takes one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+
+from google.protobuf.message import DecodeError
+
+from odp.crypto import domains
+from odp.crypto.signing import verify
+from odp.enclave.identity import EnclaveIdentity
+from odp.enclave.same_chip import NONCE_BYTES, OwnChip
+from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.signed.task import check_length
+from odp.v1 import leaf_pb2
+from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed
+from trusted_aggregator.boundary.orders import parse_order
+from trusted_aggregator.enclave.opened_task import OpenedTask
+from trusted_aggregator.enclave.submissions import Submissions
+from trusted_aggregator.modes.tree.leaf_round import LeafRound
+from trusted_aggregator.rounds.enclave_half import Round
+from trusted_aggregator.state.sealed_state import RoundRecord
+
+#: Rounds in memory at once.
+MOST_PARTS = 1024
+
+Key = tuple[bytes, int]
+
+
+class LeafCore(Submissions):
+    """The enclave of a leaf. Thread-safe.
+
+    Raises:
+        ConfigurationError: the policy is of another role.
+    """
+
+    def __init__(self, identity: EnclaveIdentity) -> None:
+        if identity.policy.role != "leaf":
+            raise ConfigurationError(f"Expected a policy of role 'leaf', got role={identity.policy.role!r}")
+        super().__init__(identity)
+        self._root_policy = identity.policy.as_role("aggregator")
+        self._parts: dict[Key, LeafRound] = {}
+        self._parts_lock = threading.Lock()
+        # The nonces that evidence of the root may be over; the oldest go first.
+        self._nonces: list[bytes] = []
+
+    def draw_nonce(self) -> bytes:
+        """32 random bytes for the evidence of the root."""
+        with self._admin:
+            self._nonces = [*self._nonces[-7:], os.urandom(NONCE_BYTES)]
+            return self._nonces[-1]
+
+    def open_part(self, given: leaf_pb2.Delegation) -> None:
+        """Takes the secrets of a round from the root. Idempotent for a round whose part is open.
+
+        Raises:
+            AttestationError: the root's evidence is not accepted.
+            SignatureError, DecryptionError: the delegation is not by that root, or not to this enclave.
+            ConfigurationError: it is malformed, or of another task than it says.
+            PrivacyError: it is of a round that was opened under another policy, or of another tree.
+            StateError: no nonce was drawn, or too many parts are open.
+        """
+        with self._admin:
+            statement, record = self._verified(given)
+            task = OpenedTask.open(statement.task)
+            order = parse_order(record.order)
+            if (order.task_sha256, order.round) != (task.sha256, statement.round):
+                raise ConfigurationError("the delegated round belongs to another task")
+            if statement.leaves != self._root_policy.leaves or statement.leaf >= statement.leaves:
+                raise PrivacyError(f"the tree has {self._root_policy.leaves} leaves, and no leaf {statement.leaf}")
+            if record.policy_sha256 != self._root_policy.sha256:
+                raise PrivacyError(f"round {order.round} was opened under another policy")
+            part = LeafRound(
+                task_sha256=task.sha256, order=order, record=record, query=task.queries[order.round],
+                policy=self._root_policy, sampling=task.sampling(order.round),
+                most=task.most(self._root_policy.population_delta),
+            )  # fmt: skip
+            part.leaf = statement.leaf
+            self._hold(part)
+
+    def close_part(self, task_sha256: bytes, round: int) -> tuple[int, int]:
+        """Closes the part of a round: (contributions, pieces of its sum). Raises StateError where it is not open."""
+        with self._admin:
+            sealed = self._part(task_sha256, round).close()
+            return sealed.contributions, sealed.pieces
+
+    def take_part(self, task_sha256: bytes, round: int, number: int) -> bytes:
+        """A piece of the sum of a closed part. Raises StateError where there is none."""
+        with self._admin:
+            return self._part(task_sha256, round).close().piece(number)
+
+    def erase_part(self, task_sha256: bytes, round: int) -> None:
+        """Erases a part. Idempotent."""
+        with self._parts_lock:
+            part = self._parts.pop((task_sha256, round), None)
+        if part is not None:
+            part.erase()
+
+    def sign_refusal(self, given: Sealed) -> Refused:
+        """A refusal without a signature: another leaf, or another copy of this one, may take the contribution."""
+        held = self._find_round(given.task_sha256, given.round)
+        return Refused(held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED)
+
+    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
+        with self._parts_lock:
+            part = self._parts.get((task_sha256, round))
+        return None if part is None else _state(part)
+
+    def round_states(self) -> list[RoundState]:
+        with self._parts_lock:
+            parts = sorted(self._parts.items())
+        return [_state(part) for _, part in parts]
+
+    def _find_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
+        with self._parts_lock:
+            return self._parts.get((task_sha256, round), Refusal.WRONG_ROUND)
+
+    def _part(self, task_sha256: bytes, round: int) -> LeafRound:
+        with self._parts_lock:
+            part = self._parts.get((task_sha256, round))
+        if part is None:
+            raise StateError(f"round {round} is not open at this leaf; its root has to open it first")
+        return part
+
+    def _hold(self, part: LeafRound) -> None:
+        key = part.task_sha256, part.number
+        with self._parts_lock:
+            known = self._parts.get(key)
+            if known is not None and (known.public_key, known.leaf) == (part.public_key, part.leaf):
+                return
+            if len(self._parts) >= MOST_PARTS:
+                raise StateError(f"this leaf has {MOST_PARTS} rounds open, the most it can; close some")
+            self._parts[key] = part
+        if known is not None:  # its root lost the round, and opened it again
+            known.erase()
+
+    def _verified(self, given: leaf_pb2.Delegation) -> tuple[leaf_pb2.DelegationStatement, RoundRecord]:
+        chip, digest = OwnChip.of(self._identity), hashlib.sha256(given.statement).digest()
+        nonce = _answered(given, self._nonces)
+        root = chip.verify_same_code(given.evidence, role="aggregator", nonce=nonce)
+        verify(root.signing_key, given.signature, domains.DELEGATION, domains.delegation(nonce, digest, given.sealed))
+        self._nonces.remove(nonce)
+        try:
+            statement = leaf_pb2.DelegationStatement.FromString(given.statement)
+        except DecodeError:
+            raise ConfigurationError("Expected a DelegationStatement; it cannot be read") from None
+        record = RoundRecord.decode(self._identity.hpke.open(given.sealed, domains.delegation_info(nonce, digest)))
+        return statement, record
+
+
+def _answered(given: leaf_pb2.Delegation, nonces: list[bytes]) -> bytes:
+    """The nonce that the evidence says it is over; what checks it is the verifier."""
+    check_length("nonce", given.nonce, NONCE_BYTES)
+    if given.nonce not in nonces:
+        raise StateError("the delegation answers no nonce that this leaf drew; ask for one first")
+    return given.nonce
+
+
+def _state(part: LeafRound) -> RoundState:
+    return RoundState(part.task_sha256, part.number, part.status, part.contributions)

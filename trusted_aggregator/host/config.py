@@ -1,0 +1,59 @@
+"""The settings of an aggregator, of the root of a tree, and of a leaf."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odp import _validate
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import ConfigurationError
+from odp.transport.channel import parse_address
+from odp.transport.program_config import ProgramConfig
+from trusted_aggregator.host.idle_tasks import IDLE_DAYS
+from trusted_aggregator.host.leaves import GRACE_SECONDS
+from trusted_aggregator.modes.hosting import ModeOptions
+
+ROLE = "aggregator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ProgramConfig):
+    """Settings of an aggregator.
+
+    ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
+    ``modes`` are options of single modes of aggregation. Nothing here touches the noise (rule P23).
+
+    Devices connect to ``listen``; servers order rounds at ``control_listen``, with certificates under the CA.
+    ``idle_days`` is how long a task is kept that no server asks about. ``leaves`` are the control listeners of the
+    leaves of the tree whose root this is, in the order of their numbers; a round that could close waits
+    ``leaf_grace_seconds`` for one that does not answer. With a policy of role "leaf" the program is a leaf itself.
+    ``database`` is the URL of a PostgreSQL database for what it stores; default: files in ``state``.
+    """
+
+    listen: str = "127.0.0.1:7202"
+    control_listen: str = "127.0.0.1:7212"
+    idle_days: float = IDLE_DAYS
+    platform: Path | None = None
+    policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="aggregator"))
+    modes: ModeOptions = field(default_factory=ModeOptions)
+    leaves: tuple[str, ...] = ()
+    leaf_grace_seconds: float = GRACE_SECONDS
+    database: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.policy.role not in (ROLE, "leaf"):
+            raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r} or 'leaf'")
+        if self.policy.role == ROLE and self.policy.leaves != len(self.leaves):
+            raise ConfigurationError(
+                f"Expected as many leaves as the policy names, {self.policy.leaves}, got {len(self.leaves)}"
+            )
+        if self.policy.role == "leaf" and self.leaves:
+            raise ConfigurationError(
+                "Expected no leaves of a leaf: a tree has a root and its leaves, and nothing between"
+            )
+        _validate.within(low=0.0, high=86_400.0, leaf_grace_seconds=self.leaf_grace_seconds)
+        for address in self.leaves:
+            parse_address(address)
+        _validate.within(low=1.0, high=3650.0, idle_days=self.idle_days)
