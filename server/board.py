@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from odp.signed.task import task_sha256
 from odp.v1 import common_pb2, enrolment_pb2, log_pb2, population_pb2, server_pb2
@@ -28,6 +29,19 @@ Proofs = Callable[
 ]
 
 
+class Addresses(NamedTuple):
+    """Where devices find the other services, each host:port; ``leaves`` in the order of their tree.
+
+    ``distributors`` gives those of a task (its SHA-256), one or more: devices are told them in turn.
+    """
+
+    distributors: Callable[[bytes], Sequence[str]]
+
+    aggregator: str
+    issuer: str = ""
+    leaves: tuple[str, ...] = ()
+
+
 class Board:
     """Answers to devices, by population. Thread-safe."""
 
@@ -35,31 +49,28 @@ class Board:
         self,
         storage: Storage,
         *,
-        distributor_address: str,
-        aggregator_address: str,
+        addresses: Addresses,
         charter: Charters | None = None,
         proof: Proofs | None = None,
         token_key: TokenKeyOf | None = None,
-        issuer_address: str = "",
         desk: Desk | None = None,
     ) -> None:
-        """Devices will connect to ``distributor_address`` and ``aggregator_address`` (host:port).
+        """Devices will connect to ``addresses``.
 
         ``charter`` gives the charter in force of a population, and ``proof`` the log's proofs of a task, a model and a
-        charter; ``token_key`` the key of a round's tokens, which devices get at ``issuer_address``. Each gives None
+        charter; ``token_key`` the key of a round's tokens, which devices get at the issuer. Each gives None
         where there is none. ``desk`` has the open tasks of local trust.
         """
         self._desk = desk
         self._token_key: TokenKeyOf = token_key if token_key is not None else lambda task, round: None
-        self._issuer_address = issuer_address
+        self._addresses = addresses
         self._charter: Charters = charter if charter is not None else lambda population: None
         self._proof: Proofs = proof if proof is not None else lambda task, model, charter: None
         self._storage = storage
-        self._distributor_address = distributor_address
-        self._aggregator_address = aggregator_address
         self._lock = threading.Lock()
         self._answers: Mapping[str, Sequence[server_pb2.CheckInResponse]] = {}
-        self._models: Mapping[str, server_pb2.GetModelResponse] = {}
+        self._models: Mapping[str, Sequence[server_pb2.GetModelResponse]] = {}
+        self._read: tuple[list[OpenRound], list[PublishedModel]] = [], []
         self._turns = itertools.count()
         self._later = _retry(LATER)
         self.refresh()
@@ -68,19 +79,29 @@ class Board:
         """Reads open rounds and published models again; call it after every change of one."""
         # The lock keeps a slow reader from putting its older answers over newer ones.
         with self._lock:
-            answers: dict[str, list[server_pb2.CheckInResponse]] = {}
-            waiting: set[str] = set()
-            for entry in self._storage.open_rounds():
-                if self._desk is not None and self._desk.is_open(task_sha256(entry.task)):
-                    answers.setdefault(entry.population, []).append(self._local(entry, self._desk))
-                elif entry.round is None:
-                    waiting.add(entry.population)
-                else:
-                    answers.setdefault(entry.population, []).append(self._assignment(entry))
-            for population in waiting:
-                answers.setdefault(population, [_retry(SOON)])
-            models = {entry.population: self._published(entry) for entry in self._storage.published_models()}
-            self._answers, self._models = answers, models
+            self._rebuild(self._storage.open_rounds(), self._storage.published_models())
+
+    def refresh_if_changed(self) -> None:
+        """As ``refresh`` where another server changed something; two queries where none did."""
+        with self._lock:
+            rounds, models = self._storage.open_rounds(), self._storage.published_models()
+            if (rounds, models) != self._read:
+                self._rebuild(rounds, models)
+
+    def _rebuild(self, rounds: list[OpenRound], published: list[PublishedModel]) -> None:
+        answers: dict[str, list[server_pb2.CheckInResponse]] = {}
+        waiting: set[str] = set()
+        for entry in rounds:
+            if self._desk is not None and self._desk.is_open(task_sha256(entry.task)):
+                answers.setdefault(entry.population, []).append(self._local(entry, self._desk))
+            elif entry.round is None:
+                waiting.add(entry.population)
+            else:
+                answers.setdefault(entry.population, []).extend(self._assignments(entry))
+        for population in waiting:
+            answers.setdefault(population, [_retry(SOON)])
+        models = {entry.population: self._published(entry) for entry in published}
+        self._answers, self._models, self._read = answers, models, (rounds, published)
 
     def knows(self, population: str) -> bool:
         """Whether a population has an active task."""
@@ -95,17 +116,18 @@ class Board:
 
     def model(self, population: str) -> server_pb2.GetModelResponse | None:
         """The newest published model of ``population``, or None."""
-        return self._models.get(population)
+        models = self._models.get(population)
+        return None if models is None else models[next(self._turns) % len(models)]
 
-    def _published(self, entry: PublishedModel) -> server_pb2.GetModelResponse:
+    def _published(self, entry: PublishedModel) -> list[server_pb2.GetModelResponse]:
         charter = self._charter(entry.population)
-        return server_pb2.GetModelResponse(
-            task=entry.task,
-            model=entry.model,
-            distributor_address=self._distributor_address,
-            log=self._proof(entry.task, entry.model, charter),
-            charter=charter,
-        )
+        log = self._proof(entry.task, entry.model, charter)
+        return [
+            server_pb2.GetModelResponse(
+                task=entry.task, model=entry.model, distributor_address=distributor, log=log, charter=charter
+            )
+            for distributor in self._addresses.distributors(task_sha256(entry.task))
+        ]
 
     def _local(self, entry: OpenRound, desk: Desk) -> server_pb2.CheckInResponse:
         charter = self._charter(entry.population)
@@ -114,26 +136,30 @@ class Board:
         admission = desk.admission(task_sha256(entry.task))
         if admission is not None:
             local.token_key.CopyFrom(admission.token_key or enrolment_pb2.SignedTokenKey())
-            local.issuer_address, local.period = self._issuer_address, admission.period
+            local.issuer_address, local.period = self._addresses.issuer, admission.period
         return server_pb2.CheckInResponse(local=local)
 
-    def _assignment(self, entry: OpenRound) -> server_pb2.CheckInResponse:
+    def _assignments(self, entry: OpenRound) -> Iterator[server_pb2.CheckInResponse]:
+        """One for each distributor."""
         charter = self._charter(entry.population)
         token_key = None if entry.round is None else self._token_key(entry.task, entry.round)
-        return server_pb2.CheckInResponse(
-            assignment=server_pb2.Assignment(
-                task=entry.task,
-                round=entry.round,
-                model=entry.model,
-                distributor_address=self._distributor_address,
-                aggregator_address=self._aggregator_address,
-                log=None if entry.model is None else self._proof(entry.task, entry.model, charter),
-                charter=charter,
-                round_key=entry.round_key,
-                token_key=token_key,
-                issuer_address="" if token_key is None else self._issuer_address,
+        log = None if entry.model is None else self._proof(entry.task, entry.model, charter)
+        for distributor in self._addresses.distributors(task_sha256(entry.task)):
+            yield server_pb2.CheckInResponse(
+                assignment=server_pb2.Assignment(
+                    task=entry.task,
+                    round=entry.round,
+                    model=entry.model,
+                    distributor_address=distributor,
+                    aggregator_address=self._addresses.aggregator,
+                    log=log,
+                    charter=charter,
+                    round_key=entry.round_key,
+                    token_key=token_key,
+                    issuer_address="" if token_key is None else self._addresses.issuer,
+                    leaf_addresses=self._addresses.leaves,
+                )
             )
-        )
 
 
 def _retry(window: tuple[int, int]) -> server_pb2.CheckInResponse:

@@ -37,35 +37,40 @@ from odp.errors import (
     PrivacyError,
     ServiceError,
     StateError,
+    StoreUnreachable,
 )
 from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.logs import Log, short
-from odp.v1 import aggregator_pb2, common_pb2, population_pb2
+from odp.v1 import aggregator_pb2, common_pb2
 from odp.wire.model import ModelVersion
 from odp.wire.tables import manifest_for, table_bytes
 from server.board import Board
 from server.closing import Arrivals
+from server.ending import end_elsewhere
+from server.leading import LOG, Leads
 from server.parties import Parties
 from server.round_clock import RoundClock
 from server.steps import StepThreads
+from server.steps_traced import traced
 from server.storage import NewVersion, RoundRecord, RoundState, Storage, TaskRecord, TaskState, VersionRecord
-from server.waits import Wait, Waits, given_up
+from server.storage.leases import Deposed
+from server.upkeep import Upkeep
+from server.waits import PAUSED, Wait, Waits, given_up
 
 #: Seconds between two looks at an open round.
 POLL_SECONDS = 0.25
 #: Seconds after which models are published again: a distributor that was restored, or lost a disk, may lack them.
 PUBLISH_AGAIN_SECONDS = 600.0
 _STOP_SECONDS = 10.0
+# The longest pause between two looks at a storage that does not answer.
+_STORAGE_SECONDS = 4.0
 # What has a thread besides the tasks, whose names are hashes.
 _LOG, _MODELS = b"log", b"models"
 # Between two looks at whose a population is, while a round waits: other owners may change that elsewhere.
 _OWNED_SECONDS = 30.0
 
 # Answers to an order to end a task: no enclave can hold one that it would refuse so.
-_NOTHING_HELD = frozenset(
-    {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED}
-)
 _PERMANENT = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -100,7 +105,7 @@ class Driver:
     ) -> None:
         self._storage = storage
         self._board = board
-        self._distributor = parties.distributor
+        self._distributor, self._lagging = parties.distributor, parties.lagging
         self._aggregator = parties.aggregator
         self._key = key
         self._log = log
@@ -110,8 +115,8 @@ class Driver:
         self._local = parties.local
         self._populations = parties.populations
         self._tokens = parties.tokens
-        self._algorithm = algorithm
-        self._clock = clock
+        self._leads = parties.leads or Leads(storage, place="alone", shared=False, log=log, monotonic=monotonic)
+        self._algorithm, self._clock = algorithm, clock
         self._ages = RoundClock(clock=clock, monotonic=monotonic)
         self._monotonic = monotonic
         # What this process saw accepted: after a restart a distributor may have lost what it took before.
@@ -122,6 +127,10 @@ class Driver:
         self._definitions: dict[bytes, common_pb2.TaskDefinition] = {}
         self._arrivals: dict[bytes, Arrivals] = {}
         self._waits = Waits(clock=clock, monotonic=monotonic)
+        self._leads.waits_for = self._waits.of
+        self.upkeep = Upkeep(
+            storage, leads=self._leads, board=board, distributor=parties.distributor, keeper=parties.keeper, log=log
+        )
         self._threads = StepThreads()
         self._publish_again_at = monotonic() + PUBLISH_AGAIN_SECONDS
         self._wake = threading.Event()
@@ -146,24 +155,25 @@ class Driver:
         self._wake.set()
 
     def waits_for(self, task_sha256: bytes) -> Wait | None:
-        """Why a task stands still, and until when; None where it does not, or is over."""
-        return self._waits.of(task_sha256)
+        """Why a task stands still, and until when; None where it does not, or is over. Raises StateError."""
+        return self._waits.of(task_sha256) or self._leads.said(task_sha256)
 
     def step_once(self) -> bool:
         """At most one step of every task, oldest first, one after the other. True where a task got further."""
         return sum(self._attempt(task, step) for task, step in self._steps()) > 0
 
     def _steps(self) -> list[tuple[TaskRecord, Callable[[TaskRecord], bool]]]:
-        """The tasks whose next step may be tried now, those that are to be ended first."""
+        """The tasks whose next step may be tried now by this server, those that are to be ended first."""
         active, ending = self._storage.tasks(TaskState.ACTIVE), self._storage.tasks_to_abandon()
-        known = {task.sha256 for task in (*active, *ending)}
-        self._waits.keep(known)
+        led = self._leads.lead([LOG, *(task.sha256 for task in (*ending, *reversed(active)))])
+        self._waits.keep(led)
+        # What another server did meanwhile is not in the memory of this one.
         for memory in (self._published, self._arrivals, self._definitions):
-            for sha256 in [sha256 for sha256 in list(memory) if sha256 not in known]:
+            for sha256 in [sha256 for sha256 in list(memory) if sha256 not in led]:
                 memory.pop(sha256, None)
         steps = [(task, self._step_of(task, self._abandon)) for task in ending]
         steps += [(task, self._step_of(task, self._advance)) for task in reversed(active)]
-        return [(task, step) for task, step in steps if self._waits.is_due(task.sha256)]
+        return [(task, step) for task, step in steps if task.sha256 in led and self._waits.is_due(task.sha256)]
 
     def _step_of(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> Callable[[TaskRecord], bool]:
         """``step``, or what a task without rounds has in its place."""
@@ -172,22 +182,27 @@ class Driver:
         return self._local.end if step == self._abandon else self._local.advance
 
     def _run(self) -> None:
+        failures = 0
         while not self._stopping.is_set():
             self._wake.clear()
             try:
                 # Neither waits for a witness or a distributor that does not answer.
-                self._threads.run(_LOG, functools.partial(self._logging_errors, self._keep_log_fresh))
-                if self._monotonic() >= self._publish_again_at:
+                self._threads.run(_LOG, functools.partial(self._logging_errors, self.upkeep.keep_log_fresh))
+                if self._monotonic() >= self._publish_again_at or self._lagging():
                     self._publish_again_at = self._monotonic() + PUBLISH_AGAIN_SECONDS
-                    self._threads.run(_MODELS, functools.partial(self._logging_errors, self.publish_again))
+                    self._threads.run(_MODELS, functools.partial(self._logging_errors, self.upkeep.publish_again))
                 for task, step in self._steps():
                     work = functools.partial(self._work, task, step)
                     self._threads.run(task.sha256, functools.partial(self._logging_errors, work))
+                failures = 0
             except StateError as error:
-                self._log.error("storage_failed", reason=str(error))
+                # A database that is away is for ``server/replica.py`` to report.
+                if not failures and not isinstance(error, StoreUnreachable):
+                    self._log.error("storage_failed", reason=str(error))
+                failures += 1
             except Exception as error:  # whatever it is, tasks and check-ins go on
                 self._log.crash("driver_failed", error)
-            self._wake.wait(POLL_SECONDS)
+            self._wake.wait(min(POLL_SECONDS * 2.0 ** min(failures, 16), _STORAGE_SECONDS))
 
     def _work(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> None:
         """Steps of one task, in a thread of its own, until it waits for something."""
@@ -195,34 +210,33 @@ class Driver:
             current = self._storage.task(task.sha256)
             if current is None or current.state is not TaskState.ACTIVE:
                 return
+            task = current
 
     def _logging_errors(self, work: Callable[[], object]) -> None:
         try:
             work()
+        except StoreUnreachable:
+            pass
         except StateError as error:
             self._log.error("storage_failed", reason=str(error))
         except Exception as error:  # whatever it is, the next step comes
             self._log.crash("driver_failed", error)
 
-    def _keep_log_fresh(self) -> None:
-        if self._keeper is not None and self._keeper.keep_fresh():
-            self._board.refresh()
-
-    def publish_again(self) -> None:
-        """Publishes the models of all active tasks again: a distributor that holds them says so at once."""
-        for task in self._storage.tasks(TaskState.ACTIVE):
-            version = self._storage.published_version(task.sha256)
-            stored = None if version is None else self._storage.state_and_tables(task.sha256, version.version)
-            if version is None or stored is None:
-                continue
-            try:
-                self._distributor.publish(task.signed, version.signed, stored[1])
-            except OdpError as error:
-                self._log.warning("not_published_again", task=short(task.sha256), reason=str(error))
-
     def _attempt(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> bool:
+        lease = self._leads.lease(task.sha256)
+        if lease is None:
+            return False
+        try:
+            with self._leads.leading(lease):
+                return self._attempt_as_leader(task, step)
+        except Deposed:
+            return False  # whoever leads now goes on from what is stored
+
+    def _attempt_as_leader(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> bool:
         try:
             progressed = step(task)
+        except Deposed:
+            raise
         except (ReleaseRefused, ConfigurationError, PrivacyError, SignatureError) as error:
             return self._fail(task, error)
         except ServiceError as error:
@@ -263,6 +277,7 @@ class Driver:
         self._storage.add_first_version(task.sha256, self._new_version(task, state, server.broadcast(state)))
         return True
 
+    @traced("publish")
     def _publish(self, task: TaskRecord, version: VersionRecord) -> bool:
         stored = self._storage.state_and_tables(task.sha256, version.version)
         if stored is None:
@@ -279,6 +294,9 @@ class Driver:
         return True
 
     def _open(self, task: TaskRecord, version: VersionRecord) -> bool:
+        if task.paused:
+            self._waits.set(task.sha256, PAUSED)
+            return False
         key = self._order_open(task, version)
         if self._storage.open_round(task.sha256, version.version, key):
             self._board.refresh()
@@ -286,6 +304,7 @@ class Driver:
             self._log.event("round_opened", task=short(task.sha256), round=version.version)
         return True
 
+    @traced("open")
     def _order_open(self, task: TaskRecord, version: VersionRecord) -> common_pb2.SignedRoundKey:
         order, signature = self._order(task, version, domains.OPEN)
         token_key = None
@@ -347,6 +366,7 @@ class Driver:
             self._clock() + min(left, quiet_at - now),
         )
 
+    @traced("close")
     def _close(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:
         try:
             signed = self._aggregator.close_round(*self._order(task, version, domains.CLOSE))
@@ -380,6 +400,7 @@ class Driver:
                 round=current.round,
                 contributions=release.contributions,
                 epsilon_spent=release.epsilon_spent,
+                epsilon_remaining=release.epsilon_remaining,
             )
         return True
 
@@ -387,6 +408,7 @@ class Driver:
         contributions = self._aggregator.progress(task.sha256, current.round).contributions
         return contributions < self._definition(task).cohort.minimum
 
+    @traced("apply")
     def _apply(self, task: TaskRecord, version: VersionRecord) -> bool:
         stored = self._storage.state_and_tables(task.sha256, version.version)
         if stored is None:
@@ -407,19 +429,7 @@ class Driver:
 
     def _abandon(self, task: TaskRecord) -> bool:
         """Ends a task that was cancelled, or that failed, at the aggregator; a cancelled one's models go as well."""
-        order = population_pb2.AbandonOrder(task_sha256=task.sha256).SerializeToString(deterministic=True)
-        signature = population_pb2.CharterSignature(
-            key=self._key.public, signature=self._key.sign(domains.ABANDON, order)
-        )
-        try:
-            self._aggregator.abandon(task.signed, order, signature)
-        except ServiceError as error:
-            if error.code not in _NOTHING_HELD:
-                raise
-            # Nobody holds a task of a population that is not this server's.
-            self._log.warning("task_not_abandoned", task=short(task.sha256), name=task.name, reason=str(error))
-        if task.state is TaskState.CANCELLING:
-            self._distributor.forget_task(order, signature.signature)
+        end_elsewhere(task, self._key, aggregator=self._aggregator, distributor=self._distributor, log=self._log)
         if self._storage.mark_abandoned(task.sha256):
             self._board.refresh()
             self._log.event("task_abandoned", task=short(task.sha256), name=task.name)

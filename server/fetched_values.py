@@ -7,7 +7,7 @@ from odp.errors import StateError
 from odp.signed.release import ReleaseRefused, checked_values, noisy_tensors, whole_values
 from odp.transparency.released_values import ReleasedValues
 from odp.transport.logs import Log, short
-from odp.v1 import common_pb2
+from odp.v1 import aggregator_pb2, common_pb2
 from server.clients import Aggregator
 
 
@@ -36,10 +36,21 @@ class FetchedValues:
         task = short(release.task_sha256)
         self._log.event("values_fetched", task=task, round=release.round, bytes=release.values_bytes)
 
+    def fetch_of(self, release: common_pb2.Release) -> None:
+        """As ``fetch``, for a release that is in the log."""
+        order = aggregator_pb2.RoundOrder(
+            task_sha256=release.task_sha256, round=release.round, model_sha256=release.model_sha256
+        )
+        self.fetch(release, order.SerializeToString(deterministic=True))
+
     def tensors(self, release: common_pb2.Release) -> NoisyTensors:
-        """The arrays of a release whose values are fetched. Raises StateError if their file is gone or damaged."""
+        """The arrays of a release; values that another server fetched are fetched again.
+
+        Raises StateError if their file is damaged, ServiceError as ``fetch``.
+        """
         if not release.values_sha256:
             return noisy_tensors(release)
+        self.fetch_of(release)
         try:
             values = whole_values(release, self._stored.read(release.values_sha256))
         except ReleaseRefused as error:

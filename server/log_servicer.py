@@ -33,6 +33,7 @@ def log_servicer(log: LogFiles, values: ReleasedValues, events: Log) -> log_pb2_
 
     def get_inclusion_proof(request: log_pb2.GetInclusionProofRequest, _: object) -> log_pb2.GetInclusionProofResponse:
         check_length("leaf_sha256", request.leaf_sha256, HASH_BYTES)
+        log.reach(request.size)
         index = log.index_of(request.leaf_sha256)
         if index is None or index >= request.size:
             raise NotFound(f"no entry of the first {request.size} has this leaf hash")
@@ -42,11 +43,13 @@ def log_servicer(log: LogFiles, values: ReleasedValues, events: Log) -> log_pb2_
     def get_consistency_proof(
         request: log_pb2.GetConsistencyProofRequest, _: object
     ) -> log_pb2.GetConsistencyProofResponse:
+        log.reach(request.second)
         hashes = packed(log.consistency_proof(request.first, request.second))
         return log_pb2.GetConsistencyProofResponse(hashes=hashes)
 
     def get_entries(request: log_pb2.GetEntriesRequest, _: object) -> log_pb2.GetEntriesResponse:
         integer(low=1, high=_MOST_ENTRIES, count=request.count)
+        log.reach(request.start + request.count)
         size = log.size
         if request.start >= size:
             raise NotFound(f"the log has {size} entries")
@@ -62,6 +65,7 @@ def log_servicer(log: LogFiles, values: ReleasedValues, events: Log) -> log_pb2_
         integer(low=0, high=TILE_LEVEL, level=request.level)
         integer(low=0, high=LARGEST_TREE, start=request.start)
         integer(low=1, high=PAGE, count=request.count)
+        log.reach((request.start + request.count) << request.level)
         return log_pb2.GetHashesResponse(hashes=packed(log.hashes(request.level, request.start, request.count)))
 
     def get_values(

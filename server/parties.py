@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from server.clients import Aggregator, Distributor
 from server.fetched_values import FetchedValues
+from server.leading import Leads
 from server.local.steps import LocalSteps
 from server.populations import Populations
 from server.token_keys import TokenKeys
@@ -25,6 +26,8 @@ class Parties:
       tokens: gives the token keys of rounds; None gives none.
       values: those of releases that are too long for one message; None knows none.
       local: takes the steps of tasks of local trust; None has none of them.
+      leads: says which tasks this server leads; None: all, as it is alone.
+      lagging: whether one of several distributors lacks a model, and should get it now.
     """
 
     distributor: Distributor
@@ -35,3 +38,5 @@ class Parties:
     tokens: TokenKeys | None = None
     values: FetchedValues | None = None
     local: LocalSteps | None = None
+    leads: Leads | None = None
+    lagging: Callable[[], bool] = lambda: False

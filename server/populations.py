@@ -125,13 +125,19 @@ class Populations:
             self._log.event("charter_changed", population=charter.population, sequence=charter.sequence)
             return signed, 0
 
+    def reread(self) -> None:
+        """Forgets what this server has in memory: another one may have stored later charters."""
+        with self._lock:
+            self._newest.clear()
+
     def _known(self, population: str) -> Charter | None:
-        if population not in self._newest:
+        known = self._newest.get(population)
+        if known is None:
             stored = self._storage.charters(population)
             if not stored:
                 return None
-            self._newest[population] = open_charter(stored[-1])
-        return self._newest[population]
+            known = self._newest[population] = open_charter(stored[-1])
+        return known
 
     def _refreshed(self, population: str) -> Charter | None:
         """The newest charter in force; all charters before it are stored."""

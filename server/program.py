@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -20,7 +20,8 @@ from odp.transparency.endorsements import Changed, EndorsementFile
 from odp.transparency.key_file import note_key
 from odp.transparency.log_files import LogFiles
 from odp.transparency.released_values import VALUES, ReleasedValues
-from odp.transport.channel import connect, parse_address
+from odp.transport import observing
+from odp.transport.channel import addresses_in, connect, parse_address
 from odp.transport.logs import Log
 from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
@@ -29,10 +30,13 @@ from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.sweeping import Sweeping
 from odp.transport.tls import read_ca
 from odp.v1 import local_pb2_grpc, log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
-from server.board import Board
+from server.board import Addresses, Board
 from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
+from server.distributors import Copy, Distributors
 from server.driver import Driver
 from server.fetched_values import FetchedValues
+from server.figures import tell_newest_releases
+from server.leading import Leads
 from server.local.desk import Desk
 from server.local.servicer import NAME as LOCAL_NAME
 from server.local.servicer import immediate, local_servicer
@@ -42,11 +46,15 @@ from server.log_servicer import log_servicer
 from server.operator_token import OperatorToken
 from server.parties import Parties
 from server.populations import Populations
+from server.replica import Follower, Replica, place_of
 from server.servicer import NAME, server_servicer
+from server.shared_log import SharedLog
+from server.storage import Storage, TaskState
+from server.storage.postgresql import open_postgresql
 from server.storage.sqlite import open_sqlite
 from server.tables import FOLDER as TABLE_FOLDER
 from server.tables import NAME as TABLE_NAME
-from server.tables import TableBook, TablePublisher, table_servicer
+from server.tables import TableBook, TableFiles, TablePublisher, table_servicer
 from server.token_keys import TokenKeys
 from server.transparency import KnownWitness, LogKeeper, read_witness
 
@@ -67,8 +75,10 @@ class Config(ProgramConfig):
 
     Attributes:
       listen: host:port of its own service.
-      distributor, aggregator: host:port of the two services, as the server and the devices reach them.
-      distributor_control, aggregator_control: host:port of their control listeners, as the server reaches them.
+      distributor, aggregator: host:port of the two services, as the server and the devices reach them; of copies of
+        the distributor, each, with commas between.
+      distributor_control, aggregator_control: host:port of their control listeners, as the server reaches them; of
+        copies, in the same order.
       issuer: host:port of the issuer of tokens, as devices reach it; with ``issuer_control``, its control listener.
       issuer_key: 64 hex digits; populations that this server founds name it, and admit devices with its tokens alone.
       issuer_ca: PEM file from which the issuer's certificate descends; default: as for the others.
@@ -78,6 +88,8 @@ class Config(ProgramConfig):
       log_key: Private key of the transparency log, as a file; default: ``log.key`` in ``state``, made on first start.
       endorsements: JSON file of the enclaves' endorsements, policies and withdrawals, for the log.
       witnesses: ``host:port=verifier key`` of each witness that is to cosign the log.
+      database: URL of a PostgreSQL database, which other servers may share; default: a file in ``state``.
+      leaves: host:port of the leaves of the aggregator, as devices reach them, in the order of their numbers.
     """
 
     listen: str = "127.0.0.1:7200"
@@ -93,11 +105,18 @@ class Config(ProgramConfig):
     log_key: Path | None = None
     endorsements: Path | None = None
     witnesses: tuple[str, ...] = ()
+    # Not in the text of this object: it may have a password.
+    database: str | None = field(default=None, repr=False)
+    leaves: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        controls = (self.distributor_control, self.aggregator_control)
-        for address in (self.listen, self.distributor, self.aggregator, *controls):
+        for address in (self.listen, self.aggregator, self.aggregator_control, *self.leaves):
             parse_address(address)
+        copies, controls = addresses_in(self.distributor), addresses_in(self.distributor_control)
+        if not copies or len(copies) != len(controls):
+            raise ConfigurationError(
+                f"Expected as many addresses in distributor_control ({len(controls)}) as in distributor ({len(copies)})"
+            )
         if (self.issuer is None) != (self.issuer_control is None):
             raise ConfigurationError("Expected issuer and issuer_control together; one of them is missing")
         for optional in (self.issuer, self.issuer_control):
@@ -138,25 +157,43 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
         identity = config.identity(state, log, undo)
-        state.require_not_lost(KEY_FILE, beside=DATABASE_FILE)
-        state.require_kept(DATABASE_FILE)
+        shared = config.database is not None
+        if not shared:
+            state.require_not_lost(KEY_FILE, beside=DATABASE_FILE)
+            state.require_kept(DATABASE_FILE)
         key = _developer_key(state)
         operator = OperatorToken(_operator_token(state), TOKEN_FILE)
-        storage = open_sqlite(state.path(DATABASE_FILE), health=state.health, clock=clock)
+        if config.database is not None:
+            storage = open_postgresql(config.database, clock=clock)
+        else:
+            storage = open_sqlite(state.path(DATABASE_FILE), health=state.health, clock=clock)
+            state.note_kept(DATABASE_FILE)
         undo.callback(storage.close)
-        state.note_kept(DATABASE_FILE)
+        if shared:
+            _require_shared(storage, KEY_FILE, key.public.hex())
         ca = identity.ca_pem if config.ca is None else read_ca(config.ca)
         public = undo.enter_context(connect(config.aggregator, ca))
-        controls = [
-            undo.enter_context(connect(address, ca, identity=identity))
-            for address in (config.distributor_control, config.aggregator_control)
-        ]
-        distributor = DistributorClient(controls[0], config.distributor_control)
+        control = undo.enter_context(connect(config.aggregator_control, ca, identity=identity))
+        distributors = Distributors(
+            [
+                Copy(address, DistributorClient(undo.enter_context(connect(place, ca, identity=identity)), place))
+                for address, place in zip(
+                    addresses_in(config.distributor), addresses_in(config.distributor_control), strict=True
+                )
+            ],
+            log,
+        )
         aggregator = AggregatorClient(
-            public, controls[1], address=config.aggregator, control_address=config.aggregator_control
+            public, control, address=config.aggregator, control_address=config.aggregator_control
         )
         log_key = _log_key(state, config.log_key)
-        files = undo.enter_context(LogFiles.open(state.path(LOG_FOLDER), log_key, now=clock(), health=state.health))
+        folder = state.path(LOG_FOLDER)
+        if shared:
+            _require_shared(storage, LOG_KEY_FILE, log_key.public(Kind.NOTE).text)
+            files: LogFiles = SharedLog.join(folder, log_key, storage.log_rows, clock=clock, health=state.health)
+        else:
+            files = LogFiles.open(folder, log_key, now=clock(), health=state.health)
+        undo.enter_context(files)
         values = ReleasedValues(files.folder / VALUES, state.health)
         keeper = LogKeeper(
             files,
@@ -167,6 +204,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             witnesses=[_witness(text, ca, undo) for text in config.witnesses],
         )
         undo.callback(Sweeping(lambda: keeper.take_endorsements(_endorsements(config.endorsements)), log).close)
+        observing.watch("checkpoint_seconds", lambda: keeper.age)
+        tell_newest_releases(storage)
+        observing.watch("active_tasks", lambda: float(len(storage.tasks(TaskState.ACTIVE))))
         keeper.require_tasks(task.signed for task in storage.tasks() if storage.published_version(task.sha256))
         populations = Populations(
             storage, aggregator=aggregator, key=key, log=log, keeper=keeper, issuer_key=_key_of(config.issuer_key)
@@ -181,16 +221,20 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         undo.callback(desk.stop)
         board = Board(
             storage,
-            distributor_address=config.distributor,
-            aggregator_address=config.aggregator,
+            addresses=Addresses(distributors.holding, config.aggregator, config.issuer or "", config.leaves),
             charter=populations.newest,
             proof=keeper.proof,
             token_key=tokens.kept,
-            issuer_address=config.issuer or "",
             desk=desk,
         )
+        place = place_of(config.state) if shared else DATABASE_FILE
+        leads = Leads(storage, place=place, shared=shared, log=log)
+        fetched = FetchedValues(values, aggregator, log)
+        local = LocalSteps(
+            storage, desk, keeper=keeper, populations=populations, tokens=tokens, changed=board.refresh, log=log,
+        )  # fmt: skip
         parties = Parties(
-            distributor=distributor,
+            distributor=distributors,
             aggregator=aggregator,
             signing_key=None
             if reference_values is None
@@ -202,16 +246,10 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             keeper=keeper,
             populations=populations,
             tokens=tokens,
-            values=FetchedValues(values, aggregator, log),
-            local=LocalSteps(
-                storage,
-                desk,
-                keeper=keeper,
-                populations=populations,
-                tokens=tokens,
-                changed=board.refresh,
-                log=log,
-            ),
+            values=fetched,
+            local=local,
+            leads=leads,
+            lagging=distributors.lagging,
         )
         driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)
         answering = server_servicer(
@@ -223,15 +261,17 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             wake=driver.wake,
             waits_for=lambda task: desk.waits_for(task) or driver.waits_for(task),
             check_task=aggregator.check_task,
-            distributor_address=config.distributor,
+            distributor_of=distributors.one_holding,
             aggregator_address=config.aggregator,
             desk=desk,
             log=log,
         )
         answering_reports = local_servicer(storage=storage, desk=desk, operator=operator, log=log)
-        book = TableBook(state.path(TABLE_FOLDER), key, health=state.health)
-        publisher = TablePublisher(book, distributor, distributor_address=config.distributor, log=log)
+        tables = storage.log_rows if shared else TableFiles(state.path(TABLE_FOLDER), health=state.health)
+        book = TableBook(tables, key)
+        publisher = TablePublisher(book, distributors, address_of=distributors.one_holding, log=log)
         answering_tables = table_servicer(publisher, operator=operator, log=log)
+        undo.callback(leads.give_back)
         undo.callback(driver.stop)
 
         def add(server: grpc.Server) -> None:
@@ -251,6 +291,13 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             reflection=config.reflection,
         )
         undo.callback(service.stop)
+        if isinstance(files, SharedLog):
+            follower = Follower(
+                files=files, populations=populations, board=board, values=fetched, local=local, leads=leads, log=log
+            )
+            replica = Replica(renew=leads.renew, look=follower.look, serving=service.set_serving, log=log)
+            undo.callback(replica.stop)
+            replica.start()
         driver.start()
         log.event("serving", address=service.address, distributor=config.distributor, aggregator=config.aggregator)
         running = RunningServer(
@@ -301,6 +348,15 @@ def _key_of(text: str) -> bytes:
         raise ConfigurationError(
             f"Expected issuer_key={text[:80]!r} to be 64 hex digits, as `odp issuer key` prints"
         ) from None
+
+
+def _require_shared(storage: Storage, name: str, value: str) -> None:
+    """Raises StateError where the servers of a database have another key."""
+    if storage.log_rows.shared_key(name, value) != value:
+        raise StateError(
+            f"{name} of this state folder is not that of the servers that share the database; copy {KEY_FILE}, "
+            f"{LOG_KEY_FILE} and {TOKEN_FILE} of one of them, or give another database"
+        )
 
 
 def _log_key(state: StateFolder, path: Path | None) -> NoteKey:

@@ -52,13 +52,14 @@ def server_servicer(
     wake: Callable[[], None],
     waits_for: Callable[[bytes], Wait | None] = lambda task_sha256: None,
     check_task: Callable[[common_pb2.SignedTask], object] = lambda task: None,
-    distributor_address: str,
+    distributor_of: Callable[[bytes], str],
     aggregator_address: str,
     desk: Desk | None = None,
     log: Log,
 ) -> server_pb2_grpc.ServerServiceServicer:
     """The service. ``wake`` is called after a change.
 
+    ``distributor_of`` gives the address of one that holds a task's models.
     ``waits_for`` says what a task waits for; ``check_task`` asks the aggregator whether a task could begin.
     ``desk`` has the tasks of local trust.
     """
@@ -94,10 +95,11 @@ def server_servicer(
             ],
             planned_rounds=task.planned_rounds,
             model=None if published is None else published.signed,
-            distributor_address=distributor_address,
+            distributor_address=distributor_of(task.sha256),
             aggregator_address=aggregator_address,
             waits_for=None if wait is None else server_pb2.TaskWait(reason=wait.reason, until=wait.until or 0.0),
             epsilon_spent=epsilon_spent(task.sha256, rounds),
+            paused=task.paused,
             reports=0 if task.planned_rounds or desk is None else desk.count(task.sha256),
         )
 
@@ -171,6 +173,24 @@ def server_servicer(
             wake()
         return server_pb2.CancelTaskResponse()
 
+    def set_paused(task: TaskRecord, paused: bool) -> None:
+        if not task.planned_rounds:
+            raise ConfigurationError(f"task {task.name!r} of local trust has no rounds between which it could pause")
+        if task.state is not TaskState.ACTIVE:
+            raise ConfigurationError(f"task {task.name!r} is over: its state is {task.state.name}")
+        if storage.set_paused(task.sha256, paused):
+            log.event("task_paused" if paused else "task_resumed", task=short(task.sha256), name=task.name)
+            board.refresh()
+            wake()
+
+    def pause_task(request: server_pb2.PauseTaskRequest, _: object) -> server_pb2.PauseTaskResponse:
+        set_paused(known_task(request.task_sha256), True)
+        return server_pb2.PauseTaskResponse()
+
+    def resume_task(request: server_pb2.ResumeTaskRequest, _: object) -> server_pb2.ResumeTaskResponse:
+        set_paused(known_task(request.task_sha256), False)
+        return server_pb2.ResumeTaskResponse()
+
     def get_population(request: server_pb2.GetPopulationRequest, _: object) -> server_pb2.GetPopulationResponse:
         identifier(population=request.population)
         charter = populations.refreshed(request.population)
@@ -190,6 +210,8 @@ def server_servicer(
         "GetTask": get_task,
         "ListTasks": list_tasks,
         "CancelTask": cancel_task,
+        "PauseTask": pause_task,
+        "ResumeTask": resume_task,
         "GetPopulation": get_population,
         "ChangePopulation": change_population,
     }

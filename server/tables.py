@@ -5,23 +5,24 @@ published, and announced last, so that devices never learn of one that the distr
 
 ::
 
-    tables/<name>       serialized TableRecord, replaced atomically
+    tables/<name>       serialized TableRecord, replaced atomically; or a row, where servers share a database
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from odp import _validate
 from odp.crypto.signing import SigningKey
-from odp.errors import ConfigurationError, StateError
+from odp.errors import Busy, ConfigurationError, StateError
 from odp.public_tables.table import OpenedTable, check_shape, open_version, sign_table, sign_version
-from odp.signed.task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256
+from odp.signed.task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256, task_sha256
 from odp.transport.backpressure import Backpressure, Progress
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
@@ -43,17 +44,67 @@ MOST_TABLES = 10_000
 _AT_ONCE, _WAITING = 2, 8
 
 
-class TableBook:
-    """The signed versions of every table of a server, on its disk; thread-safe."""
+class TableRecords(Protocol):
+    """The store of serialized TableRecords. ``server.storage.log_rows.LogRows`` is one, for servers that share it."""
 
-    def __init__(self, folder: Path, key: SigningKey, *, health: Health | None = None) -> None:
+    def table(self, name: str) -> bytes | None:
+        """The record of a public table."""
+        ...
+
+    def set_table(self, name: str, record: bytes, *, before: bytes | None) -> bool:
+        """Stores the record of a public table; False where it is not ``before`` any more."""
+        ...
+
+    def count_tables(self) -> int:
+        """Public tables with a record."""
+        ...
+
+    def where(self, name: str) -> str:
+        """Where the record of a table lies, for the operator."""
+        ...
+
+
+class TableFiles:
+    """Implements ``TableRecords`` in a folder, for one program. Every method raises StateError."""
+
+    def __init__(self, folder: Path, *, health: Health | None = None) -> None:
         """Creates ``folder`` if it is missing. Raises StateError."""
         self._folder = folder
-        self._key = key
         self._health = Health() if health is None else health
         self._lock = threading.Lock()
         with state_errors(folder):
             make_folders(folder)
+
+    def table(self, name: str) -> bytes | None:
+        with state_errors(self._folder):
+            try:
+                return (self._folder / name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def set_table(self, name: str, record: bytes, *, before: bytes | None) -> bool:
+        with self._lock:
+            if self.table(name) != before:
+                return False
+            with state_errors(self._folder), self._health:
+                write_atomically(self._folder / name, record)
+            return True
+
+    def count_tables(self) -> int:
+        with state_errors(self._folder):
+            return sum(1 for _ in self._folder.iterdir())
+
+    def where(self, name: str) -> str:
+        return str(self._folder / name)
+
+
+class TableBook:
+    """The signed versions of every table of a server, in ``records``; thread-safe."""
+
+    def __init__(self, records: TableRecords, key: SigningKey) -> None:
+        self._records = records
+        self._key = key
+        self._lock = threading.Lock()
 
     def sign(self, request: table_pb2.TableHeader) -> table_pb2.TableRecord:
         """Signs the next version; the content that was signed last gets its version again.
@@ -77,7 +128,7 @@ class TableBook:
             encoding=request.encoding,
         )
         with self._lock:
-            known = self._read(request.name)
+            stored, known = self._read(request.name)
             version = 0
             if known is not None:
                 last = self._opened(known, request.name, known.signed)
@@ -93,7 +144,7 @@ class TableBook:
             if known is not None and known.HasField("announced"):
                 record.announced.CopyFrom(known.announced)
             record.signed.CopyFrom(sign_version(definition, version, entry, self._key))
-            self._write(request.name, record)
+            self._write(request.name, record, before=stored)
             return record
 
     def announce(self, name: str, model: bytes) -> OpenedTable:
@@ -107,7 +158,7 @@ class TableBook:
         _validate.identifier(name=name)
         check_length("model_sha256", model, HASH_BYTES)
         with self._lock:
-            record = self._read(name)
+            stored, record = self._read(name)
             if record is None:
                 raise NotFound(f"table {name!r} was never signed here; publish it")
             opened = self._opened(record, name, record.signed)
@@ -118,14 +169,13 @@ class TableBook:
                 )
             if record.announced != record.signed:
                 record.announced.CopyFrom(record.signed)
-                self._write(name, record)
+                self._write(name, record, before=stored)
             return opened
 
     def newest(self, name: str) -> table_pb2.TableRecord:
         """The record of an announced table. Raises NotFound, ConfigurationError, StateError."""
         _validate.identifier(name=name)
-        with self._lock:
-            record = self._read(name)
+        _, record = self._read(name)
         if record is None or not record.HasField("announced"):
             raise NotFound(f"table {name!r} was not published here; `odp table publish` does that")
         return record
@@ -134,37 +184,41 @@ class TableBook:
         try:
             return open_version(record.definition, manifest, name=name)
         except ConfigurationError as error:
-            raise StateError(f"{self._folder / name} is damaged; restore it from a backup, or remove it") from error
+            raise self._damaged(name) from error
 
-    def _read(self, name: str) -> table_pb2.TableRecord | None:
-        with state_errors(self._folder):
-            try:
-                data = (self._folder / name).read_bytes()
-            except FileNotFoundError:
-                return None
+    def _read(self, name: str) -> tuple[bytes | None, table_pb2.TableRecord | None]:
+        stored = self._records.table(name)
+        if stored is None:
+            return None, None
         try:
-            return table_pb2.TableRecord.FromString(data)
+            return stored, table_pb2.TableRecord.FromString(stored)
         except DecodeError as error:
-            raise StateError(f"{self._folder / name} is damaged; restore it from a backup, or remove it") from error
+            raise self._damaged(name) from error
 
-    def _write(self, name: str, record: table_pb2.TableRecord) -> None:
-        with state_errors(self._folder):
-            path = self._folder / name
-            if not path.exists() and sum(1 for _ in self._folder.iterdir()) >= MOST_TABLES:
-                raise ConfigurationError(
-                    f"this server has {MOST_TABLES} tables already; remove files of {self._folder}"
-                )
-            with self._health:
-                write_atomically(path, record.SerializeToString())
+    def _write(self, name: str, record: table_pb2.TableRecord, *, before: bytes | None) -> None:
+        if before is None and self._records.count_tables() >= MOST_TABLES:
+            raise ConfigurationError(
+                f"this server has {MOST_TABLES} tables already; remove some, as {self._records.where(name)}"
+            )
+        if not self._records.set_table(name, record.SerializeToString(), before=before):
+            raise Busy(f"another server publishes table {name!r} at this moment; publish again", 1.0, 2.0)
+
+    def _damaged(self, name: str) -> StateError:
+        return StateError(f"{self._records.where(name)} is damaged; restore it from a backup, or remove it")
 
 
 class TablePublisher:
-    """Publishes tables: ``book`` signs them, the distributor stores them, and the announcement comes last."""
+    """Publishes tables: ``book`` signs them, the distributor stores them, and the announcement comes last.
 
-    def __init__(self, book: TableBook, distributor: Distributor, *, distributor_address: str, log: Log) -> None:
+    ``address_of`` gives the address of a distributor that holds those of a definition (its SHA-256).
+    """
+
+    def __init__(
+        self, book: TableBook, distributor: Distributor, *, address_of: Callable[[bytes], str], log: Log
+    ) -> None:
         self._book = book
         self._distributor = distributor
-        self._distributor_address = distributor_address
+        self._address_of = address_of
         self._log = log
         # A table can have a GiB: what passes through this program is a few chunks of it.
         self._backpressure = Backpressure(at_once=_AT_ONCE, waiting=_WAITING, service="server", what="tables")
@@ -197,7 +251,9 @@ class TablePublisher:
 
     def _told(self, record: table_pb2.TableRecord, manifest: common_pb2.SignedManifest) -> table_pb2.PublishedTable:
         return table_pb2.PublishedTable(
-            definition=record.definition, manifest=manifest, distributor_address=self._distributor_address
+            definition=record.definition,
+            manifest=manifest,
+            distributor_address=self._address_of(task_sha256(record.definition)),
         )
 
 

@@ -17,6 +17,7 @@ is signed again every minute: the signature's time shows them, and the witnesses
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -114,6 +115,8 @@ class LogKeeper:
         self._ledgers: set[tuple[bytes, int]] = set()
         # By population, how many entries of its ledger the log holds.
         self._charged: dict[str, int] = {}
+        # How many entries were read for these three.
+        self._recalled = 0
         self._recall()
         self._append([entry.encode() for entry in endorsements.entries])
         # Nobody cosigned this start's checkpoint yet, and it may be old.
@@ -129,10 +132,14 @@ class LogKeeper:
         if self._append([TaskEntry.of(task).encode()]):
             self._events.event("task_logged", size=self._log.size)
 
+    def has_task(self, task: common_pb2.SignedTask) -> bool:
+        """Whether a task is logged."""
+        return self._log.index_of(TaskEntry.of(task).leaf) is not None
+
     def require_tasks(self, tasks: Iterable[common_pb2.SignedTask]) -> None:
         """Raises StateError if the log lacks one of ``tasks``, which were logged: its files are outdated or gone."""
         for task in tasks:
-            if self._log.index_of(TaskEntry.of(task).leaf) is None:
+            if not self.has_task(task):
                 raise StateError(
                     f"the log in {self._log.folder} lacks task {short(task_sha256(task))}, which was logged: its files "
                     "are older than the database, or new; `odp audit repair` restores them"
@@ -159,24 +166,29 @@ class LogKeeper:
             StateError: the log cannot be written.
         """
         with self._rounds:
-            if (task_sha256, round) in self._ledgers:
-                return False
-            evidence = aggregator.evidence(self._random(_NONCE_BYTES))
-            part = aggregator.ledger(task_sha256, self._charged.get(population, 0))
-            batch = [ReleaseEntry.of(release).encode(), LedgerEntry.of(task_sha256, round, part).encode()]
-            new = {_key_of(evidence)} - self._evidence
-            if new:
-                history, signers = self._history(aggregator)
-                batch = [*history, _evidence_entry(evidence), *batch]
-                new |= signers
-            self._append(batch)
-            self._evidence |= new
-            self._ledgers.add((task_sha256, round))
-            self._note_charged(part.head)
+            while True:
+                self._recall()
+                if (task_sha256, round) in self._ledgers:
+                    return False
+                charged = self._charged.get(population, 0)
+                evidence = aggregator.evidence(self._random(_NONCE_BYTES))
+                part = aggregator.ledger(task_sha256, charged)
+                batch = [ReleaseEntry.of(release).encode(), LedgerEntry.of(task_sha256, round, part).encode()]
+                if _key_of(evidence) not in self._evidence:
+                    batch = [*self._history(aggregator), _evidence_entry(evidence), *batch]
+                overtaken = functools.partial(self._is_overtaken, task_sha256, round, population, charged)
+                if self._append(batch, unless=overtaken):
+                    break
+            self._recall()
             self._events.event("round_logged", task=short(task_sha256), round=round, size=self._log.size)
             return True
 
-    def _history(self, aggregator: Aggregator) -> tuple[list[bytes], set[bytes]]:
+    def _is_overtaken(self, task_sha256: bytes, round: int, population: str, charged: int) -> bool:
+        """Whether another server logged this round, or charges of its population, since they were read."""
+        self._recall()
+        return (task_sha256, round) in self._ledgers or self._charged.get(population, 0) != charged
+
+    def _history(self, aggregator: Aggregator) -> list[bytes]:
         """The hand-overs that led to the aggregator's enclave, each after evidence of its signer; only new ones."""
         entries, new = [], set[bytes]()
         for given in aggregator.hand_overs():
@@ -185,7 +197,7 @@ class LogKeeper:
                 entries.append(_evidence_entry(given.evidence))
                 new.add(signer)
             entries.append(HandOverEntry(given.statement, given.signature).encode())
-        return entries, new
+        return entries
 
     def take_endorsements(self, endorsements: EndorsementFile) -> None:
         """Logs new entries of the endorser's file, and warns of enclaves whose endorsements end within 30 days.
@@ -207,6 +219,11 @@ class LogKeeper:
             if end - now < WARN_SECONDS:
                 days = max(0, int((end - now) // DAY))
                 self._events.warning("endorsement_expires", role=role, image=image[:19], at=utc(end), days=days)
+
+    @property
+    def age(self) -> float:
+        """Seconds since this server signed the newest checkpoint."""
+        return max(0.0, self._clock() - self._signed)
 
     def keep_fresh(self) -> bool:
         """Signs the newest checkpoint again and asks witnesses again, if it is due. True if it changed."""
@@ -278,12 +295,12 @@ class LogKeeper:
     def _inclusion(self, index: int, size: int, *, entry: bytes = b"") -> log_pb2.Inclusion:
         return log_pb2.Inclusion(index=index, hashes=packed(self._log.inclusion_proof(index, size)), entry=entry)
 
-    def _append(self, entries: Sequence[bytes]) -> bool:
+    def _append(self, entries: Sequence[bytes], *, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Appends entries, and asks for cosignatures; False if none was new, or where ``unless`` is true."""
         with self._asker() as mine:
             with self._lock:
                 before, now = self._log.size, self._clock()
-                self._log.append(entries, now=now)
-                if self._log.size == before:
+                if not self._log.append(entries, now=now, unless=unless) or self._log.size == before:
                     return False
                 self._signed = now
             if mine:
@@ -343,17 +360,19 @@ class LogKeeper:
         return self._log.add_cosignatures(newest.body, [line])
 
     def _recall(self) -> None:
-        """Reads from the log which evidence and ledgers it has."""
-        for index in range(self._log.size):
-            kind = type_of(self._log.head(index, HEAD_BYTES))
-            if kind is EvidenceEntry or kind is LedgerEntry:
-                entry = decode(self._log.entry(index))
-                if isinstance(entry, EvidenceEntry):
-                    claims = Claims.from_json(read_token(entry.token.decode("ascii")).claims)
-                    self._evidence.add(claims.signing_key)
-                elif isinstance(entry, LedgerEntry):
-                    self._ledgers.add((entry.task_sha256, entry.number))
-                    self._note_charged(entry.head)
+        """Reads from new entries of the log which evidence and ledgers it has."""
+        with self._lock:
+            for index in range(self._recalled, self._log.size):
+                kind = type_of(self._log.head(index, HEAD_BYTES))
+                if kind is EvidenceEntry or kind is LedgerEntry:
+                    entry = decode(self._log.entry(index))
+                    if isinstance(entry, EvidenceEntry):
+                        claims = Claims.from_json(read_token(entry.token.decode("ascii")).claims)
+                        self._evidence.add(claims.signing_key)
+                    elif isinstance(entry, LedgerEntry):
+                        self._ledgers.add((entry.task_sha256, entry.number))
+                        self._note_charged(entry.head)
+                self._recalled = index + 1
 
     def _note_charged(self, encoded: bytes) -> None:
         head = LedgerHead.decode(encoded)

@@ -26,6 +26,10 @@ class Wait:
     until: float | None = None
 
 
+#: Of a task whose developer paused it.
+PAUSED = Wait("paused: no further round opens until `odp task resume`")
+
+
 @dataclass(frozen=True)
 class Failures:
     """Failures in a row: number, of which ``unforeseen``, since when and until when, by a clock that only grows."""

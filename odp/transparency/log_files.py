@@ -22,8 +22,10 @@ import contextlib
 import os
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from odp import _validate
 from odp.crypto.note import Kind, Note, NoteKey, SignatureLine
@@ -42,6 +44,16 @@ _LARGEST_BATCH = 256 * 2**20
 _CLOSED = -1
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """New entries: their leaf hashes, their frames in the file of entries, the new subtrees, and the tree with them."""
+
+    leaves: list[bytes]
+    framed: list[bytes]
+    hashes: bytes
+    tree: Checkpoint
+
+
 class LogFiles:
     """The log in one folder, locked; thread-safe. Reading an entry or a proof takes O(log size) small reads."""
 
@@ -58,7 +70,7 @@ class LogFiles:
         self._torn = False
 
     @classmethod
-    def open(cls, folder: Path, key: NoteKey, *, now: float, health: Health | None = None) -> LogFiles:
+    def open(cls, folder: Path, key: NoteKey, *, now: float, health: Health | None = None) -> Self:
         """Opens the log, or starts it with a signed empty tree if the folder has none.
 
         ``health`` is told of the first sync that fails; nothing is appended or signed after it (DiskFailed).
@@ -102,34 +114,30 @@ class LogFiles:
         with self._lock:
             return Checkpoint.from_body(self._note.body)
 
-    def append(self, entries: Sequence[bytes], *, now: float) -> list[int]:
+    def append(self, entries: Sequence[bytes], *, now: float, unless: Callable[[], bool] = lambda: False) -> list[int]:
         """Appends the new ones of the entries, all or none, and signs the tree. Returns the number of each entry.
 
-        Once it returns, the entries are on the disk and under a signed checkpoint.
+        Once it returns, the entries are on the disk and under a signed checkpoint. Where ``unless`` is true, nothing is
+        appended, and the result is empty; nobody else changes the log between that and the append.
 
         Raises:
             ConfigurationError: an entry is empty or too long.
             StateError: the disk is full; the log is as before. DiskFailed: only a restart can determine its state.
         """
-        if sum(map(len, entries)) > _LARGEST_BATCH:
-            raise ConfigurationError(f"Expected at most {_LARGEST_BATCH} bytes at once")
-        for entry in entries:
-            _validate.integer(low=1, high=LARGEST_ENTRY, entry_bytes=len(entry))
+        check_entries(entries)
         with self._lock:
+            if unless():
+                return []
             leaves = [merkle.leaf_hash(entry) for entry in entries]
             new = {leaf: entry for leaf, entry in zip(leaves, entries, strict=True) if leaf not in self._index}
             if new:
-                with self._health, state_errors(self.folder):
+                with self._storing():
                     if self._torn:
                         # The batch before failed halfway: only the files know whether its checkpoint was stored.
-                        self._restore(now)
-                        self._torn = True
-                        self._store(self._note)
-                        self._torn = False
+                        self._mend(now)
                         return self.append(entries, now=now)
-                    self._torn = True
-                    self._write(list(new.values()), list(new), now)
-                    self._torn = False
+                    batch = self._planned(list(new.values()), list(new))
+                    self._write(batch, sign_checkpoint(batch.tree, self._key, now=now))
             return [self._index[leaf] for leaf in leaves]
 
     def sign_again(self, *, now: float) -> None:
@@ -144,6 +152,9 @@ class LogFiles:
                 return False
             self._store(self._note.with_lines(lines))
             return True
+
+    def reach(self, size: int) -> None:
+        """Called before an answer about a tree of ``size`` entries, which a reader may have seen elsewhere."""
 
     def index_of(self, leaf: bytes) -> int | None:
         """Number of the entry with this leaf hash; None if there is none."""
@@ -208,7 +219,7 @@ class LogFiles:
             # The system gives the old numbers to other files: whoever still asks must not read or write those.
             self._hashes_file = self._entries_file = _CLOSED
 
-    def __enter__(self) -> LogFiles:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -218,8 +229,20 @@ class LogFiles:
         start = self._offsets[index] + LENGTH_BYTES
         return start, self._offsets[index + 1] - start
 
-    def _write(self, entries: list[bytes], leaves: list[bytes], now: float) -> None:
-        """The three steps of a batch; nothing of this object changes before the last one is done."""
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        with self._health, state_errors(self.folder):
+            yield
+
+    def _mend(self, now: float) -> None:
+        """Goes back to what the files say, after a batch that failed halfway."""
+        self._restore(now)
+        self._torn = True
+        self._store(self._note)
+        self._torn = False
+
+    def _planned(self, entries: list[bytes], leaves: list[bytes]) -> _Batch:
+        """What the files get for entries that are new to them."""
         size, added = self.size, bytearray()
         base = merkle.stored_hashes(size)
 
@@ -229,18 +252,24 @@ class LogFiles:
 
         for number, leaf in enumerate(leaves, start=size):
             added += b"".join(merkle.completed(leaf, number, node))
-        framed = [len(entry).to_bytes(LENGTH_BYTES, "big") + entry for entry in entries]
-        self._write_at(self._entries_file, self._offsets[-1], b"".join(framed))
-        self._write_at(self._hashes_file, merkle.HASH_BYTES * base, bytes(added))
         end = size + len(entries)
-        tree = Checkpoint(self._key.name, end, merkle.root(end, node))
-        self._store(sign_checkpoint(tree, self._key, now=now))
-        for number, (leaf, frame) in enumerate(zip(leaves, framed, strict=True), start=size):
+        framed = [len(entry).to_bytes(LENGTH_BYTES, "big") + entry for entry in entries]
+        return _Batch(leaves, framed, bytes(added), Checkpoint(self._key.name, end, merkle.root(end, node)))
+
+    def _write(self, batch: _Batch, note: Note) -> None:
+        """The three steps of a batch; nothing of this object changes before the last one is done."""
+        size = self.size
+        self._torn = True
+        self._write_at(self._entries_file, self._offsets[-1], b"".join(batch.framed))
+        self._write_at(self._hashes_file, merkle.HASH_BYTES * merkle.stored_hashes(size), batch.hashes)
+        self._store(note)
+        for number, (leaf, frame) in enumerate(zip(batch.leaves, batch.framed, strict=True), start=size):
             self._index[leaf] = number
             self._offsets.append(self._offsets[-1] + len(frame))
+        self._torn = False
 
     def _store(self, note: Note) -> None:
-        with self._health, state_errors(self.folder):
+        with self._storing():
             write_atomically(self.folder / CHECKPOINT, note.encode())
         self._note = note
 
@@ -306,6 +335,14 @@ class LogFiles:
         if os.fstat(file).st_size > length:
             os.ftruncate(file, length)
             sync(file, self.folder)
+
+
+def check_entries(entries: Sequence[bytes]) -> None:
+    """Raises ConfigurationError where entries are too long to be appended, alone or together."""
+    if sum(map(len, entries)) > _LARGEST_BATCH:
+        raise ConfigurationError(f"Expected at most {_LARGEST_BATCH} bytes at once")
+    for entry in entries:
+        _validate.integer(low=1, high=LARGEST_ENTRY, entry_bytes=len(entry))
 
 
 def _incomplete(folder: Path, why: str) -> StateError:

@@ -8,10 +8,12 @@ the two, so any number of devices may be between their draw and their report.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from odp.algorithms.local_seam import UNLIMITED, Judge, LocalReporter
 from odp.errors import ContributionRefused, Refusal
@@ -35,6 +37,17 @@ class _Open:
     admission: Admission | None
     #: Reports that were judged well and are not stored yet.
     waiting: int = 0
+    #: How often each row had been overwritten when it was read from the store; of rows that were.
+    overwritten: dict[int, int] = field(default_factory=dict)
+
+    def take_in(self, changed: Mapping[int, tuple[int, bytes]], taken: int) -> None:
+        """Takes in rows as (times overwritten, content), and how many reports were taken."""
+        for place, (times, content) in changed.items():
+            self.overwritten[place] = times
+            if content != self.rows[place]:
+                self.rows[place] = content
+                self.judge.replace(place, content)
+        self.taken = max(self.taken, taken)
 
 
 @dataclass(frozen=True)
@@ -128,15 +141,27 @@ class Desk:
         """Whether devices can draw and report."""
         return sha256 in self._tasks
 
+    def open_tasks(self) -> set[bytes]:
+        """The tasks that are open."""
+        return set(self._tasks)
+
+    def reread(self, sha256: bytes) -> None:
+        """Takes in what other servers stored of an open task. Raises StateError."""
+        task = self._tasks.get(sha256)
+        if task is None:
+            return
+        changed = self._storage.changed_rows(sha256, task.overwritten)
+        taken = self._storage.count(sha256)
+        self._writer.run(functools.partial(task.take_in, changed, taken))
+
     def is_full(self, sha256: bytes) -> bool:
         """Whether an open task has as many reports as it takes."""
         task = self._tasks.get(sha256)
         return task is not None and task.taken >= task.algorithm.most_updates
 
     def count(self, sha256: bytes) -> int:
-        """Reports that a task took, open or not. Raises StateError."""
-        task = self._tasks.get(sha256)
-        return self._storage.count(sha256) if task is None else task.taken
+        """Reports that a task took at whichever server, open or not. Raises StateError."""
+        return self._storage.count(sha256)
 
     def waits_for(self, sha256: bytes) -> Wait | None:
         """What an open task waits for; None where it is not open."""

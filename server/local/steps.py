@@ -11,6 +11,7 @@ from odp.errors import ConfigurationError
 from odp.signed.task import open_task
 from odp.transport.logs import Log, short
 from odp.v1 import common_pb2
+from server.leading import Leads
 from server.local.admission import Admission
 from server.local.desk import Desk
 from server.populations import Populations
@@ -105,6 +106,30 @@ class LocalSteps:
             self._log.event("task_abandoned", task=short(task.sha256), name=task.name)
         self._changed()
         return True
+
+    def follow(self, leads: Leads) -> None:
+        """Opens here what another server opened, closes what is over, and takes in the reports of other servers.
+
+        Raises as ``advance``, for nothing that is this server's own.
+        """
+        active = {task.sha256: task for task in self._storage.tasks(TaskState.ACTIVE) if not task.planned_rounds}
+        over = self._desk.open_tasks() - active.keys()
+        for sha256 in over:
+            self._desk.close(sha256)
+        opened = False
+        for task in active.values():
+            if self._desk.is_open(task.sha256):
+                self._desk.reread(task.sha256)
+                if leads.lease(task.sha256) is None:
+                    self._renew(task)
+            elif leads.lease(task.sha256) is None and (self._keeper is None or self._keeper.has_task(task.signed)):
+                # Its leader has checked and logged it.
+                reporter = reporter_of(open_task(task.signed))
+                if reporter is not None:
+                    self._desk.open(task.sha256, reporter, self._admission(task, reporter))
+                    opened = True
+        if over or opened:
+            self._changed()
 
     def _admission(self, task: TaskRecord, reporter: LocalReporter) -> Admission | None:
         """Whose tokens the reports need; None where the population's charter names no issuer."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -63,7 +63,7 @@ class Writer:
 
     def __init__(self, storage: ReportStorage, *, log: Log) -> None:
         self._storage, self._log = storage, log
-        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Waiting | Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._bytes = 0
         self._stopped = False
@@ -88,6 +88,12 @@ class Writer:
             self._queue.put(waiting)
         return waiting.done
 
+    def run(self, change: Callable[[], None]) -> None:
+        """Has the writer's thread make a change of rows, in its turn; ``change`` must not raise."""
+        with self._lock:
+            if not self._stopped:
+                self._queue.put(change)
+
     def stop(self) -> None:
         """Stores what waits, and ends the thread. Idempotent."""
         with self._lock:
@@ -100,12 +106,17 @@ class Writer:
         ended = False
         while not ended:
             batch: list[_Waiting] = []
+            changes: list[Callable[[], None]] = []
             entry = self._queue.get()
             # What comes within a moment shares one transaction: its price is nearly the same for one report and for 50.
             time.sleep(max(self._began + GATHER_SECONDS - time.monotonic(), 0.0))
             self._began = time.monotonic()
             while entry is not None:
-                batch.append(entry)
+                if not isinstance(entry, _Waiting):
+                    # Rows change between two batches, not within one.
+                    changes.append(entry)
+                else:
+                    batch.append(entry)
                 if len(batch) == _MOST_TOGETHER:
                     break
                 try:
@@ -113,6 +124,8 @@ class Writer:
                 except Empty:
                     break
             ended = entry is None
+            for change in changes:
+                change()
             if batch:
                 self._answer(batch)
 

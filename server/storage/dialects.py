@@ -24,14 +24,16 @@ class Dialect:
       insert: SQLAlchemy's ``insert`` with ``ON CONFLICT``.
       append_only: the statements after which a table refuses UPDATE and DELETE; they can be repeated.
       exclusive: the statements after which no other process makes tables until the transaction ends.
+      now: the database's own clock, in seconds since the epoch; None where it has none but the program's.
     """
 
     insert: Callable[[sa.Table], Any]
     append_only: Callable[[sa.Table], tuple[str, ...]]
     exclusive: tuple[str, ...] = ()
+    now: sa.ColumnElement[float] | None = None
 
 
-def dialect_of(engine: sa.Engine) -> Dialect:
+def dialect_of(engine: sa.Engine | sa.Connection) -> Dialect:
     """The dialect of a database. Raises ConfigurationError for a database without a dialect here."""
     found = _DIALECTS.get(engine.dialect.name)
     if found is None:
@@ -63,10 +65,14 @@ def _postgresql_triggers(table: sa.Table) -> tuple[str, ...]:
 # PostgreSQL looks whether a table exists before it locks its name, so that of two makers one would fail. The number of
 # the lock is the ASCII of "odp".
 _POSTGRESQL_LOCK = "SELECT pg_advisory_xact_lock(7300208)"
+# Of this moment: ``now()`` would be that of the transaction's begin, and may be long ago.
+_POSTGRESQL_NOW = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 
 _DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     {
         "sqlite": Dialect(sqlite.insert, _sqlite_triggers),
-        "postgresql": Dialect(postgresql.insert, _postgresql_triggers, exclusive=(_POSTGRESQL_LOCK,)),
+        "postgresql": Dialect(
+            postgresql.insert, _postgresql_triggers, exclusive=(_POSTGRESQL_LOCK,), now=_POSTGRESQL_NOW
+        ),
     }
 )

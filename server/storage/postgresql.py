@@ -6,153 +6,37 @@ for the row, reads it again, and changes nothing. So nothing has to be serialize
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import sqlalchemy
-from sqlalchemy import event
-
-from odp.errors import ConfigurationError, DiskFailed, DiskFull, StateError
-from odp.extras import advice as missing
-from odp.transport.statuses import one_line
+from odp.storage.postgresql import check_server, postgresql_place
 from server.storage.protocol import Storage
 from server.storage.sql import SqlStorage
 
-#: The first version with ``CREATE OR REPLACE TRIGGER``, in PostgreSQL's own numbers.
-_OLDEST = 140000
 _CONNECTIONS = 8
-_POOL_SECONDS = 30
-_CONNECT_SECONDS = 10
-_LOCK_SECONDS = 30
-_STATEMENT_SECONDS = 60
-_MILLISECONDS = 1000
-# A machine that vanished answers nothing, not even that the connection is gone. libpq's names.
-_CONNECTION = {
-    "application_name": "odp-server",
-    "connect_timeout": _CONNECT_SECONDS,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": _STATEMENT_SECONDS * _MILLISECONDS,
-}
-# A commit that a power cut undoes would break what `Storage` guarantees, whatever the database's default is.
-_SETTINGS = {
-    "statement_timeout": f"{_STATEMENT_SECONDS}s",
-    "lock_timeout": f"{_LOCK_SECONDS}s",
-    "idle_in_transaction_session_timeout": f"{_STATEMENT_SECONDS}s",
-    "synchronous_commit": "on",
-}
+_LEASE_CONNECTIONS = 2
 
 
-def open_postgresql(url: str, *, clock: Callable[[], float] = time.time) -> Storage:
+def open_postgresql(
+    url: str, *, clock: Callable[[], float] = time.time, lease_clock: Callable[[], float] | None = None
+) -> Storage:
     """Opens the database that ``url`` names, as ``postgresql://user:password@host:5432/name``; its tables are created.
 
-    At most 8 connections are open. The user owns the database, or may create tables in its first schema. Over a
-    network, ``?sslmode=verify-full`` at the end of ``url`` checks the certificate of the database.
+    At most 10 connections are open, two of them for leases. The user owns the database, or may create tables in its
+    first schema. Over a network, ``?sslmode=verify-full`` at the end of ``url`` checks the certificate of the database.
+    ``lease_clock`` takes the place of the database's own clock.
 
     Raises:
-        ConfigurationError: ``url`` is not of PostgreSQL, or the driver (the extra ``postgresql``) is not installed.
+        ConfigurationError: ``url`` is not of PostgreSQL, or the driver (the extra ``postgres``) is not installed.
         StateError: the database cannot be used, is older than PostgreSQL 14, or keeps commits in memory only.
     """
-    parsed = _checked(url)
-    place = one_line(f"{parsed.host or parsed.query.get('host', 'localhost')}/{parsed.database or ''}")
+    place = postgresql_place(url, program="odp-server")
+    engine, lease_engine = place.engine(_CONNECTIONS), place.engine(_LEASE_CONNECTIONS)
     try:
-        engine = sqlalchemy.create_engine(
-            parsed,
-            isolation_level="READ COMMITTED",
-            pool_pre_ping=True,
-            pool_size=_CONNECTIONS,
-            max_overflow=0,
-            pool_timeout=_POOL_SECONDS,
-            connect_args={name: value for name, value in _CONNECTION.items() if name not in parsed.query},
-        )
-    except ImportError as error:
-        raise ConfigurationError(f"cannot use PostgreSQL: {missing('psycopg')}") from error
-    event.listen(engine, "connect", _configure)
-    errors = functools.partial(postgresql_errors, place)
-    try:
-        with errors():
-            _check_server(engine, place)
-        return SqlStorage(engine, errors=errors, clock=clock)
+        with place.errors():
+            check_server(engine, place.name)
+        return SqlStorage(engine, errors=place.errors, clock=clock, lease_clock=lease_clock, lease_engine=lease_engine)
     except BaseException:
         engine.dispose()
+        lease_engine.dispose()
         raise
-
-
-@contextlib.contextmanager
-def postgresql_errors(place: str) -> Iterator[None]:
-    """Turns PostgreSQL's errors about a database that cannot be used into a StateError of one line.
-
-    Errors of a statement itself (a broken constraint, a wrong value) stay as they are.
-    """
-    try:
-        yield
-    except sqlalchemy.exc.TimeoutError as error:
-        raise StateError(
-            f"database {place}: all {_CONNECTIONS} connections are in use for {_POOL_SECONDS} s; try again"
-        ) from error
-    except sqlalchemy.exc.DBAPIError as error:
-        raised = _state_error(place, error)
-        if raised is None:
-            raise
-        raise raised from error
-
-
-def _checked(url: str) -> sqlalchemy.URL:
-    # No message has the URL: it may have a password.
-    try:
-        parsed = sqlalchemy.make_url(url)
-    except (sqlalchemy.exc.ArgumentError, ValueError):
-        raise ConfigurationError("Expected url to be postgresql://user:password@host:5432/name") from None
-    if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise ConfigurationError(
-            f"Expected url to be postgresql://user:password@host:5432/name (got a URL of {parsed.drivername!r})"
-        )
-    return parsed.set(drivername="postgresql+psycopg")
-
-
-def _configure(connection: Any, _record: Any) -> None:
-    with connection.cursor() as cursor:
-        for name, value in _SETTINGS.items():
-            cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
-    connection.commit()
-
-
-def _check_server(engine: sqlalchemy.Engine, place: str) -> None:
-    with engine.connect() as connection:
-        query = "SELECT current_setting('server_version_num'), current_setting('fsync'), pg_is_in_recovery()"
-        version, fsync, standby = connection.exec_driver_sql(query).one()
-    if int(version) < _OLDEST:
-        raise StateError(f"database {place}: Expected PostgreSQL >= 14 (got {version}); upgrade it")
-    if fsync != "on":
-        raise StateError(f"database {place} would lose commits at a power cut; set fsync=on in its configuration")
-    if standby:
-        raise StateError(f"database {place} is a standby, which takes no changes; use the primary")
-
-
-def _state_error(place: str, error: sqlalchemy.exc.DBAPIError) -> StateError | None:
-    """By PostgreSQL's code of the error (its documentation, appendix A); None for an error of the statement itself."""
-    code = getattr(error.orig, "sqlstate", None) or ""
-    reason = one_line(str(error.orig))
-    for codes, kind, advice in _ADVICE:
-        if code.startswith(codes):
-            return kind(f"database {place}: {reason}; {advice}")
-    if not code and (error.connection_invalidated or isinstance(error, sqlalchemy.exc.OperationalError)):
-        return StateError(f"database {place} cannot be reached: {reason}; check the address, and that it runs")
-    return None
-
-
-_ADVICE: tuple[tuple[tuple[str, ...], type[StateError], str], ...] = (
-    (("53100",), DiskFull, "free some space there; nothing was lost"),
-    (("58030",), DiskFailed, "check its disk, and restart it"),
-    (("XX001", "XX002"), StateError, "it is damaged; restore it from a backup"),
-    (("53",), StateError, "it has too few resources; raise its limits"),
-    (("28", "3D000"), StateError, "check the name of the database, the user and the password"),
-    (("42501",), StateError, "make the user the owner of the database"),
-    (("25006",), StateError, "it takes no changes; use the primary"),
-    (("55P03", "57014", "40"), StateError, "another program has locked it, or it is slow; try again"),
-    (("08", "25P03", "57P", "58"), StateError, "it has ended the connection; check that it runs, and try again"),
-)

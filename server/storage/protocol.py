@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from odp.v1 import common_pb2, enrolment_pb2, population_pb2
+from server.storage.leases import LeaseStorage
+from server.storage.log_rows import LogRows
 from server.storage.reports import ReportStorage
 
 #: The first version that predicts: 0 is drawn at random, and 1 is made of how often each item occurs.
@@ -44,7 +46,7 @@ class RoundState(enum.IntEnum):
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """A submitted task; ``failure`` is one line, empty unless the state is FAILED."""
+    """A submitted task; ``failure`` is one line, empty unless the state is FAILED. A ``paused`` one opens no round."""
 
     sha256: bytes
     name: str
@@ -54,6 +56,7 @@ class TaskRecord:
     planned_rounds: int
     state: TaskState = TaskState.ACTIVE
     failure: str = ""
+    paused: bool = False
 
     @property
     def signed(self) -> common_pb2.SignedTask:
@@ -134,7 +137,8 @@ class Storage(Protocol):
     A method that changes something is durable when it returns, and returns whether this call changed it. Each is whole
     or has no effect, and notes its transition in the history together with it.
 
-    Every method raises StateError where the store cannot be used, DiskFull and DiskFailed among them.
+    Every method raises StateError where the store cannot be used: DiskFull, DiskFailed and StoreUnreachable among them.
+    What changes something raises Deposed within ``leases.fenced``, where another server leads.
     """
 
     def close(self) -> None:
@@ -144,6 +148,16 @@ class Storage(Protocol):
     @property
     def reports(self) -> ReportStorage:
         """What tasks of local trust collect."""
+        ...
+
+    @property
+    def leases(self) -> LeaseStorage:
+        """Who leads what, and the fence around what a leader stores."""
+        ...
+
+    @property
+    def log_rows(self) -> LogRows:
+        """The transparency log, and more that servers on one database share."""
         ...
 
     # Tasks
@@ -174,6 +188,10 @@ class Storage(Protocol):
 
     def end_task(self, sha256: bytes, to: TaskState, *, failure: str = "") -> bool:
         """ACTIVE -> ``to``. False if the task is not active any more."""
+        ...
+
+    def set_paused(self, sha256: bytes, paused: bool) -> bool:
+        """Whether an active task opens further rounds. False if it is as it was, or not active."""
         ...
 
     # Model versions

@@ -6,7 +6,7 @@ the same report counts once, however often it comes. There is no counter: how ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from server.storage.schema import LOCAL_REPORTS, LOCAL_ROWS
 
 ID_BYTES = 32
+# Rows that one query names.
+_PLACES = 500
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class ReportStorage(Protocol):
 
     def rows(self, sha256: bytes) -> list[bytes]:
         """The rows of a task, in the order of their places; none of a task that keeps reports."""
+        ...
+
+    def changed_rows(self, sha256: bytes, known: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
+        """(times overwritten, content) of the rows that were overwritten other times than ``known`` has, or 0."""
         ...
 
     def take(self, reports: Sequence[NewReport]) -> list[bool]:
@@ -92,6 +98,18 @@ class SqlReports:
         query = sa.select(LOCAL_ROWS.c.content).where(LOCAL_ROWS.c.task_sha256 == sha256)
         with self._errors(), self._engine.connect() as connection:
             return [bytes(row.content) for row in connection.execute(query.order_by(LOCAL_ROWS.c.place))]
+
+    def changed_rows(self, sha256: bytes, known: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
+        of = LOCAL_ROWS.c.task_sha256 == sha256
+        query = sa.select(LOCAL_ROWS.c.place, LOCAL_ROWS.c.overwritten).where(of)
+        with self._errors(), self._engine.connect() as connection:
+            places = [row.place for row in connection.execute(query) if row.overwritten != known.get(row.place, 0)]
+            found: dict[int, tuple[int, bytes]] = {}
+            for start in range(0, len(places), _PLACES):
+                some = LOCAL_ROWS.c.place.in_(places[start : start + _PLACES])
+                rows = sa.select(LOCAL_ROWS.c.place, LOCAL_ROWS.c.overwritten, LOCAL_ROWS.c.content).where(of, some)
+                found |= {row.place: (row.overwritten, bytes(row.content)) for row in connection.execute(rows)}
+        return found
 
     def take(self, reports: Sequence[NewReport]) -> list[bool]:
         if not reports:

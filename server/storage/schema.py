@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import sqlalchemy as sa
 
+from odp.storage.migrations import Schema, bring_up, changing, note_new
 from server.storage.dialects import dialect_of
 
 _ID_BYTES = 32
@@ -26,6 +29,8 @@ TASKS = sa.Table(
     sa.Column("failure", sa.Text, nullable=False),
     # When the aggregator was known to have ended it; null before, and of tasks that were never ended.
     sa.Column("abandoned", sa.Float, nullable=True),
+    # Since when it opens no further round; null where it does.
+    sa.Column("paused", sa.Double, nullable=True),
 )
 # All charters of the populations of these tasks, in force now or before.
 CHARTERS = sa.Table(
@@ -106,13 +111,63 @@ HISTORY = sa.Table(
     sa.Column("detail", sa.Text, nullable=False),
 )
 
+# Who leads what (``leases.py``): a task by its id, and the transparency log. A row stays; its token only grows.
+LEASES = sa.Table(
+    "leases",
+    METADATA,
+    sa.Column("name", sa.LargeBinary(_ID_BYTES), primary_key=True),
+    sa.Column("token", _INTEGER, nullable=False),
+    sa.Column("holder", sa.String(64), nullable=False),
+    sa.Column("place", sa.String(64), nullable=False),
+    sa.Column("expires", sa.Double, nullable=False),
+    # What the task waits for, as its leader said last; empty where it does not wait.
+    sa.Column("wait_reason", sa.Text, nullable=False),
+    sa.Column("wait_until", sa.Double, nullable=True),
+)
+# The transparency log of servers that share it (``log_rows.py``), and the keys that they share.
+LOG_ENTRIES = sa.Table(
+    "log_entries",
+    METADATA,
+    sa.Column("number", _INTEGER, primary_key=True, autoincrement=False),
+    sa.Column("entry", sa.LargeBinary, nullable=False),
+)
+LOG_CHECKPOINT = sa.Table(
+    "log_checkpoint",
+    METADATA,
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("size", _INTEGER, nullable=False),
+    sa.Column("note", sa.LargeBinary, nullable=False),
+)
+SHARED_KEYS = sa.Table(
+    "shared_keys",
+    METADATA,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+# Serialized TableRecord of each public table of servers that share them.
+PUBLIC_TABLES = sa.Table(
+    "public_tables",
+    METADATA,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("record", sa.LargeBinary, nullable=False),
+)
+
+
+#: Of the newest revision in ``migrations/versions``.
+HEAD = "0003"
+_SCHEMA = Schema("server_schema", head=HEAD, mark=TASKS.name, folder=Path(__file__).with_name("migrations"))
+
 
 def create_tables(engine: sa.Engine) -> None:
-    """Creates missing tables. Makes the history append-only, also if an earlier start was interrupted."""
+    """Creates the tables of a new store, and brings those of an older one to this schema, in one transaction.
+
+    Raises StateError for a store of a newer schema.
+    """
     dialect = dialect_of(engine)
-    with engine.begin() as connection:
-        for statement in dialect.exclusive:
-            connection.exec_driver_sql(statement)
+    with engine.connect() as connection, changing(connection, exclusive=dialect.exclusive):
+        if bring_up(connection, _SCHEMA):
+            return
         METADATA.create_all(connection)
         for statement in dialect.append_only(HISTORY):
             connection.exec_driver_sql(statement)
+        note_new(connection, _SCHEMA)

@@ -15,6 +15,8 @@ from google.protobuf.message import Message
 
 from odp.v1 import common_pb2, enrolment_pb2, population_pb2
 from server.storage.dialects import dialect_of
+from server.storage.leases import SqlLeases
+from server.storage.log_rows import SqlLogRows
 from server.storage.protocol import (
     FIRST_MODEL,
     HistoryEntry,
@@ -49,6 +51,8 @@ class SqlStorage:
         engine: of the database; its tables are created on first use.
         errors: turns what the database's driver raises into a StateError of one line.
         clock: gives the time of each transition, in seconds since the epoch.
+        lease_clock: gives the time of leases; default: the database's own clock, or ``clock`` where it has none.
+        lease_engine: of the same database, for leases alone: they do not wait for other work; default: ``engine``.
 
     Raises:
         ConfigurationError: no store is made for this kind of database.
@@ -61,17 +65,25 @@ class SqlStorage:
         *,
         errors: Callable[[], AbstractContextManager[None]],
         clock: Callable[[], float] = time.time,
+        lease_clock: Callable[[], float] | None = None,
+        lease_engine: sa.Engine | None = None,
     ) -> None:
         self._engine = engine
         self._errors = errors
         self._clock = clock
-        self._insert = dialect_of(engine).insert
+        dialect = dialect_of(engine)
+        self._insert = dialect.insert
+        own: Callable[[], Any] = clock if dialect.now is None else lambda: dialect.now
+        self._lease_engine = engine if lease_engine is None else lease_engine
+        self.leases = SqlLeases(self._lease_engine, insert=self._insert, errors=errors, now=lease_clock or own)
+        self.log_rows = SqlLogRows(transaction=self._transaction, reading=self._reading, insert=self._insert)
         self.reports = SqlReports(engine, insert=self._insert, errors=errors, clock=clock)
         with errors():
             create_tables(engine)
 
     def close(self) -> None:
         self._engine.dispose()
+        self._lease_engine.dispose()
 
     # Tasks
 
@@ -135,6 +147,17 @@ class SqlStorage:
             if ended:
                 self._note(connection, sha256, to.name.lower(), detail=failure)
             return ended
+
+    def set_paused(self, sha256: bytes, paused: bool) -> bool:
+        with self._transaction() as connection:
+            other = TASKS.c.paused.is_(None) if paused else TASKS.c.paused.is_not(None)
+            change = sa.update(TASKS).where(
+                TASKS.c.task_sha256 == sha256, TASKS.c.state == int(TaskState.ACTIVE), other
+            )
+            changed = connection.execute(change.values(paused=self._clock() if paused else None)).rowcount == 1
+            if changed:
+                self._note(connection, sha256, "paused" if paused else "resumed")
+            return changed
 
     # Model versions
 
@@ -261,6 +284,7 @@ class SqlStorage:
             )
             .select_from(joined)
             .where(TASKS.c.state == int(TaskState.ACTIVE))
+            .where(sa.or_(TASKS.c.paused.is_(None), ROUNDS.c.round.is_not(None)))
             .order_by(TASKS.c.sequence)
         )
         with self._reading() as connection:
@@ -391,6 +415,8 @@ class SqlStorage:
     def _transaction(self) -> Iterator[sa.Connection]:
         with self._errors(), self._engine.begin() as connection:
             yield connection
+            # Last, so that the lease's row is locked for as short a time as can be.
+            self.leases.check(connection)
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -434,6 +460,7 @@ def _task_of(row: Any) -> TaskRecord:
         planned_rounds=row.planned_rounds,
         state=TaskState(row.state),
         failure=row.failure,
+        paused=row.paused is not None,
     )
 
 

@@ -13,7 +13,14 @@ from server.storage.protocol import Storage
 from server.storage.sql import SqlStorage
 
 
-def open_sqlite(path: Path, *, health: Health | None = None, clock: Callable[[], float] = time.time) -> Storage:
+def open_sqlite(
+    path: Path,
+    *,
+    health: Health | None = None,
+    clock: Callable[[], float] = time.time,
+    lease_clock: Callable[[], float] | None = None,
+) -> Storage:
     """Opens or creates the file ``path``. Raises StateError if it cannot be used."""
     engine = open_database(path, health=health)
-    return SqlStorage(engine, errors=functools.partial(database_errors, path), clock=clock)
+    errors = functools.partial(database_errors, path)
+    return SqlStorage(engine, errors=errors, clock=clock, lease_clock=lease_clock)

@@ -67,11 +67,16 @@ def _require_point(point: str) -> None:
     assert callable(getattr(getattr(importlib.import_module(module), owner), method)), point
 
 
+def role_of(name: str) -> str:
+    """The role of a program: leaves have numbers."""
+    return name.partition("-")[0]
+
+
 class ArmedServices(Services):
     """Services whose enclaves are the test images of crash.py, armed or not."""
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
-        if name in crash.ARMED and command is ODP:
+        if role_of(name) in crash.ARMED and command is ODP:
             command = crashing_at(crash.IMAGE)
         return super().start_child(name, port, command=command)
 
@@ -87,16 +92,29 @@ class ArmedServices(Services):
         dataclasses.replace(values, image_digests=digests).save(self.reference_values)
 
 
+class ClockedServices(Services):
+    """Services whose programs have the clock of ``command``."""
+
+    command: Sequence[str] = ODP
+
+    def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
+        return super().start_child(name, port, command=self.command if command is ODP else command)
+
+
 class Platform:
     """Distributor, aggregator, server and device host as processes; every release that was seen must stay as it was.
 
     With ``armed``, points inside the enclaves can be given as well (crash.py); with ``helper`` one more program runs.
     """
 
-    def __init__(self, root: Path, stack: contextlib.ExitStack, *, armed: bool = False, helper: bool = False) -> None:
-        policy = EnclavePolicy(role="aggregator", minimum_cohort=20)
+    def __init__(
+        self, root: Path, stack: contextlib.ExitStack, *, armed: bool = False, helper: bool = False, leaves: int = 0,
+        clock: Path | None = None,
+    ) -> None:  # fmt: skip
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=20, leaves=leaves)
         self._armed = armed
-        self.services = stack.enter_context((ArmedServices if armed else Services)(root, policy=policy, helper=helper))
+        self._command = ODP if clock is None else crashing_at(f"{crash.CLOCK}{clock}")
+        self.services = stack.enter_context(self._services(root, policy=policy, helper=helper))
         self.root = root
         self.ports = {name: int(child.address.rpartition(":")[2]) for name, child in self.services.children.items()}
         self._controls = {name: child.control_address for name, child in self.services.children.items()}
@@ -106,6 +124,13 @@ class Platform:
         self._released: dict[int, bytes] = {}
         self._stack = stack
         self._pause = threading.Event().wait
+
+    def _services(self, root: Path, *, policy: EnclavePolicy, helper: bool) -> Services:
+        if self._command is not ODP:
+            clocked = ClockedServices(root, policy=policy, helper=helper)
+            clocked.command = self._command
+            return clocked
+        return (ArmedServices if self._armed else Services)(root, policy=policy, helper=helper)
 
     def submit(self, task: Task) -> None:
         """Submits a task as often as it takes: the same task again is the same task."""
@@ -126,8 +151,8 @@ class Platform:
 
     def start(self, name: str, *points: str) -> Child:
         """Starts a program (again), on its folder and its port; it ends at the first of ``points``."""
-        image = [crash.IMAGE] if self._armed and name in crash.ARMED else []
-        command = crashing_at(*image, *points) if points else ODP
+        image = [crash.IMAGE] if self._armed and role_of(name) in crash.ARMED else []
+        command = crashing_at(*image, *points) if points else self._command
         if name != DEVICE_HOST:
             child = self.services.start_child(name, self.ports[name], command=command)
             # Both ports are kept over starts, of which no one may wait until the program serves.
@@ -139,6 +164,11 @@ class Platform:
         self.devices = Child(name, arguments, state=self.root / name, log=log, command=command)
         self._stack.callback(self.devices.stop)
         return self.devices
+
+    def next_task(self) -> None:
+        """What was seen is of the task before."""
+        self.handle = None
+        self._released.clear()
 
     def child(self, name: str) -> Child:
         found = self.devices if name == DEVICE_HOST else self.services.children[name]
@@ -264,10 +294,14 @@ class Platform:
         What the server says of them is up to a second old, in which all devices of a test may be done.
         """
         try:
-            with contextlib.closing(sqlite3.connect(self.root / "aggregator" / "contributions.db")) as held:
-                return int(held.execute("SELECT count(*) FROM contributions WHERE round = ?", (round,)).fetchone()[0])
+            return self.kept(round)
         except sqlite3.OperationalError:
             return 0
+
+    def kept(self, round: int) -> int:
+        """As ``held``, of an aggregator that has its tables."""
+        with contextlib.closing(sqlite3.connect(self.root / "aggregator" / "contributions.db")) as held:
+            return int(held.execute("SELECT count(*) FROM contributions WHERE round = ?", (round,)).fetchone()[0])
 
     def contributions(self, round: int) -> int:
         """How many contributions the server says a round has; -1 before it is open."""
@@ -337,8 +371,11 @@ class Platform:
         # The log's own process still runs and may sign again: what is audited is what it shows.
         with connect_channel(self.services.server_address, self.services.ca) as channel:
             source = LogServer(channel, self.services.server_address)
+            pins = ReferenceValues.load(self.services.reference_values)
+            # Where several servers share a log, the one that is asked may be a tenth of a second behind.
             report = self.until(
-                lambda: audit(source, ReferenceValues.load(self.services.reference_values)), what="the log"
+                lambda: found if (found := audit(source, pins)).counts["model"] > rounds else None,
+                what="the last model in the log",
             )
         assert report.counts["release"] == report.counts["ledger"] == rounds, "each round logged once"
         assert report.counts["model"] == rounds + 1, "each model logged once"
@@ -351,9 +388,7 @@ class Platform:
             with Store.open(store_path(self.root / DEVICE_HOST, device)) as store:
                 assert sorted(entry[1:] for entry in store.settled()) == [(n, State.SENT) for n in range(rounds)]
                 assert sorted(one.round for one in store.charged()) == list(range(rounds)), "charged as counted"
-        kept = sqlite3.connect(self.root / "aggregator" / "contributions.db")
-        with contextlib.closing(kept):
-            assert kept.execute("SELECT count(*) FROM contributions").fetchone() == (0,), "contributions are erased"
+        assert [self.kept(round) for round in range(rounds)] == [0] * rounds, "contributions are erased"
 
 
 def a_task(*, rank: int = 0, steps: int = 1, broadcast: odp.Broadcast | None = None) -> Task:

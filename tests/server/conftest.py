@@ -55,7 +55,7 @@ from odp.v1 import (
     server_pb2,
 )
 from odp.wire.tables import table_from_bytes
-from server.board import Board
+from server.board import Addresses, Board
 from server.clients import AggregatorClient, DistributorClient
 from server.driver import Driver
 from server.parties import Parties
@@ -384,8 +384,11 @@ class World:
     def board(self, storage: Storage | None = None, **changes: Any) -> Board:
         return Board(
             storage if storage is not None else self.storage,
-            distributor_address="distributor.example:7201",
-            aggregator_address="aggregator.example:7202",
+            addresses=Addresses(
+                changes.pop("distributors", lambda task: ("distributor.example:7201",)),
+                "aggregator.example:7202",
+                changes.pop("issuer_address", ""),
+            ),
             **changes,
         )
 

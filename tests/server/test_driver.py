@@ -21,6 +21,7 @@ from server import driver
 from server.driver import PUBLISH_AGAIN_SECONDS
 from server.storage import RoundState, TaskState
 from server.storage.sqlite import open_sqlite
+from server.waits import PAUSED
 
 GOAL = 5
 
@@ -81,6 +82,27 @@ def test_public_features_reach_the_estimates_and_survive_a_restart(world: Any, d
         np.testing.assert_array_equal(world.distributor.models[sha256, 3][table.name], table.rows)
 
 
+def test_a_paused_task_ends_its_open_round_and_opens_the_next_one_when_it_is_resumed(
+    world: Any, definition: Any
+) -> None:
+    sha256 = world.submit(definition)
+    world.run(world.driver())
+    assert [entry.state for entry in world.storage.rounds(sha256)] == [RoundState.OPEN]
+    world.storage.set_paused(sha256, True)
+    world.aggregator.contributions = GOAL
+    paused = world.driver()
+    world.run(paused)
+    assert [entry.state for entry in world.storage.rounds(sha256)] == [RoundState.APPLIED]
+    assert paused.waits_for(sha256) == PAUSED
+    again = world.driver()  # as after a restart
+    world.run(again)
+    assert len(world.storage.rounds(sha256)) == 1
+    world.storage.set_paused(sha256, False)
+    world.run(again)
+    assert outcome(world, sha256) == (TaskState.FINISHED, "")
+    assert again.waits_for(sha256) is None
+
+
 def test_a_task_is_verified_once_and_not_at_every_look(
     world: Any, definition: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +146,8 @@ class Mortal:
         method = getattr(self._inner, name)
         if name in READS:
             return method
+        if name == "leases":
+            return Mortal(method, self._countdown)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             self._tick()
@@ -597,7 +621,7 @@ def test_r285_a_distributor_that_is_away_stops_no_round_where_models_are_publish
     driver = world.driver()
     world.run(driver)
     world.distributor.failures = [grpc.StatusCode.UNAVAILABLE]
-    driver.publish_again()
+    driver.upkeep.publish_again()
     assert "not_published_again" in world.lines.text
     world.aggregator.contributions = definition.cohort.goal
     assert driver.step_once()

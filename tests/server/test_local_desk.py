@@ -314,3 +314,27 @@ def test_reports_beyond_what_a_device_or_a_message_takes_are_refused(task: odp.D
     definition.developer_key = KEY.public
     with pytest.raises(ConfigurationError, match=message):
         check_definition(definition)
+
+
+def test_two_servers_take_reports_of_one_task_and_each_learns_of_the_others(
+    stores: ServerStores, storage: Storage, desk: Desk, tmp_path: Path
+) -> None:
+    second = stores.open(tmp_path)
+    other = Desk(second.reports, log=Log("server"))
+    try:
+        sha256, reporter = added(storage, model(instances=1))
+        desk.open(sha256, reporter)
+        other.open(sha256, reporter)
+        reports = [honest(desk, sha256, reporter, seed) for seed in range(6)]
+        for number, report in enumerate(reports):
+            one, two = (desk, other) if number % 2 else (other, desk)
+            assert answer(one.report(sha256, identity(number), report)) is None
+            two.reread(sha256)
+            # The change of rows is made by the writer's thread, in its turn: this report comes after it.
+            assert answer(two.report(sha256, identity(number), report)) is None, "it counts once"
+            assert one.draw(sha256) == two.draw(sha256) == report
+        assert desk.count(sha256) == other.count(sha256) == 6
+        assert desk.summary(sha256, reporter)[0] == 6
+    finally:
+        other.stop()
+        second.close()

@@ -7,7 +7,8 @@ import threading
 import pytest
 from conformance.postgresql import PostgresqlServer
 
-from odp.errors import ConfigurationError, StateError
+from odp.errors import ConfigurationError, DiskFull, StateError
+from server.storage import TaskRecord
 from server.storage.postgresql import open_postgresql
 
 
@@ -55,3 +56,23 @@ def test_the_history_cannot_be_truncated(postgresql: PostgresqlServer) -> None:
     open_postgresql(postgresql.url(schema="truncated")).close()
     with pytest.raises(Exception, match="append-only"):
         postgresql.execute("TRUNCATE task_history", schema="truncated")
+
+
+@pytest.mark.parametrize("at_commit", [False, True])
+def test_a_full_database_stores_nothing_of_a_change_and_goes_on_when_it_has_space(
+    postgresql: PostgresqlServer, at_commit: bool
+) -> None:
+    schema = f"full_{at_commit}"
+    postgresql.execute(f"CREATE SCHEMA {schema}")
+    storage = open_postgresql(postgresql.url(schema=schema))
+    task = TaskRecord(
+        sha256=bytes(32), name="films", population="viewers", definition=b"d", signature=b"s", planned_rounds=3
+    )
+    # The history is written by a trigger, after the task.
+    with postgresql.full_disk("task_history", schema=schema, at_commit=at_commit):
+        with pytest.raises(DiskFull, match="disk full: free some space there; nothing was lost") as refused:
+            storage.add_task(task)
+        assert "\n" not in str(refused.value)
+        assert storage.tasks() == []
+    assert storage.add_task(task)
+    storage.close()

@@ -57,7 +57,7 @@ class Served:
             wake=self._wake,
             check_task=self._check,
             waits_for=lambda sha256: self.wait,
-            distributor_address="distributor.example:7201",
+            distributor_of=lambda task: "distributor.example:7201",
             aggregator_address="aggregator.example:7202",
             log=world.log,
         )
@@ -279,6 +279,34 @@ def test_a_cancelled_task_says_so_until_it_is_ended_and_stays_so(served: Served,
     assert served.wakes == 2
     retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=60).retry
     assert retry.min_seconds == 30
+
+
+def test_a_paused_task_says_so_and_devices_come_back_later(served: Served, world: Any, definition: Any) -> None:
+    sha256 = served.submit(definition)
+
+    def status() -> server_pb2.TaskStatus:
+        request = server_pb2.GetTaskRequest(task_sha256=sha256)
+        return served.stub.GetTask(request, timeout=60, metadata=AUTHORIZED).status
+
+    def waits() -> int:
+        return int(served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=60).retry.min_seconds)
+
+    for _ in range(2):
+        served.stub.PauseTask(server_pb2.PauseTaskRequest(task_sha256=sha256), timeout=60, metadata=AUTHORIZED)
+        assert (status().paused, status().state) == (True, server_pb2.TaskStatus.STATE_ACTIVE)
+        assert waits() == 30
+    for _ in range(2):
+        served.stub.ResumeTask(server_pb2.ResumeTaskRequest(task_sha256=sha256), timeout=60, metadata=AUTHORIZED)
+        assert not status().paused
+        assert waits() == 1
+    assert served.wakes == 3
+    with pytest.raises(grpc.RpcError) as refused:
+        served.stub.PauseTask(server_pb2.PauseTaskRequest(task_sha256=sha256), timeout=60)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=sha256), timeout=60, metadata=AUTHORIZED)
+    with pytest.raises(grpc.RpcError) as refused:
+        served.stub.PauseTask(server_pb2.PauseTaskRequest(task_sha256=sha256), timeout=60, metadata=AUTHORIZED)
+    assert "is over" in refused.value.details()
 
 
 def test_a_new_task_has_a_status_without_rounds_and_model(served: Served, definition: Any) -> None:

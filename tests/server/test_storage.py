@@ -98,6 +98,26 @@ def test_a_task_ends_once(storage: Storage, first: TaskState) -> None:
     assert (storage.task(ID).state, storage.task(ID).failure) == (first, "why")  # type: ignore[union-attr]
 
 
+def test_a_pause_is_stored_once_and_ends_once(storage: Storage) -> None:
+    assert not storage.set_paused(ID, True)
+    storage.add_task(task())
+    assert not storage.task(ID).paused  # type: ignore[union-attr]
+    assert not storage.set_paused(ID, False)
+    assert [entry.round for entry in storage.open_rounds()] == [None]
+    assert storage.set_paused(ID, True)
+    assert not storage.set_paused(ID, True)
+    assert storage.task(ID).paused  # type: ignore[union-attr]
+    assert storage.open_rounds() == [], "no round is coming"
+    storage.add_first_version(ID, version(0))
+    storage.open_round(ID, 0, ROUND_KEY)
+    assert [entry.round for entry in storage.open_rounds()] == [0], "a round that is open goes on"
+    assert storage.set_paused(ID, False)
+    assert not storage.tasks()[0].paused
+    storage.end_task(ID, TaskState.CANCELLED)
+    assert not storage.set_paused(ID, True)
+    assert [entry.event for entry in storage.history(ID)][1:] == ["paused", "round_opened", "resumed", "cancelled"]
+
+
 def test_a_task_that_ended_opens_no_round(storage: Storage) -> None:
     storage.add_task(task())
     storage.end_task(ID, TaskState.CANCELLED)
@@ -341,6 +361,7 @@ CHANGES: dict[str, tuple[Callable[[Storage], object], Callable[[Storage], Any]]]
         lambda storage: storage.add_task(task()),
         lambda storage: storage.end_task(ID, TaskState.CANCELLING, failure="why"),
     ),
+    "set_paused": (lambda storage: storage.add_task(task()), lambda storage: storage.set_paused(ID, True)),
     "mark_abandoned": (
         lambda storage: (storage.add_task(task()), storage.end_task(ID, TaskState.CANCELLING)),
         lambda storage: storage.mark_abandoned(ID),
@@ -414,7 +435,7 @@ def places(tmp_path: Path) -> Iterator[Path]:
 def test_every_change_is_among_those_that_are_tested() -> None:
     reads = {"item_features", "task", "tasks", "tasks_to_abandon", "newest_version", "published_version", "history",
              "state_and_tables", "rounds", "round", "release", "open_rounds", "published_models", "charters",
-             "token_key", "reports"}  # fmt: skip
+             "token_key", "reports", "leases", "log_rows"}  # fmt: skip
     methods = {name for name in vars(Storage) if not name.startswith("_")}
     assert methods - reads - {"close"} == set(CHANGES)
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from odp.crypto.signing import SigningKey
-from odp.errors import ConfigurationError, StateError
+from odp.errors import Busy, ConfigurationError, StateError
 from odp.public_tables.table import Table, open_version
 from odp.signed.task import model_sha256
 from odp.transport.service import NotFound
 from odp.v1 import table_pb2
-from server.tables import TableBook
+from server.storage.sqlite import open_sqlite
+from server.tables import TableBook, TableFiles
 
 KEY = SigningKey.from_bytes(bytes(32))
 
@@ -22,7 +23,7 @@ def table(value: float = 1.0, *, rows_per_request: int = 8) -> table_pb2.TableHe
 
 @pytest.fixture
 def book(tmp_path: Path) -> TableBook:
-    return TableBook(tmp_path / "tables", KEY)
+    return TableBook(TableFiles(tmp_path / "tables"), KEY)
 
 
 def announced(book: TableBook, request: table_pb2.TableHeader) -> int:
@@ -33,7 +34,7 @@ def announced(book: TableBook, request: table_pb2.TableHeader) -> int:
 def test_a_book_goes_on_after_a_restart_where_it_was(book: TableBook, tmp_path: Path) -> None:
     assert announced(book, table(1)) == 0
     signed = book.sign(table(2))
-    again = TableBook(tmp_path / "tables", KEY)
+    again = TableBook(TableFiles(tmp_path / "tables"), KEY)
     assert again.newest("genres").announced == book.newest("genres").announced
     assert again.sign(table(2)) == signed
     assert announced(again, table(2)) == 1
@@ -82,3 +83,26 @@ def test_a_damaged_file_is_named_and_nothing_is_signed_over_it(book: TableBook, 
     with pytest.raises(StateError, match=r"genres is damaged|cannot be used"):
         book.sign(table(2))
     assert (tmp_path / "tables" / "genres").read_bytes() == data
+
+
+def test_servers_on_one_database_go_on_where_the_other_was_and_never_sign_one_version_twice(tmp_path: Path) -> None:
+    storage = open_sqlite(tmp_path / "server.sqlite")
+    one, two = (TableBook(storage.log_rows, KEY) for _ in range(2))
+    assert announced(one, table(1)) == 0
+    assert announced(two, table(2)) == 1
+    assert one.newest("genres") == two.newest("genres")
+
+    class Slow:
+        """Its first change comes after another server's."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(storage.log_rows, name)
+
+        def set_table(self, name: str, record: bytes, *, before: bytes | None) -> bool:
+            announced(two, table(3))
+            return storage.log_rows.set_table(name, record, before=before)
+
+    with pytest.raises(Busy, match="another server publishes table 'genres'"):
+        TableBook(Slow(), KEY).sign(table(4))
+    assert announced(one, table(4)) == 3
+    storage.close()

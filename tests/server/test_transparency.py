@@ -410,11 +410,11 @@ def test_r287_what_could_not_be_logged_is_logged_whole_at_the_next_try(
     driver = world.driver(keeper=kept.start())
     append, full = LogFiles.append, [True]
 
-    def fails_once(self: LogFiles, entries: Any, *, now: float) -> list[int]:
+    def fails_once(self: LogFiles, entries: Any, **given: Any) -> list[int]:
         if full and HandOverEntry(statement, bytes(64)).encode() in entries:
             full.clear()
             raise DiskFull("disk full")
-        return append(self, entries, now=now)
+        return append(self, entries, **given)
 
     monkeypatch.setattr(LogFiles, "append", fails_once)
     world.run(driver)

@@ -1,0 +1,1 @@
+"""One module for each revision. Those that were released never change."""
