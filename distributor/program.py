@@ -14,6 +14,8 @@ from distributor.control import ServedDevelopers, control_servicer
 from distributor.leader import NAME as RETRIEVAL
 from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_folders import ModelFolders
+from distributor.model_objects import ModelObjects
+from distributor.model_store import ModelStore
 from distributor.remote import RemoteDistributor
 from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
@@ -41,6 +43,8 @@ ROLE = "distributor"
 #: A sealed request has its keys, and a few bytes of framing.
 LIMITS = Limits(request_bytes=MAX_KEYS_BYTES + 2**16)
 
+#: The file of a state folder that says where its models are; empty: inside.
+_BLOBS = "blobs"
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
@@ -50,8 +54,9 @@ class Config(ProgramConfig):
 
     ``platform`` is the folder of the emulated hardware (default: inside ``state``); programs of one machine share it.
     ``helper`` (host:port) is the second of two parties for tasks that ask both; its certificate descends from
-    ``helper_ca``, by default the CA of this program. ``keep_days`` is how long a model is kept that no open round can
-    need and nobody asks for.
+    ``helper_ca``, by default the CA of this program. ``blobs`` is the place of an object store for models, as
+    ``s3://bucket/prefix``, which no other distributor uses; by default they are files in ``state``. ``keep_days`` is
+    how long a model is kept that no open round can need and nobody asks for.
 
     Devices connect to ``listen``; servers publish at ``control_listen``, with certificates under the CA. ``developers``
     are the public keys (64 hex digits) whose models are taken; without any, those of every such server.
@@ -63,6 +68,7 @@ class Config(ProgramConfig):
     platform: Path | None = None
     helper: str | None = None
     helper_ca: Path | None = None
+    blobs: str | None = None
     keep_days: float = KEEP_DAYS
     limits: Limits = LIMITS
     policy: EnclavePolicy = field(default_factory=lambda: EnclavePolicy(role="distributor"))
@@ -77,6 +83,29 @@ class Config(ProgramConfig):
                 raise ConfigurationError(f"Expected developer={key!r} to be a public key of 64 hex digits")
         if self.policy.role != ROLE:
             raise ConfigurationError(f"Expected policy.role={self.policy.role!r} to be {ROLE!r}")
+
+
+def _opened(config: Config, state: StateFolder) -> ModelStore:
+    """The store of models. Raises ConfigurationError where this state folder has another one."""
+    # A distributor whose models were elsewhere would look empty, and devices would find nothing.
+    before = state.read(_BLOBS)
+    if before is None and state.path("models").is_dir():
+        before = b""
+    place = "" if config.blobs is None else config.blobs
+    if before is not None and before.decode(errors="replace") != place:
+        raise ConfigurationError(
+            f"the models of {state.root} are at {before.decode(errors='replace') or 'its own folder'!r}; start it with "
+            "the same --blobs, or give another --state folder"
+        )
+    if config.blobs is None:
+        store: ModelStore = ModelFolders(state.path("models"), health=state.health)
+    else:
+        from odp.storage.s3 import S3Objects
+
+        store = ModelObjects(S3Objects(config.blobs))
+    if before is None:
+        state.write_atomically(_BLOBS, place.encode())
+    return store
 
 
 def start(config: Config, *, log: Log | None = None, launch: Launch = launch_process) -> Running:
@@ -104,7 +133,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
         undo.callback(client.close)
         core = RemoteDistributor(client)
         tls = config.identity(state, log, undo)
-        store = ModelFolders(state.path("models"), health=state.health)
+        store = _opened(config, state)
         helper = None
         if config.helper is not None:
             helper_ca = tls.ca_pem if config.helper_ca is None else read_ca(config.helper_ca)

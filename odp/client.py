@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from odp.algorithms.capabilities import Diagnosed
 from odp.algorithms.local_seam import LocalReporter
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from odp.task import Question
 
 
+_Reply = TypeVar("_Reply")
+
+
 class LocalTask(Protocol):
     """A task of local trust that is no question."""
 
@@ -100,7 +103,7 @@ def connect(
     Raises ConfigurationError where address, CA or token are neither given nor found.
     """
     if address is not None:
-        channel.parse_address(address)
+        channel.parse_addresses(address)
     is_complete = address is not None and ca is not None and token is not None
     if state is None and not is_complete:
         folder = ServicesFolder.find()
@@ -174,6 +177,14 @@ class TaskHandle:
         """Ends the task: what was contributed to open rounds is erased, nothing more is released. Idempotent."""
         self.connection.cancel(self.task_sha256)
 
+    def pause(self) -> None:
+        """The task opens no further round until ``resume``; one that is open goes on to its release. Idempotent."""
+        self.connection.pause(self.task_sha256)
+
+    def resume(self) -> None:
+        """Ends a pause. Idempotent."""
+        self.connection.resume(self.task_sha256)
+
 
 class Connection:
     """One developer's view of one server. Every call has a deadline and raises a one-line ServiceError."""
@@ -191,77 +202,63 @@ class Connection:
     def __repr__(self) -> str:
         return f"<connection to {self.address}>"
 
+    def _call(
+        self, method: Callable[..., _Reply], request: object, what: str, *, timeout: float = channel.SHORT_DEADLINE
+    ) -> _Reply:
+        return channel.call(method, request, timeout=timeout, what=what, address=self.address, metadata=self._metadata)
+
     def submit(self, task: Task | Question | LocalTask) -> TaskHandle:
         """Submits a task; the same task again gives the same handle."""
         definition = task.definition()
         matrix = task.public_matrix
         features = b"" if matrix is None else matrix.astype("<f4").tobytes()
-        reply = channel.call(
+        reply = self._call(
             self._stub.SubmitTask,
             _submission(definition, features),
+            f"submit the task {task.name!r}",
             timeout=channel.LONG_DEADLINE if len(features) > channel.CHUNK_BYTES else channel.SHORT_DEADLINE,
-            what=f"submit the task {task.name!r}",
-            address=self.address,
-            metadata=self._metadata,
         )
         return TaskHandle(self, reply.task_sha256, task.name)
 
     def tasks(self) -> list[server_pb2.TaskStatus]:
         """All tasks of the server, newest first."""
-        reply = channel.call(
-            self._stub.ListTasks,
-            server_pb2.ListTasksRequest(),
-            timeout=channel.SHORT_DEADLINE,
-            what="list the tasks",
-            address=self.address,
-            metadata=self._metadata,
-        )
+        reply = self._call(self._stub.ListTasks, server_pb2.ListTasksRequest(), "list the tasks")
         return list(reply.tasks)
 
     def status(self, task_sha256: bytes) -> server_pb2.TaskStatus:
         """Where one task stands."""
         request = server_pb2.GetTaskRequest(task_sha256=task_sha256)
-        reply = channel.call(
-            self._stub.GetTask,
-            request,
-            timeout=channel.SHORT_DEADLINE,
-            what="read the task's status",
-            address=self.address,
-            metadata=self._metadata,
-        )
+        reply = self._call(self._stub.GetTask, request, "read the task's status")
         return reply.status
 
     def cancel(self, task_sha256: bytes) -> None:
         """Ends a task; its state is CANCELLING until everything of its open rounds is erased. Idempotent."""
-        channel.call(
-            self._stub.CancelTask,
-            server_pb2.CancelTaskRequest(task_sha256=task_sha256),
-            timeout=channel.SHORT_DEADLINE,
-            what="cancel the task",
-            address=self.address,
-            metadata=self._metadata,
-        )
+        self._call(self._stub.CancelTask, server_pb2.CancelTaskRequest(task_sha256=task_sha256), "cancel the task")
+
+    def pause(self, task_sha256: bytes) -> None:
+        """A task opens no further round; one that is open goes on to its release. Idempotent."""
+        self._call(self._stub.PauseTask, server_pb2.PauseTaskRequest(task_sha256=task_sha256), "pause the task")
+
+    def resume(self, task_sha256: bytes) -> None:
+        """Ends a pause. Idempotent."""
+        self._call(self._stub.ResumeTask, server_pb2.ResumeTaskRequest(task_sha256=task_sha256), "resume the task")
 
     def population(self, name: str) -> server_pb2.GetPopulationResponse:
         """Whose a population is, and the key of this server."""
-        return channel.call(
+        return self._call(
             self._stub.GetPopulation,
             server_pb2.GetPopulationRequest(population=name),
+            f"ask whose population {name!r} is",
             timeout=channel.LONG_DEADLINE,
-            what=f"ask whose population {name!r} is",
-            address=self.address,
-            metadata=self._metadata,
         )
 
     def change_population(self, charter: population_pb2.SignedCharter) -> server_pb2.ChangePopulationResponse:
         """Has the server approve a charter (``odp.signed.charter``), and put it in force once it has all approvals."""
-        return channel.call(
+        return self._call(
             self._stub.ChangePopulation,
             server_pb2.ChangePopulationRequest(charter=charter),
+            "change the population",
             timeout=channel.LONG_DEADLINE,
-            what="change the population",
-            address=self.address,
-            metadata=self._metadata,
         )
 
     def model(self, status: server_pb2.TaskStatus) -> ModelVersion:
@@ -311,13 +308,11 @@ class Connection:
 
     def _reports(self, task: bytes, algorithm: LocalReporter) -> Answers:
         """What the reports of a task of local trust say so far: the server's word, for there is no enclave."""
-        reply = channel.call(
+        reply = self._call(
             self._local.GetResults,
             local_pb2.GetResultsRequest(task_sha256=task),
+            "read what the reports say",
             timeout=channel.LONG_DEADLINE,
-            what="read what the reports say",
-            address=self.address,
-            metadata=self._metadata,
         )
         if not reply.reports and not algorithm.row_bytes:
             raise ConfigurationError("no device has reported to the task yet; wait for the first ones")

@@ -99,6 +99,18 @@ def load_task(path: str | Path) -> AnyTask:
     return parse_task(text, where=str(source))
 
 
+def names_files(text: str) -> bool:
+    """Whether a task's text names files of numbers, which ``parse_task`` reads. False for what is no TOML."""
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return any(
+        isinstance(content.get(section), dict) and not content[section].keys().isdisjoint(keys)
+        for section, keys in _ARRAYS.items()
+    )
+
+
 def parse_task(text: str, *, where: str = "task.toml") -> AnyTask:
     """The task of a TOML text; ``where`` stands in messages."""
     try:

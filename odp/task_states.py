@@ -19,7 +19,9 @@ _ROUNDS = {
 
 
 def state_name(status: server_pb2.TaskStatus) -> str:
-    """Its state in one word, such as "active"."""
+    """Its state in one word, such as "active"; "paused" is an active task that opens no further round."""
+    if status.paused and status.state == server_pb2.TaskStatus.STATE_ACTIVE:
+        return "paused"
     return server_pb2.TaskStatus.State.Name(status.state).removeprefix("STATE_").lower()
 
 

@@ -45,7 +45,7 @@ class Call(grpc.ServicerContext):
         self.bytes_moved = 0
         self._context = context
         self._loop = loop
-        self._task = asyncio.current_task()
+        self._task = asyncio.current_task(loop)
         self._over = False
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +12,7 @@ from typing import Any, TypeVar
 import grpc
 
 from odp.errors import Busy, CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
+from odp.transport import tracing
 from odp.transport.certificates import RenewedChannel
 from odp.transport.statuses import RETRY_WINDOW, SAID_BY_SERVICE, one_line
 from odp.transport.tls import TlsIdentity, check_caller, read_ca
@@ -23,7 +26,7 @@ MAX_REPLY_BYTES = 32 * 2**20
 SHORT_DEADLINE = 30.0
 LONG_DEADLINE = 300.0
 
-_OPTIONS = [
+_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -33,6 +36,28 @@ _OPTIONS = [
     # Subchannels are pooled per process by default: a test, or a host of many devices, opens its own connection.
     ("grpc.use_local_subchannel_pool", 1),
 ]
+# Of several addresses. Every call to them can be made twice: what changes something is known by its content or its id.
+_BALANCED = json.dumps(
+    {
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "healthCheckConfig": {"serviceName": ""},
+        "methodConfig": [
+            {
+                "name": [{}],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ],
+    }
+)
+_KEEPALIVE = [("grpc.keepalive_time_ms", 15_000), ("grpc.keepalive_timeout_ms", 5_000)]
+#: Addresses that a client takes for one service.
+MOST_ADDRESSES = 16
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _WINDOW = re.compile(r"([0-9]{1,7})-([0-9]{1,7})")
 _UNFORESEEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
@@ -47,6 +72,29 @@ def parse_address(address: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
+def parse_addresses(text: str) -> list[tuple[str, int]]:
+    """One or more ``host:port``, separated by commas, as pairs. Raises ConfigurationError for anything else."""
+    found = [parse_address(one) for one in text.split(",")]
+    if len(set(found)) != len(found) or len(found) > MOST_ADDRESSES:
+        raise ConfigurationError(
+            f"Expected address={text[:200]!r} to be at most {MOST_ADDRESSES} different host:port with commas between"
+        )
+    return found
+
+
+def addresses_in(text: str) -> tuple[str, ...]:
+    """The addresses in ``a:1,b:2``, in their order; none in an empty text.
+
+    Raises ConfigurationError where one is malformed, or comes twice.
+    """
+    addresses = tuple(part.strip() for part in text.split(",") if part.strip())
+    for address in addresses:
+        parse_address(address)
+    if len(set(addresses)) != len(addresses):
+        raise ConfigurationError(f"Expected each address once (got {text!r})")
+    return addresses
+
+
 def connect(
     address: str, ca: Path | bytes, *, identity: TlsIdentity | None = None, targets: Sequence[str] = ()
 ) -> grpc.Channel:
@@ -54,27 +102,51 @@ def connect(
 
     With ``identity`` the caller shows its newest certificate, as control listeners demand.
 
+    Where ``address`` is several, calls go to them in turn: to those that are there and report that they serve. A call
+    that one did not answer goes to another. The certificate of each has to be that of the first one's name.
+
     ``targets`` are ``ip:port`` of one family that the name in ``address`` was resolved to: then these are connected to,
     nothing resolves the name again, and the certificate has to be the name's.
 
-    Raises ConfigurationError for a malformed address or CA, and for a certificate that no control listener could admit.
+    Raises ConfigurationError for a malformed address or CA, and for a certificate that no control listener could admit;
+    ServiceUnavailable where one of several names has no address.
     """
-    host, _port = parse_address(address)
+    addresses = parse_addresses(address)
     pem = ca if isinstance(ca, bytes) else read_ca(ca)
+    target, options = address, _OPTIONS
+    if len(addresses) > 1 and not targets:
+        targets = _resolved(addresses)
+    if targets:
+        family = "ipv6" if targets[0].startswith("[") else "ipv4"
+        target = f"{family}:{','.join(targets)}"
+        options = [*_OPTIONS, ("grpc.ssl_target_name_override", addresses[0][0].strip("[]"))]
+    if len(addresses) > 1:
+        # A machine that vanished is noticed before a call to it has waited for its whole deadline.
+        options = [*options, ("grpc.service_config", _BALANCED), *_KEEPALIVE]
     if identity is not None:
         check_caller(identity)
 
         def open_as(shown: TlsIdentity) -> grpc.Channel:
             shows = grpc.ssl_channel_credentials(pem, shown.key_pem, shown.certificate_pem)
-            return grpc.secure_channel(address, shows, options=_OPTIONS)
+            return grpc.secure_channel(target, shows, options=options)
 
         return RenewedChannel(identity, open_as)
-    credentials = grpc.ssl_channel_credentials(root_certificates=pem)
-    if not targets:
-        return grpc.secure_channel(address, credentials, options=_OPTIONS)
-    family = "ipv6" if targets[0].startswith("[") else "ipv4"
-    options = [*_OPTIONS, ("grpc.ssl_target_name_override", host)]
-    return grpc.secure_channel(f"{family}:{','.join(targets)}", credentials, options=options)
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(root_certificates=pem), options=options)
+
+
+def _resolved(addresses: Sequence[tuple[str, int]]) -> list[str]:
+    """``ip:port`` of every address, of the family of the first one: gRPC takes no mixture."""
+    found: list[str] = []
+    family: socket.AddressFamily | None = None
+    for host, port in addresses:
+        try:
+            answers = socket.getaddrinfo(host.strip("[]"), port, family=family or 0, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ServiceUnavailable(f"could not find an address of {host}; check the name, and the network") from error
+        family = answers[0][0] if family is None else family
+        hosts = [str(entry[4][0]) for entry in answers if entry[0] == family]
+        found += [f"[{one}]:{port}" if family == socket.AF_INET6 else f"{one}:{port}" for one in hosts]
+    return list(dict.fromkeys(found))
 
 
 def call(
@@ -92,10 +164,27 @@ def call(
     CertificateError when the certificate is wrong, and ServiceError with the other party's one-line explanation
     otherwise; ``what`` completes the sentence "could not ..".
     """
+    tracer = tracing.tracer()
+    if tracer is not None:
+        with tracer.call(_name_of(method)) as added:
+            return _called(method, request, timeout, what, address, [*(metadata or ()), *added])
+    return _called(method, request, timeout, what, address, metadata)
+
+
+def _called(
+    method: Callable[..., _Reply], request: object, timeout: float, what: str, address: str,
+    metadata: list[tuple[str, str]] | None,
+) -> _Reply:  # fmt: skip
     try:
         return method(request, timeout=timeout, metadata=metadata)
     except grpc.RpcError as error:
         raise translated(error, what=what, address=address) from error
+
+
+def _name_of(method: object) -> str:
+    """``/package.Service/Method`` of a stub's method."""
+    name = getattr(method, "_method", "")
+    return name.decode("ascii") if isinstance(name, bytes) else str(name)
 
 
 def read_stream(replies: Iterator[_Reply], *, what: str, address: str) -> Iterator[_Reply]:

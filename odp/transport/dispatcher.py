@@ -16,7 +16,7 @@ from odp.transport.backpressure import RetryWindows
 from odp.transport.call import Call
 from odp.transport.fairness import Fair
 from odp.transport.limits import Limits
-from odp.transport.workers import Job, Later, Mailbox, Workers
+from odp.transport.workers import Job, Later, Mailbox, Promise, Workers
 
 # What a call costs beside its request.
 _CALL_BYTES = 2**14
@@ -101,7 +101,7 @@ class Dispatcher:
             self._settle(job)
         self._start_jobs()
 
-    def _keep(self, job: Job, future: Future[Any]) -> None:
+    def _keep(self, job: Job, future: Future[Any] | Promise) -> None:
         try:
             job.result = job.result.reply(future.result())
         except Exception as error:  # for whoever waits for the answer

@@ -24,8 +24,10 @@ import uvloop
 from google.protobuf.message import DecodeError
 
 from odp.errors import ConfigurationError, OdpError, ServiceUnavailable
+from odp.transport import observing, tracing
 from odp.transport.call import END, Call, Requests
 from odp.transport.dispatcher import Dispatcher
+from odp.transport.health import WATCH, Health
 from odp.transport.limits import Limits
 from odp.transport.reception import Reception
 from odp.transport.statuses import TooSlow, Unauthenticated, status_of
@@ -97,8 +99,10 @@ class Front(grpc.GenericRpcHandler):
         workers: int,
         callers: Callers | None,
         immediate: Mapping[str, Callable[[Any], bool]],
+        health: Health,
     ) -> None:
         self._immediate = immediate
+        self._health = health
         self._loop = event_loop()
         self._limits = limits
         self._callers = callers
@@ -123,29 +127,52 @@ class Front(grpc.GenericRpcHandler):
             handler = next(filter(None, (each.service(handler_call_details) for each in self._handlers)), None)
             if handler is None:
                 return None
-            self._methods[name] = self._handler(_Method(handler, self._immediate.get(name)))
+            own = (
+                self._watching() if name == WATCH else self._handler(name, _Method(handler, self._immediate.get(name)))
+            )
+            self._methods[name] = own
         return self._methods[name]
 
-    def _handler(self, method: _Method) -> Any:
+    def _handler(self, name: str, method: _Method) -> Any:
+        if self._callers is not None:
+            # Known programs alone: a stranger must not begin or join traces.
+            method.behaviour = _within_trace(name, method.behaviour)
+
         async def one(_requests: object, context: Any) -> Any:
-            return await self._answer(context, lambda call: self._begin(method, call, context))
+            return await self._answer(name, context, lambda call: self._begin(method, call, context))
 
         async def each(_requests: object, context: Any) -> None:
-            await self._answer(context, lambda call: self._send_all(method, call, context))
+            await self._answer(name, context, lambda call: self._send_all(method, call, context))
 
         # For gRPC every method takes a stream of requests: it then hears of a call at its headers.
         if method.streams_replies:
             return grpc.stream_stream_rpc_method_handler(each)
         return grpc.stream_unary_rpc_method_handler(one)
 
-    async def _answer(self, context: Any, work: Callable[[Call], Awaitable[Any]]) -> Any:
+    def _watching(self) -> Any:
+        async def each(_requests: object, context: Any) -> None:
+            await self._answer(WATCH, context, lambda call: self._watch(call, context))
+
+        return grpc.stream_stream_rpc_method_handler(each)
+
+    async def _watch(self, call: Call, context: Any) -> None:
+        """Tells a caller the state of the program for as long as a call may last; then the caller asks again."""
+        message = await self._first(call, context)
+        async with contextlib.aclosing(self._health.changes(message)) as states:
+            async for state in states:
+                await context.write(state)
+
+    async def _answer(self, name: str, context: Any, work: Callable[[Call], Awaitable[Any]]) -> Any:
         """The result of ``work`` for a call, or the status of its error."""
+        began = self._loop.time()
         call = Call(context, self._loop)
         self._calls[call] = self._loop.time() + self._limits.call_seconds
         try:
             self._admit(context)
             reply = await work(call)
             if call.code() in (None, grpc.StatusCode.OK):
+                if observing.observed():
+                    observing.call_ended(name, "OK", self._loop.time() - began)
                 return reply
             status = call.status()
         except asyncio.CancelledError:
@@ -159,18 +186,13 @@ class Front(grpc.GenericRpcHandler):
         finally:
             del self._calls[call]
             call.over()
+        if observing.observed():
+            observing.call_ended(name, status[0].name, self._loop.time() - began)
         return await context.abort(*status)
 
     async def _begin(self, method: _Method, call: Call, context: Any) -> Any:
         """The reply of the servicer method, or the iterator of its replies."""
-        # Plain statements here and in ``_receive``: managers of contexts would take a tenth of a short call's time.
-        try:
-            await self._reception.enter(call)
-            message = await self._receive(call, context)
-        finally:
-            self._reception.leave(call)
-        if message is END:
-            raise ConfigurationError("the call ended before its request")
+        message = await self._first(call, context)
         if method.streams_requests:
             feed = _Feed(call, lambda: self._receive(call, context), self._loop)
             requests = Requests(message, feed.want, self._loop, method.parse)
@@ -180,6 +202,18 @@ class Front(grpc.GenericRpcHandler):
             if method.immediate(request):
                 return await self._dispatcher.run_here(lambda: method.reply(request, call), size=len(message))
         return await self._dispatcher.run(call, lambda: method.reply(method.parse(message), call), size=len(message))
+
+    async def _first(self, call: Call, context: Any) -> Any:
+        """The first message of a call, received in a place."""
+        # Plain statements here and in ``_receive``: managers of contexts would take a tenth of a short call's time.
+        try:
+            await self._reception.enter(call)
+            message = await self._receive(call, context)
+        finally:
+            self._reception.leave(call)
+        if message is END:
+            raise ConfigurationError("the call ended before its request")
+        return message
 
     async def _send_all(self, method: _Method, call: Call, context: Any) -> None:
         replies = await self._begin(method, call, context)
@@ -250,6 +284,17 @@ class _Feed:
             task, answer = self._reading
             task.cancel()
             answer.put(self._call.ended or ServiceUnavailable("the caller has disconnected"))
+
+
+def _within_trace(name: str, behaviour: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
+    def traced(request: Any, call: Call) -> Any:
+        tracer = tracing.tracer()
+        if tracer is None:
+            return behaviour(request, call)
+        with tracer.serve(name, call.invocation_metadata()):
+            return behaviour(request, call)
+
+    return traced
 
 
 def _due(until: dict[Call, float], now: float) -> list[Call]:

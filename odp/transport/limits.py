@@ -145,7 +145,7 @@ class Limits:
             # A peer that is gone without a word is noticed; one that pings more often than our clients do is cut off.
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
-            ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 12_000),
             ("grpc.http2.max_ping_strikes", 2),
         ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import threading
 import time
@@ -16,24 +17,32 @@ import traceback
 from collections.abc import Callable
 from typing import TextIO
 
+from odp.transport import observing
+
+#: Of the environment: text or json.
+FORMAT_VARIABLE = "ODP_LOG_FORMAT"
+
 Value = str | int | float | bool | None
 _LONGEST = 200
 
 
 class Log:
-    """Writes events of one program to a text stream; thread-safe."""
+    """Writes events of one program to a text stream; thread-safe.
+
+    ``as_json``: one JSON object per line; None is what ODP_LOG_FORMAT of the environment says, text or json.
+    """
 
     def __init__(
         self,
         program: str,
         *,
         stream: TextIO | None = None,
-        as_json: bool = False,
+        as_json: bool | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._program = program
         self._stream = stream if stream is not None else sys.stderr
-        self._json = as_json
+        self._json = os.environ.get(FORMAT_VARIABLE) == "json" if as_json is None else as_json
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -56,11 +65,13 @@ class Log:
         self._write("error", event, {"kind": type(error).__name__, "where": where})
 
     def _write(self, level: str, event: str, fields: dict[str, Value]) -> None:
+        observing.logged(level, event, fields)
         moment = self._clock()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1000):03d}Z"
         checked = {name: _checked(name, value) for name, value in fields.items()}
         if self._json:
-            line = json.dumps({"time": stamp, "level": level, "program": self._program, "event": event, **checked})
+            head = {"time": stamp, "level": level, "program": self._program, "event": event}
+            line = json.dumps(head | {f"{name}_" if name in head else name: one for name, one in checked.items()})
         else:
             tail = "".join(f" {name}={_text(value)}" for name, value in checked.items())
             line = f"{stamp} {level} {self._program} {event}{tail}"

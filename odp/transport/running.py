@@ -6,6 +6,7 @@ import contextlib
 import threading
 
 from odp.errors import StateError
+from odp.transport import observing
 from odp.transport.logs import Log
 from odp.transport.stopping import stop_event
 
@@ -70,6 +71,7 @@ class Running:
         # Waiting in slices lets the signal handler run.
         while not (end.wait(_POLL_SECONDS) or self._stopped.is_set() or self._failure.happened.is_set()):
             pass
+        observing.drain()
         self.stop()
         if self._failure.error is not None:
             raise self._failure.error

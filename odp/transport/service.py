@@ -20,11 +20,12 @@ from odp.transport.call import Aborted
 from odp.transport.certificates import server_credentials
 from odp.transport.channel import parse_address
 from odp.transport.front import Front, event_loop
+from odp.transport.health import Health
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.statuses import UNFORESEEN, NotFound, Unauthenticated, status_of
 from odp.transport.tls import Callers, TlsIdentity
-from odp.transport.workers import Later
+from odp.transport.workers import Later, Promise
 
 __all__ = [
     "Later",
@@ -43,18 +44,11 @@ _Result = TypeVar("_Result")
 _Servicer = TypeVar("_Servicer")
 
 
-class _Health(health.HealthServicer):  # type: ignore[misc]  # grpcio-health-checking has no types
-    """Health by unary calls only: a watch would occupy a thread for as long as its caller likes."""
-
-    def Watch(self, request: object, context: grpc.ServicerContext, send_response_callback: object = None) -> NoReturn:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "use Check")
-
-
 class RunningServer:
     """A serving gRPC server. ``address`` is the real one (port 0 was replaced)."""
 
     def __init__(
-        self, server: grpc.aio.Server, front: Front, address: str, status: health.HealthServicer, names: Sequence[str]
+        self, server: grpc.aio.Server, front: Front, address: str, status: Health, names: Sequence[str]
     ) -> None:
         self.address = address
         self._server = server
@@ -73,7 +67,7 @@ class RunningServer:
         """Refuses new calls, lets those in flight end within ``grace`` seconds, then returns. Idempotent."""
         if not self._stopped.is_set():
             self._stopped.set()
-            self._health.enter_graceful_shutdown()
+            self._health.end()
             _on_loop(self._server.stop(grace))
             _on_loop(self._front.stop())
 
@@ -105,7 +99,7 @@ def serve(
     limits = Limits() if limits is None else limits
     registry = _Registry()
     add(cast(grpc.Server, registry))
-    status = _Health()
+    status = Health(event_loop())
     health_pb2_grpc.add_HealthServicer_to_server(status, registry)
     if reflection:
         names = [*service_names, health.SERVICE_NAME, grpc_reflection.SERVICE_NAME]
@@ -113,7 +107,9 @@ def serve(
     credentials = server_credentials(identity, None if callers is None else callers.ca_pem)
 
     async def start() -> tuple[grpc.aio.Server, Front, int]:
-        front = Front(registry.handlers, limits=limits, workers=workers, callers=callers, immediate=immediate)
+        front = Front(
+            registry.handlers, limits=limits, workers=workers, callers=callers, immediate=immediate, health=status
+        )
         try:
             server = grpc.aio.server(options=limits.channel_arguments())
             server.add_generic_rpc_handlers((front,))
@@ -165,7 +161,7 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
         elif not isinstance(error, OdpError):
             log.crash("internal_error", error)
 
-    def note_failure(future: Future[Any]) -> None:
+    def note_failure(future: Future[Any] | Promise) -> None:
         error = future.exception()
         if error is not None:
             note(error)

@@ -21,6 +21,7 @@ from odp.errors import (
     PrivacyError,
     ServiceUnavailable,
     StateError,
+    StoreUnreachable,
     TransparencyError,
 )
 
@@ -93,4 +94,5 @@ _CODES: list[tuple[type[OdpError], grpc.StatusCode]] = [
     (AttestationError, grpc.StatusCode.FAILED_PRECONDITION),
     (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ServiceUnavailable, grpc.StatusCode.UNAVAILABLE),
+    (StoreUnreachable, grpc.StatusCode.UNAVAILABLE),
 ]

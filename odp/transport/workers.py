@@ -13,6 +13,59 @@ from queue import SimpleQueue
 from typing import Any
 
 
+class Promise:
+    """A result that another thread sets once. A ``concurrent.futures.Future`` costs several times as much."""
+
+    __slots__ = ("_callbacks", "_error", "_lock", "_result")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # None once it is settled.
+        self._callbacks: list[Callable[[Promise], object]] | None = []
+        self._result: Any = None
+        self._error: Exception | None = None
+
+    def set_result(self, result: Any) -> None:
+        """Settles it. Once."""
+        self._result = result
+        self._settle()
+
+    def set_exception(self, error: Exception) -> None:
+        """Settles it with an error. Once."""
+        self._error = error
+        self._settle()
+
+    def add_done_callback(self, callback: Callable[[Promise], object]) -> None:
+        """Calls ``callback``, which must not raise, in the thread that settles it; at once if it is settled."""
+        with self._lock:
+            if self._callbacks is not None:
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The result; waits for it. Raises the error, and TimeoutError after ``timeout`` seconds."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._result
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The error; waits for it. Raises TimeoutError after ``timeout`` seconds."""
+        if self._callbacks is not None:
+            settled = threading.Event()
+            self.add_done_callback(lambda _: settled.set())
+            if not settled.wait(timeout):
+                raise TimeoutError
+        return self._error
+
+    def _settle(self) -> None:
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
+
+
 @dataclass(frozen=True)
 class Later:
     """A servicer method's substitute for a reply that takes time, without a waiting thread.
@@ -20,7 +73,7 @@ class Later:
     ``reply`` makes the reply of the result of ``future``.
     """
 
-    future: Future[Any]
+    future: Future[Any] | Promise
     reply: Callable[[Any], Any]
 
 

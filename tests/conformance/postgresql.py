@@ -3,109 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-_USER = "odp"
-_SECONDS = "60"
-# Commits reach the disk, as in production; the rest is small.
-_SETTINGS = {
-    "listen_addresses": "''",
-    "max_connections": "50",
-    "shared_buffers": "16MB",
-    "max_wal_size": "128MB",
-    "autovacuum": "off",
-}
+from benchmarks import temporary_postgresql
+from odp.errors import ConfigurationError
+
+#: PostgreSQL's own error of a full disk, as the driver gives it to a program.
+_FULL = "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$"
 
 
-class PostgresqlServer:
-    """A running server, reached through a socket in ``folder``, which only its user can enter; no port is open.
+class PostgresqlServer(temporary_postgresql.PostgresqlServer):
+    """A server of the tests, which are skipped where none can be started."""
 
-    ``user`` runs it: PostgreSQL refuses root.
-    """
-
-    def __init__(self, folder: Path, *, binaries: Path, user: str | None) -> None:
-        self._folder = folder
-        self._binaries = binaries
-        self._user = user
-
-    @classmethod
     @contextlib.contextmanager
-    def started(cls) -> Iterator[PostgresqlServer]:
-        """Skips the test where the programs, the driver or an account to run them are missing."""
-        pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'odp[postgresql]'")
-        binaries = _binaries()
-        user = _account() if os.getuid() == 0 else None
-        # Not in pytest's folder: only the account of the tests can enter that one. And the path of a socket is short.
-        folder = Path(tempfile.mkdtemp(prefix="odp-postgresql-"))
+    def full_disk(self, table: str, *, schema: str, at_commit: bool) -> Iterator[None]:
+        """While this is open, rows of ``table`` find a full disk: when they are written, or when they are committed."""
+        trigger = (
+            f"CREATE CONSTRAINT TRIGGER full_disk AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED"
+            if at_commit
+            else f"CREATE TRIGGER full_disk BEFORE INSERT ON {table}"
+        )
+        self.execute(_FULL, f"{trigger} FOR EACH ROW EXECUTE FUNCTION full_disk()", schema=schema)
         try:
-            if user is not None:
-                shutil.chown(folder, user)
-            server = cls(folder, binaries=binaries, user=user)
-            server._run("initdb", "--username", _USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-            settings = [f"-c {name}={value}" for name, value in _SETTINGS.items()]
-            options = " ".join([f"-k {folder}", *settings])
-            try:
-                server._run("pg_ctl", "start", "--wait", "--timeout", _SECONDS, "--log", folder / "log", "-o", options)
-                yield server
-            finally:
-                # Where it did not start, there is nothing to stop.
-                if (folder / "data" / "postmaster.pid").exists():
-                    server._run("pg_ctl", "stop", "--wait", "--timeout", _SECONDS, "--mode=immediate")
+            yield
         finally:
-            shutil.rmtree(folder)
+            self.execute("DROP FUNCTION full_disk CASCADE", schema=schema)
 
-    def url(self, *, schema: str = "public", database: str = "postgres", user: str = _USER) -> str:
-        return f"postgresql://{user}@/{database}?host={self._folder}&options=-csearch_path%3D{schema}"
-
-    def execute(self, *statements: str, schema: str = "public") -> None:
-        """Runs statements by themselves, as the owner of everything; raises what the database does."""
+    @contextlib.contextmanager
+    def reading(self, table: str, *, schema: str) -> Iterator[None]:
+        """While this is open, another program is in the middle of a look at ``table``, as a backup is."""
         # The driver is an extra, and without it the tests that need it are skipped.
         import psycopg
 
         with psycopg.connect(self.url(schema=schema)) as connection:
-            for statement in statements:
-                connection.execute(statement)
+            connection.execute(f"SELECT count(*) FROM {table}")
+            yield
 
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        command = [self._binaries / program, "--pgdata", self._folder / "data", *arguments]
-        if self._user is not None:
-            # Not by ``subprocess``: for another user it forks, in which gRPC's threads of other tests can fail.
-            account = pwd.getpwnam(self._user)
-            owner = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
-            command = ["setpriv", *owner, "--", *command]
-        log = self._folder / f"{program}.log"
-        # A file, as the server would keep a pipe open.
-        with log.open("wb") as output:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._folder, check=False,
-                timeout=2 * int(_SECONDS),
-            )  # fmt: skip
-        assert done.returncode == 0, f"{program} failed: {log.read_text()}"
+    def in_tables(self, data: bytes) -> bool:
+        """Whether a file of a table or of an index has ``data``; it is the same after a crash."""
+        self.execute("CHECKPOINT")
+        return any(data in path.read_bytes() for path in (self._folder / "data" / "base").rglob("*") if path.is_file())
 
-
-def _binaries() -> Path:
-    """The folder with the programs of PostgreSQL; Debian keeps each version in one of its own, outside the path."""
-    named = shutil.which("initdb")
-    folders = [] if named is None else [Path(named).resolve().parent]
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: folder.parent.name, reverse=True)
-    for folder in folders:
-        if all((folder / program).is_file() for program in ("initdb", "pg_ctl", "postgres")):
-            return folder
-    pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-
-
-def _account() -> str:
-    if shutil.which("setpriv") is None:
-        pytest.skip("PostgreSQL refuses root, and there is no setpriv to start it as somebody else")
-    for name in ("postgres", "nobody"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name).pw_name
-    pytest.skip("PostgreSQL refuses root, and there is no account postgres or nobody")
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls) -> Iterator[PostgresqlServer]:
+        with contextlib.ExitStack() as stack:
+            try:
+                server = stack.enter_context(super().started())
+            except ConfigurationError as error:
+                pytest.skip(str(error))
+            yield server

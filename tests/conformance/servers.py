@@ -22,7 +22,9 @@ NOW = 7.0
 class ServerStores(Protocol):
     """One implementation. A place is a folder; what a store keeps belongs to it, wherever it lies."""
 
-    def open(self, place: Path, clock: Callable[[], float] = lambda: NOW) -> Storage:
+    def open(
+        self, place: Path, clock: Callable[[], float] = lambda: NOW, lease_clock: Callable[[], float] | None = None
+    ) -> Storage:
         """Opens the store of ``place``, made on first use; any number of processes may have it open."""
         ...
 
@@ -38,8 +40,10 @@ class ServerStores(Protocol):
 class SqliteStores:
     """A file in each place."""
 
-    def open(self, place: Path, clock: Callable[[], float] = lambda: NOW) -> Storage:
-        return open_sqlite(place / "server.sqlite", clock=clock)
+    def open(
+        self, place: Path, clock: Callable[[], float] = lambda: NOW, lease_clock: Callable[[], float] | None = None
+    ) -> Storage:
+        return open_sqlite(place / "server.sqlite", clock=clock, lease_clock=lease_clock)
 
     def execute(self, place: Path, statement: str) -> None:
         with contextlib.closing(sqlite3.connect(place / "server.sqlite")) as connection, connection:
@@ -58,10 +62,12 @@ class PostgresqlStores:
     def __init__(self, server: PostgresqlServer) -> None:
         self._server = server
 
-    def open(self, place: Path, clock: Callable[[], float] = lambda: NOW) -> Storage:
+    def open(
+        self, place: Path, clock: Callable[[], float] = lambda: NOW, lease_clock: Callable[[], float] | None = None
+    ) -> Storage:
         schema = _schema(place)
         self._server.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        return open_postgresql(self._server.url(schema=schema), clock=clock)
+        return open_postgresql(self._server.url(schema=schema), clock=clock, lease_clock=lease_clock)
 
     def execute(self, place: Path, statement: str) -> None:
         self._server.execute(statement, schema=_schema(place))

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conformance.buckets import bucket
 from conformance.dying import deaths
-from conformance.models import MODEL_STORES
+from conformance.models import FILE_STORES, MODEL_STORES
 
 from distributor.model_folders import ModelFolders
 from distributor.model_store import ModelStore
@@ -211,8 +212,21 @@ FIRST, SECOND = b"\1" * 32, b"\2" * 32
 TABLES = [bytes(range(256)) * 1024, b"", b"dense"]
 
 
+@pytest.fixture(scope="module")
+def place() -> Iterator[str]:
+    with bucket() as found:
+        yield found
+
+
 @pytest.fixture(params=MODEL_STORES)
 def opened(request: pytest.FixtureRequest) -> Open:
+    if request.param not in FILE_STORES:
+        request.getfixturevalue("place")
+    return MODEL_STORES[request.param]
+
+
+@pytest.fixture(params=FILE_STORES)
+def file_opened(request: pytest.FixtureRequest) -> Open:
     return MODEL_STORES[request.param]
 
 
@@ -324,9 +338,9 @@ CHANGES: dict[str, Callable[[ModelStore], None]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_kill_between_any_two_steps_leaves_all_of_a_change_or_nothing(
-    name: str, opened: Open, tmp_path: Path
+    name: str, file_opened: Open, tmp_path: Path
 ) -> None:
-    store = opened(tmp_path / "origin")
+    store = file_opened(tmp_path / "origin")
     publish(store, SECOND)
     before = content(store)
 
@@ -335,13 +349,13 @@ def test_a_kill_between_any_two_steps_leaves_all_of_a_change_or_nothing(
             yield Path(shutil.copytree(tmp_path / "origin", tmp_path / str(number)))
 
     def act(folder: Path, arm: Callable[[], None]) -> None:
-        own = opened(folder)
+        own = file_opened(folder)
         arm()
         CHANGES[name](own)
 
     left, repeated = [], []
     for folder, _ in deaths(act, place()):
-        store = opened(folder)
+        store = file_opened(folder)
         left.append(content(store))
         CHANGES[name](store)
         repeated.append(content(store))
@@ -351,14 +365,14 @@ def test_a_kill_between_any_two_steps_leaves_all_of_a_change_or_nothing(
 
 
 def test_a_store_that_was_being_made_when_its_process_died_is_whole_at_the_next_start(
-    opened: Open, tmp_path: Path
+    file_opened: Open, tmp_path: Path
 ) -> None:
     def act(folder: Path, arm: Callable[[], None]) -> None:
         arm()
-        publish(opened(folder / "models"), FIRST)
+        publish(file_opened(folder / "models"), FIRST)
 
     for folder, lived in deaths(act, (tmp_path / str(number) for number in itertools.count())):
-        store = opened(folder / "models")
+        store = file_opened(folder / "models")
         assert store.models() in ((), (FIRST,))
         assert store.models() == (FIRST,) or not lived
         publish(store, FIRST)

@@ -37,9 +37,10 @@ from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.log_files import LogFiles
 from odp.transparency.witness import Witness
 from odp.transport.state_folder import StateFolder
-from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
+from odp.v1 import common_pb2, enrolment_pb2
 from server.storage import NewVersion, TaskRecord
 from server.storage.sqlite import open_sqlite
+from trusted_aggregator.boundary.interface import Submit
 from trusted_aggregator.host.large_files import LARGE_BYTES
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Contribution
@@ -89,10 +90,8 @@ class Aggregator:
         place = world.round_keys.get((world.task_sha256, 0), b""), device
         if place not in self.sealed:
             self.sealed[place] = world.sealed(device)
-        request = aggregator_pb2.SubmitRequest(
-            task_sha256=world.task_sha256, round=0, sealed_contribution=self.sealed[place]
-        )
-        refused = host.service._ingest.submit(request).result(SECONDS)
+        submit = Submit(world.task_sha256, 0, self.sealed[place])
+        refused = host.service._ingest.submit(submit).result(SECONDS)
         if refused is not None and refused.refusal is not Refusal.ALREADY_CONTRIBUTED:
             raise ContributionRefused(refused.refusal)
 

@@ -1,0 +1,93 @@
+"""What happens in this process, for whoever measures it: calls that ended, contributions, events of the log.
+
+Nothing is kept here. Without an observer, a call costs one comparison.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+
+class Observer(Protocol):
+    """Who measures. Its methods may be called from any thread, and return at once."""
+
+    def call_ended(self, method: str, code: str, seconds: float) -> None:
+        """A call of ``method`` (``/package.Service/Method``) ended with a status code."""
+        ...
+
+    def contribution(self, refusal: str) -> None:
+        """A contribution was answered; ``refusal`` is the reason, empty if it was accepted."""
+        ...
+
+    def logged(self, level: str, event: str, fields: Mapping[str, object]) -> None:
+        """An event went to the log."""
+        ...
+
+    def watch(self, name: str, value: Callable[[], float]) -> None:
+        """``value`` says how large something is now; ``name`` is one of a closed set. The last one said is asked."""
+        ...
+
+    def figures(self, fields: Mapping[str, object]) -> None:
+        """The figures of a task's newest release, as its event ``round_released`` has them."""
+        ...
+
+
+_observers: list[Observer] = []
+_draining = threading.Event()
+# What programs said of themselves before somebody observed them.
+_watched: dict[str, Callable[[], float]] = {}
+
+
+def observe(observer: Observer) -> None:
+    """From now on, ``observer`` is told. There is one in a process."""
+    _observers[:] = [observer]
+    for name, value in _watched.items():
+        observer.watch(name, value)
+
+
+def observed() -> bool:
+    """Whether anybody is told."""
+    return bool(_observers)
+
+
+def drain() -> None:
+    """This program ends: it answers what it has begun, and takes nothing new."""
+    _draining.set()
+
+
+def is_draining() -> bool:
+    """Whether ``drain`` was called."""
+    return _draining.is_set()
+
+
+def call_ended(method: str, code: str, seconds: float) -> None:
+    """Tells of a call."""
+    for observer in _observers:
+        observer.call_ended(method, code, seconds)
+
+
+def contribution(refusal: str = "") -> None:
+    """Tells of a contribution."""
+    for observer in _observers:
+        observer.contribution(refusal)
+
+
+def logged(level: str, event: str, fields: Mapping[str, object]) -> None:
+    """Tells of an event."""
+    for observer in _observers:
+        observer.logged(level, event, fields)
+
+
+def figures(fields: Mapping[str, object]) -> None:
+    """Tells of a release that an earlier run of the program made."""
+    for observer in _observers:
+        observer.figures(fields)
+
+
+def watch(name: str, value: Callable[[], float]) -> None:
+    """Says how large something of this program is, whenever it is asked."""
+    _watched[name] = value
+    for observer in _observers:
+        observer.watch(name, value)

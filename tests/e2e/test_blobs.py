@@ -1,0 +1,53 @@
+"""A distributor whose models are in a bucket, as a real process: it is killed, and comes back with them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from conformance.buckets import bucket
+from e2e.killing import DEVICE_HOST, Platform, a_task
+
+from odp.enclave.policy import EnclavePolicy
+from odp.local.processes import ODP, Child, Services
+from odp.storage.s3 import S3Objects
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+_WITH_BLOBS = "import os, sys; os.execv(sys.argv[2], [*sys.argv[2:], '--blobs', sys.argv[1]])"
+
+
+class ServicesWithBucket(Services):
+    """Services whose distributor keeps its models in a bucket."""
+
+    place = ""
+
+    def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
+        wrapper = (sys.executable, "-c", _WITH_BLOBS, self.place, *command) if name == "distributor" else command
+        return super().start_child(name, port, command=wrapper)
+
+
+class PlatformWithBucket(Platform):
+    def _services(self, root: Path, *, policy: EnclavePolicy, helper: bool) -> Services:
+        return ServicesWithBucket(root, policy=policy)
+
+
+def test_a_distributor_that_dies_finds_its_models_in_the_bucket(
+    tmp_path: Path, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"{stack.enter_context(bucket())}/films"
+    monkeypatch.setattr(ServicesWithBucket, "place", place)
+    platform = PlatformWithBucket(tmp_path, stack)
+    task = a_task(rank=2)
+    platform.submit(task)
+    platform.start(DEVICE_HOST)
+    platform.until_logged("aggregator", "round_released", round=0)
+    platform.kill("distributor")
+    assert not (tmp_path / "distributor" / "models").exists()
+    assert S3Objects(place).keys("models/")
+    platform.start("distributor")
+    platform.check(task)
+    assert len(S3Objects(place).keys("models/")) >= 1
