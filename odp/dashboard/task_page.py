@@ -1,0 +1,270 @@
+"""The page of one task, of several beside each other, and what is asked before a task is ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+
+from odp.dashboard import charts
+from odp.dashboard.facts import RoundFacts, TaskFacts
+from odp.dashboard.frame import Frame, facts, lasted, page, part, rows, table, text, when
+from odp.dashboard.overview import budget_bar, link, state, trouble
+from odp.dashboard.poller import Poller, Snapshot
+from odp.dashboard.task_changes import buttons
+
+_MOST_ROUNDS, _MOST_FIGURES, _MOST_TEXT = 100, 8, 20_000
+#: Tasks that are compared at once.
+MOST_COMPARED = 4
+Points = list[tuple[float, float]]
+
+
+def task_page(frame: Frame, poller: Poller, snapshot: Snapshot, task: TaskFacts) -> str:
+    """The page of a task."""
+    parts = task_parts(frame, poller, snapshot, task)
+    order = ("trouble", "head", "courses", "results", "rounds")
+    body = "".join(part(id, parts[id]) for id in order) + _definition(task)
+    return page(frame, task.name, body, live=f"/events?task={task.id}", link=parts["link"])
+
+
+def task_parts(frame: Frame, poller: Poller, snapshot: Snapshot, task: TaskFacts) -> dict[str, str]:
+    """The parts of the page that change, by id."""
+    return {
+        "link": link(frame, snapshot),
+        "trouble": trouble(snapshot),
+        "head": _head(frame, poller, task),
+        "courses": _courses(poller, task),
+        "results": _results(poller, task),
+        "rounds": _rounds(task),
+    }
+
+
+def _head(frame: Frame, poller: Poller, task: TaskFacts) -> str:
+    lines = f'<div class="top"><h1>{text(task.name)}</h1>{state(task)}</div>'
+    lines += f'<p class="note">{text(task.kind)} · population {text(task.definition.population)} · '
+    lines += f'<code class="hash">{task.id}</code></p>'
+    if task.failure:
+        lines += f'<p class="banner">{text(task.failure)}</p>'
+    if task.waits_for:
+        lines += f"<p>It waits: {text(task.waits_for)}</p>"
+    delta = f"{task.definition.privacy.delta:.0e}".replace("e-0", "e-") if task.definition.privacy.delta else ""
+    if not task.planned_rounds:
+        lines += facts(
+            [("reports", charts.number(task.reports), ""), ("ε of each report", charts.number(task.budget), "")]
+        )
+    else:
+        newest, cohort = task.newest, task.definition.cohort
+        lines += facts(
+            [
+                ("round", str(newest.number + 1 if newest else 0), f"of {task.planned_rounds}"),
+                (
+                    "devices in it",
+                    charts.number(newest.contributions if newest else 0),
+                    f"of {charts.number(cohort.goal)}",
+                ),
+                ("at least", charts.number(cohort.minimum), "for a release"),
+                ("contributions", charts.number(sum(one.contributions for one in task.rounds)), ""),
+                ("ε spent", charts.epsilon(task.spent), f"of {charts.number(task.budget)}" if delta else ""),
+                ("δ", delta or "–", ""),
+            ]
+        )
+        if task.budget < math.inf:
+            _, said, drawn = budget_bar(poller, task)
+            lines += f'<div class="pair"><span>privacy budget</span><span>{text(said)}</span></div>{drawn}'
+    if frame.may_change:
+        lines += buttons(task)
+    return lines
+
+
+def _courses(poller: Poller, task: TaskFacts) -> str:
+    budget = ("budget", task.budget) if task.budget < math.inf else None
+    goal = float(task.definition.cohort.goal)
+    drawn = [
+        charts.curve([(task.name, points)], title=title, level=level, zero=zero)
+        for title, points, level, zero in (
+            ("devices that contributed, by round", contributions(task), ("goal", goal), True),
+            ("ε spent, by round", spent(task), budget, True),
+            ("seconds that a round was open", durations(task), None, True),
+            *((title, points, None, False) for title, points in figures(poller, task).items()),
+        )
+    ]
+    found = "".join(drawn)
+    return f'<h2>By round</h2><div class="charts">{found}</div>' if found else ""
+
+
+def contributions(task: TaskFacts) -> Points:
+    """Contributions by round from 1 on; not of the open round, which is still filling."""
+    return [(one.number + 1.0, float(one.contributions)) for one in task.rounds if one.state != "open"]
+
+
+def spent(task: TaskFacts) -> Points:
+    """ε of the task after each round whose release is known."""
+    return [(one.number + 1.0, one.release.epsilon) for one in task.rounds if one.release is not None]
+
+
+def durations(task: TaskFacts) -> Points:
+    """Seconds from opening to close of each closed round."""
+    return [(one.number + 1.0, one.closed - one.opened) for one in task.rounds if one.closed > one.opened > 0]
+
+
+def figures(poller: Poller, task: TaskFacts) -> dict[str, Points]:
+    """The task's own metrics by round, where it releases any, by name."""
+    results = poller.results(task)
+    values = results.values if results is not None else None
+    found: dict[str, Points] = {}
+    listed = values.get("rounds") if values else None
+    for place, one in enumerate(listed if isinstance(listed, list) else []):
+        for name, value in one.items() if isinstance(one, dict) else ():
+            is_figure = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if name != "round" and not name.endswith(("_std", "_half_width")) and is_figure:
+                found.setdefault(name.replace("_", " "), []).append((place + 1.0, float(value)))
+    return dict(list(found.items())[:_MOST_FIGURES])
+
+
+def _results(poller: Poller, task: TaskFacts) -> str:
+    results = poller.results(task)
+    if results is None:
+        return ""
+    if not results.text:
+        # A training without diagnostics releases its model alone: nothing is missing here.
+        return ""
+    shown = text(results.text[:_MOST_TEXT])
+    return (
+        "<h2>Released</h2><p>With noise, and the 95 % interval of each value.</p>"
+        f'<pre tabindex="0" role="region" aria-label="Released" data-key="released">{shown}</pre>'
+    )
+
+
+def _rounds(task: TaskFacts) -> str:
+    if not task.rounds:
+        return ""
+    head = [
+        ("round", "n"), ("state", ""), ("devices", "n"), ("opened, UTC", "n"), ("open for", "n"), ("ε so far", "n"),
+        ("charged", ""),
+    ]  # fmt: skip
+    shown = task.rounds[::-1][:_MOST_ROUNDS]
+    more = (
+        f'<p class="note">The newest {_MOST_ROUNDS} of {len(task.rounds)}.</p>' if len(shown) < len(task.rounds) else ""
+    )
+    return f"<h2>Rounds and releases</h2>{table('Rounds and releases', head, list(map(_round, shown)))}{more}"
+
+
+def _round(one: RoundFacts) -> str:
+    release = one.release
+    charged = "<br>".join(map(text, release.charges)) if release is not None else ""
+    epsilon = charts.epsilon(release.epsilon) if release is not None else ""
+    return (
+        f'<tr><th scope="row" class="n">{one.number + 1}</th><td>{text(one.state)}</td>'
+        f'<td class="n">{charts.number(one.contributions)}</td><td class="n">{when(one.opened)}</td>'
+        f'<td class="n">{lasted(one.closed - one.opened) if one.closed > one.opened > 0 else ""}</td>'
+        f'<td class="n">{epsilon}</td><td class="charges">{charged}</td></tr>'
+    )
+
+
+def _definition(task: TaskFacts) -> str:
+    lines = rows(list(settings(task).items()))
+    return f'<details data-key="definition"><summary>Signed definition</summary>{lines}</details>'
+
+
+def settings(task: TaskFacts) -> dict[str, str]:
+    """Every field of the definition, with the names of its sections before it."""
+    found: dict[str, str] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                walk(f"{prefix}.{name}" if prefix else name, inner)
+        else:
+            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+            found[prefix] = shown if len(shown) <= 300 else f"{shown[:300]} …"
+
+    walk("", MessageToDict(task.definition, preserving_proto_field_name=True))
+    return found
+
+
+def compare(frame: Frame, poller: Poller, snapshot: Snapshot, tasks: Sequence[TaskFacts]) -> str:
+    """Several tasks beside each other: their courses, and the settings in which they differ."""
+    body = f"{part('trouble', trouble(snapshot))}<h1>Comparison</h1>"
+    if len(tasks) < 2:
+        body += f'<p>Tick two to {MOST_COMPARED} tasks <a href="/">on the list</a> to compare them.</p>'
+        return page(frame, "Comparison", body, link=link(frame, snapshot))
+    ids = "&".join(f"task={task.id}" for task in tasks)
+    names = short_names(tasks)
+    body += _key(tasks, names) + part("compared", compared(poller, tasks)) + _differences(tasks, names)
+    return page(frame, "Comparison", body, live=f"/events?compare=1&{ids}", link=link(frame, snapshot))
+
+
+def compare_parts(frame: Frame, poller: Poller, snapshot: Snapshot, tasks: Sequence[TaskFacts]) -> dict[str, str]:
+    """The parts of the comparison that change, by id."""
+    found = {"link": link(frame, snapshot), "trouble": trouble(snapshot)}
+    return found | {"compared": compared(poller, tasks)} if len(tasks) > 1 else found
+
+
+def short_names(tasks: Sequence[TaskFacts]) -> list[str]:
+    """A name of each task, no two alike."""
+    names = [task.name for task in tasks]
+    return [
+        name if names.count(name) == 1 else f"{name} {task.id[:8]}" for name, task in zip(names, tasks, strict=True)
+    ]
+
+
+def _key(tasks: Sequence[TaskFacts], names: Sequence[str]) -> str:
+    lines = "".join(
+        f'<li><svg viewBox="0 0 28 12" aria-hidden="true"><path class="line s{order}" d="M0 6H28"/></svg>'
+        f'<a href="/tasks/{task.id}">{text(name)}</a> {state(task)}</li>'
+        for order, (task, name) in enumerate(zip(tasks, names, strict=True))
+    )
+    return f'<ul class="key">{lines}</ul>'
+
+
+def compared(poller: Poller, tasks: Sequence[TaskFacts]) -> str:
+    """The courses of several tasks, and a table of where they stand."""
+    names = short_names(tasks)
+    own = [figures(poller, task) for task in tasks]
+    courses: list[tuple[str, list[Points], bool]] = [
+        ("devices that contributed, by round", list(map(contributions, tasks)), True),
+        ("ε spent, by round", list(map(spent, tasks)), True),
+        ("seconds that a round was open", list(map(durations, tasks)), True),
+    ]
+    titles = list(dict.fromkeys(title for found in own for title in found))[:_MOST_FIGURES]
+    courses += [(title, [found.get(title, []) for found in own], False) for title in titles]
+    drawn = "".join(
+        charts.curve(list(zip(names, points, strict=True)), title=title, zero=zero) for title, points, zero in courses
+    )
+    head = [
+        ("task", ""), ("rounds", "n"), ("contributions", "n"), ("per round", "n"), ("ε spent", "n"),
+        ("ε budget", "n"), ("of its budget", ""),
+    ]  # fmt: skip
+    body = [_compared_row(poller, task, name) for task, name in zip(tasks, names, strict=True)]
+    charted = f'<div class="charts">{drawn}</div>' if drawn else ""
+    return f"{charted}<h2>Where they stand</h2>{table('Where they stand', head, body)}"
+
+
+def _compared_row(poller: Poller, task: TaskFacts, name: str) -> str:
+    total = sum(one.contributions for one in task.rounds) if task.planned_rounds else task.reports
+    each = total / len(task.rounds) if task.rounds else 0.0
+    drawn = budget_bar(poller, task)[2] if task.planned_rounds and task.budget < math.inf else ""
+    return (
+        f'<tr><th scope="row">{text(name)}</th><td class="n">{len(task.rounds)} of {task.planned_rounds}</td>'
+        f'<td class="n">{charts.number(total)}</td><td class="n">{each:,.1f}</td>'
+        f'<td class="n">{charts.epsilon(task.spent)}</td><td class="n">{charts.epsilon(task.budget)}</td>'
+        f"<td>{drawn}</td></tr>"
+    )
+
+
+def _differences(tasks: Sequence[TaskFacts], names: Sequence[str]) -> str:
+    found = list(map(settings, tasks))
+    keys = list(dict.fromkeys(key for one in found for key in one))
+    differing = [key for key in keys if len({one.get(key) for one in found}) > 1]
+    if not differing:
+        return "<h2>Settings that differ</h2><p>None.</p>"
+    head = [("setting", ""), *((text(name), "") for name in names)]
+    body = [
+        f'<tr><th scope="row">{text(key)}</th>'
+        + "".join(f'<td class="long">{text(one.get(key, "–"))}</td>' for one in found)
+        + "</tr>"
+        for key in differing
+    ]
+    return f"<h2>Settings that differ</h2>{table('Settings that differ', head, body)}"

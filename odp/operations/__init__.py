@@ -1,0 +1,1 @@
+"""What an operator watches a program by: metrics, and where they are served."""

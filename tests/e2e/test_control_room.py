@@ -1,0 +1,175 @@
+"""The control room in a real Chromium: no fault at any width, by keyboard alone, live, and under attack."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dashboard.rooms import FakeSource, State, status, text
+from e2e.page_faults import Pages
+
+from odp.dashboard import serving
+from odp.dashboard.poller import Poller
+from odp.dashboard.serving import ControlRoom, Place
+from odp.dashboard.site import MOST_STREAMS
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+SECONDS = 30.0
+BAD = "<script>document.title='stolen'</script><img src=x onerror=\"document.title='stolen'\">"
+
+
+class Room:
+    """A served control room over a source that the test changes."""
+
+    def __init__(self) -> None:
+        self.source = FakeSource()
+        self.served = ControlRoom(
+            Poller(self.source, interval=0.05), Place(), token="token", server="127.0.0.1:7200", may_change=True
+        )
+        self.origin = self.served.origin
+        self.port = int(self.origin.rpartition(":")[2])
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    room = Room()
+    yield room
+    room.served.stop()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    pages = Pages(tmp_path_factory.mktemp("browser"))
+    yield pages
+    pages.close()
+
+
+@pytest.fixture
+def browser(pages: Pages, room: Room) -> Any:
+    """A browser that is signed in."""
+    pages._driver.delete_all_cookies()
+    pages._driver.get(room.served.url)
+    until(lambda: pages._driver.current_url == f"{room.origin}/")
+    # The poller may not have asked the server yet.
+    until(lambda: pages._driver.execute_script("return document.querySelector('input[name=task]') !== null"))
+    return pages._driver
+
+
+def until(true: Any) -> None:
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.02)
+
+
+def main_text(driver: Any) -> str:
+    return str(driver.execute_script("return document.querySelector('main').innerText"))
+
+
+def test_no_page_has_a_fault(pages: Pages, room: Room, browser: Any) -> None:
+    ids = room.source.ids
+    for path in ("/", f"/tasks/{ids[0]}", f"/compare?task={ids[0]}&task={ids[2]}", "/log", "/submit", "/sign-in"):
+        assert pages.faults(room.origin + path) == [], path
+
+
+def test_the_page_lives_and_keeps_focus_and_ticks(room: Room, browser: Any) -> None:
+    browser.execute_script(
+        "document.querySelector('input[name=task]').checked = true;document.querySelector('.card a').focus();"
+    )
+    for _ in range(3):
+        room.source.add_device()
+    until(lambda: "415 of 1,000" in main_text(browser))
+    assert browser.execute_script("return document.querySelector('input[name=task]').checked")
+    assert browser.execute_script("return document.activeElement.textContent") == "films"
+    room.source.down = "no answer from the server"
+    until(lambda: "no answer from the server" in main_text(browser))
+    room.source.down = ""
+    until(lambda: "no answer from the server" not in main_text(browser))
+
+
+def test_everything_is_done_by_keyboard_alone(room: Room, browser: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def press(key: str) -> None:
+        ActionChains(browser).send_keys(key).perform()
+
+    def tab_to(wanted: str) -> None:
+        for _ in range(60):
+            press(Keys.TAB)
+            if wanted in browser.execute_script("return document.activeElement.textContent"):
+                return
+        pytest.fail(f"no key leads to {wanted!r}")
+
+    tab_to("films")
+    press(Keys.ENTER)
+    until(lambda: "/tasks/" in browser.current_url)
+    tab_to("Abandon this task")
+    press(Keys.ENTER)
+    until(lambda: browser.current_url.endswith("/abandon"))
+    assert room.source.cancelled == []
+    tab_to("Abandon the task")
+    press(Keys.ENTER)
+    until(lambda: room.source.cancelled)
+    until(lambda: "cancelled" in main_text(browser))
+
+
+def test_text_of_a_stranger_runs_nowhere(room: Room, browser: Any) -> None:
+    failed = status(text("films"), State.STATE_FAILED, [10], failure=BAD)
+    failed.waits_for.reason = BAD
+    room.source.statuses = [failed]
+    room.source.results = lambda task: (BAD, {"rounds": [{BAD: 1.0}, {BAD: 2.0}]})
+    browser.get(f"{room.origin}/tasks/{room.source.ids[0]}")
+    until(lambda: "Released" in main_text(browser))
+    assert "<script>document.title" in main_text(browser)
+    assert "stolen" not in browser.title
+    assert browser.execute_script("return document.querySelectorAll('main script, main img').length") == 0
+
+
+def test_another_site_can_neither_post_nor_embed(room: Room, browser: Any, tmp_path: Path) -> None:
+    address = f"{room.origin}/tasks/{room.source.ids[0]}/abandon"
+    evil = tmp_path / "evil.html"
+    evil.write_text(
+        f'<iframe src="{room.origin}/"></iframe><form id="f" method="post" action="{address}">'
+        '<input name="csrf" value="guess"></form><script>document.getElementById("f").submit()</script>'
+    )
+    browser.get(evil.as_uri())
+    until(lambda: browser.current_url == address)
+    assert "Sign in" in main_text(browser), "a strict cookie does not come along"
+    assert room.source.cancelled == []
+
+
+def stream(room: Room, cookie: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", room.port, timeout=SECONDS)
+    connection.request("GET", "/events?page=1", headers={"Cookie": cookie})
+    return connection.getresponse()
+
+
+def test_streams_end_with_their_readers_and_are_few(room: Room) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", room.port, timeout=SECONDS)
+    connection.request("GET", "/?token=token")
+    cookie = str(connection.getresponse().getheader("set-cookie")).partition(";")[0]
+    open_ones = [stream(room, cookie) for _ in range(MOST_STREAMS)]
+    assert {one.status for one in open_ones} == {200}
+    before = room.source.readings
+    assert stream(room, cookie).status == 503
+    until(lambda: room.source.readings > before + 4)
+    for one in open_ones:
+        one.close()
+    until(lambda: stream(room, cookie).status == 200)
+
+
+def test_a_silent_connection_is_closed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "FIRST_SECONDS", 0.2)
+    threads = threading.active_count()
+    with socket.create_connection(("127.0.0.1", room.port), timeout=SECONDS) as silent:
+        silent.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        assert silent.recv(100) == b""
+    # The poller of this room may have started a thread meanwhile; silence takes none.
+    assert threading.active_count() < threads + 5
