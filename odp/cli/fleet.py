@@ -37,17 +37,20 @@ def run(
             help="TESTS ONLY, PROTECTS NOBODY: draw the noise from the seed, too; then the model repeats to the byte.",
         ),
     ] = False,
-    processes: Annotated[
-        int | None, typer.Option(min=1, max=8, help="Processes that run the devices \\[default: one per processor].")
+    hosts: Annotated[
+        int | None, typer.Option(help="Processes that run the devices, 1 to 64 \\[default: one per processor].")
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="New folder that keeps stores and logs \\[default: one that is removed at the end]."),
+        typer.Option(
+            help="Folder that keeps stores and logs; a fleet that was interrupted goes on there "
+            "\\[default: a new one, removed at the end]."
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Give up after this many seconds.")] = 3600.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Train a DPAM task with simulated devices that drop out, crash and lie, against real services over TLS."""
+    """Run a task with simulated devices that drop out, crash and lie, against real services over TLS."""
     from odp.posix import require_linux
 
     require_linux("odp fleet run")
@@ -61,7 +64,7 @@ def run(
         resume_with(
             "all programs stopped; the same command starts anew"
             if state is None
-            else f"all programs stopped; stores and logs are in {state}, and a new run takes another --state"
+            else f"all programs stopped; the same command goes on with what is left, in {state}"
         )
         shown = stack.enter_context(steps(out, "starting services and devices"))
         begun: set[int] = set()
@@ -73,7 +76,7 @@ def run(
             shown.advance(done, of, f"{done:,} of {of:,} devices")
 
         found = run_fleet(
-            scenario, devices=devices, seed=seed, root=root, test_noise=test_noise, processes=processes,
+            scenario, devices=devices, seed=seed, root=root, test_noise=test_noise, hosts=hosts,
             timeout=timeout, report=out.print, progress=progress,
         )  # fmt: skip
     _show(results_console(machine=json_output), found)
@@ -104,9 +107,11 @@ def _show(out: Console, found: FleetRun) -> None:
             listed.add_row(kind.replace("_", " "), *(f"{entry[name].get(kind, 0):,}" for entry in found.rounds))
         if kinds:
             out.print(listed)
+    memory = found.memory_bytes / 2**30
     out.print(
-        f"{found.devices:,} devices, {found.malicious} of them malicious, in {found.processes} processes and "
-        f"{found.seconds:.0f} s; "
+        f"{found.devices:,} devices, {found.malicious} of them malicious, on {found.hosts} hosts; "
+        f"{found.seconds:.0f} s, {found.processor_seconds:.0f} s of processors, at most {memory:.2f} GiB of memory; "
         f"ε spent {found.epsilon:.4f}; noise: {found.noise}"
     )
-    out.print(f"model {found.model_sha256}")
+    if found.model_sha256 is not None:
+        out.print(f"model {found.model_sha256}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from odp import _validate
+from odp.errors import ConfigurationError
 from odp.numerics.arrays import Int64Array
 
 if TYPE_CHECKING:
@@ -22,14 +23,19 @@ _Out = TypeVar("_Out")
 
 
 def processors(threads: int | None = None) -> int:
-    """``threads``, or by default the number of processors of this process.
+    """``threads``, or by default ODP_THREADS of the environment, or else the number of processors of this process.
 
     Raises:
-      ConfigurationError: ``threads`` is not positive.
+      ConfigurationError: ``threads`` or ODP_THREADS is not positive.
     """
     if threads is not None:
         _validate.integer(threads=threads, low=1, high=1024)
         return threads
+    given = os.environ.get("ODP_THREADS", "")
+    if given:
+        if not given.isdecimal() or not int(given):
+            raise ConfigurationError(f"Expected ODP_THREADS={given!r} to be a number of threads")
+        return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import html
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +34,13 @@ from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
 from odp.pictures import page, style
 from odp.simulation.engine import check_population
+from odp.simulation.engines.local import LocalEngine
+from odp.simulation.engines.seam import Engine
 from odp.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.simulation.methods import Contest, Method, Metric, contest_for
 from odp.simulation.presets import preset_task
 from odp.simulation.result_tables import html_table, text_table, write_csv, write_page
+from odp.simulation.trials import FinishedTrials
 from odp.task import Task
 
 if TYPE_CHECKING:
@@ -179,6 +183,8 @@ def compare(
     split_of: Callable[[int], Split] | None = None,
     permuted: bool = False,
     on_score: Callable[[str, float, int, tuple[float, ...]], None] | None = None,
+    engine: Engine | None = None,
+    resume: Path | None = None,
 ) -> Comparison:
     """Scores every method at every ε, on a split for every seed.
 
@@ -194,7 +200,9 @@ def compare(
       split_of: from a seed to a split; None is the published split of ``data`` where there is one, else a random one,
         80/10/10.
       permuted: take ``permutation_split``, the protocol of published comparisons, where ``split_of`` is None.
-      on_score: called with (method, epsilon, seed, scores), for progress.
+      on_score: called with (method, epsilon, seed, scores), for progress, in the order in which they are done.
+      engine: where runs are computed, several at once on a cluster; None is this machine, one after the other.
+      resume: a file that keeps finished runs: the same call takes them from there.
 
     Raises:
       ConfigurationError: an ε, a seed or a name is out of range or named twice, or the task has no model of items.
@@ -232,21 +240,37 @@ def compare(
         method.name: {metric.name: [[] for _ in order] for metric in metrics} for method in rows
     }
     cut = permutation_split if permuted else random_split
-    for seed in seeds:
-        split = cut(ratings, seed=seed) if split_of is None else split_of(seed)
-        for method in rows:
-            found: tuple[float, ...] = ()
-            for place, own in enumerate(tasks):
-                if method.spends or not place:
-                    found = method.score(own if method.spends else tasks[-1], split, seed)
-                    if len(found) != len(metrics) or not all(math.isfinite(score) for score in found):
-                        raise DataError(
-                            f"{method.name} has no finite score on {ratings.name!r} at epsilon={order[place]}"
-                        )
-                    if on_score is not None:
-                        on_score(method.name, order[place], seed, found)
-                for metric, score in zip(metrics, found, strict=True):
-                    scores[method.name][metric.name][place].append(score)
+    kept = None
+    if resume is not None:
+        way = "permuted" if permuted else "random" if split_of is None else "given"
+        kept = FinishedTrials(resume, _identity(ratings, task, preset=preset, delta=delta, split=way))
+    found: dict[tuple[str, int, int], tuple[float, ...]] = {}
+
+    def trials() -> Iterator[tuple[tuple[str, int, int], tuple[Any, ...]]]:
+        for seed in seeds:
+            split = cut(ratings, seed=seed) if split_of is None else split_of(seed)
+            for method in rows:
+                for place, own in enumerate(tasks):
+                    before = None if kept is None else kept.find((method.name, order[place], seed))
+                    if before is not None:
+                        found[method.name, place, seed] = tuple(before)
+                    elif method.spends or not place:
+                        yield (method.name, place, seed), (method, own if method.spends else tasks[-1], split, seed)
+
+    for (name, place, seed), score in (engine or LocalEngine()).each(_score, trials()):
+        if len(score) != len(metrics) or not all(math.isfinite(one) for one in score):
+            raise DataError(f"{name} has no finite score on {ratings.name!r} at epsilon={order[place]}")
+        found[name, place, seed] = score
+        if kept is not None:
+            kept.add((name, order[place], seed), list(score))
+        if on_score is not None:
+            on_score(name, order[place], seed, score)
+    for method in rows:
+        for place in range(len(order)):
+            for seed in seeds:
+                score = found[method.name, place if method.spends else 0, seed]
+                for metric, one in zip(metrics, score, strict=True):
+                    scores[method.name][metric.name][place].append(one)
     return Comparison(
         data=ratings.name,
         preset=preset,
@@ -259,6 +283,26 @@ def compare(
         seconds=time.perf_counter() - started,
         permuted=permuted,
     )
+
+
+def _score(method: Method, task: Task, split: Split, seed: int) -> tuple[float, ...]:
+    return method.score(task, split, seed)
+
+
+def _identity(ratings: Ratings, task: Task | None, *, preset: str, delta: float, split: str) -> dict[str, Any]:
+    """What decides the scores, but for the budget, the method and the seed, which name a run."""
+    values = hashlib.sha256(ratings.values.tobytes()).hexdigest()
+    items = hashlib.sha256(ratings.items.tobytes()).hexdigest()
+    at_one = None
+    if task is not None:
+        at_one = dataclasses.replace(task, privacy=dataclasses.replace(task.privacy, epsilon=1.0)).definition()
+    return {
+        "data": [ratings.name, ratings.n_users, items, values],
+        "task": None if at_one is None else hashlib.sha256(at_one.SerializeToString(deterministic=True)).hexdigest(),
+        "preset": preset,
+        "delta": delta,
+        "split": split,
+    }
 
 
 def _require_comparable(task: Task, ratings: Ratings, preset: str) -> None:

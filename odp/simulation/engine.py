@@ -28,8 +28,6 @@ from odp.algorithms.seam import (
     DeclaredRelease,
     LocalRows,
     NoisyTensors,
-    Population,
-    ProgramPopulation,
     Query,
 )
 from odp.datasets.examples import ExamplesSplit, UsersExamples
@@ -40,13 +38,14 @@ from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.users import draw_users, due_users, first_users, user_seeds
-from odp.models.litert.keras_model import KerasModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
+from odp.simulation.engines.local import LocalEngine
+from odp.simulation.engines.seam import Engine, current
 from odp.simulation.inputs import SIMULATION, check_rank, require_kinds, told_run
 from odp.simulation.searches import simulate_search
 from odp.simulation.streams import SimulatedStream, participation_of
@@ -176,6 +175,7 @@ def simulate(
     on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
     on_users: Callable[[int, int, int], None] | None = None,
     checkpoint: Path | None = None,
+    engine: Engine | None = None,
 ) -> RunResult: ...
 
 
@@ -199,6 +199,7 @@ def simulate(
     on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
     on_users: Callable[[int, int, int], None] | None = None,
     checkpoint: Path | None = None,
+    engine: Engine | None = None,
 ) -> RunResult | AnswersRun:
     """Runs ``task`` on every user of ``population``.
 
@@ -216,6 +217,8 @@ def simulate(
       on_users: Called within a round, after each block of users, with the round, the users done and the rounds in all.
       checkpoint: A folder; the run is saved there after every round, and the same call resumes it. For rounds that were
         done before, ``on_round`` is called again, ``on_release`` is not.
+      engine: Where the users are summed, as ``odp.simulation.engines.ray_cluster.RayEngine``; None is this machine. A
+        question is asked here.
 
     Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size,
     StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with an IntegerNoise, and for
@@ -255,7 +258,9 @@ def simulate(
     seeds = user_seeds(split.train, seed)
 
     features = task.public_matrix
-    server, population_side = algorithm.server(item_features=features), population_of(task)
+    server = algorithm.server(item_features=features)
+    chosen = engine or current() or LocalEngine()
+    summing = chosen.sums(task, split.train, seeds)
     evaluation = evaluation_of(definition)
     state = server.start()
     rounds: list[RoundResult] = []
@@ -284,20 +289,18 @@ def simulate(
         began = time.perf_counter()
         query = algorithm.query(number)
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
-        users: Ratings | UsersExamples = split.train
-        of_users = seeds
+        selected: Int64Array | None = None
         contributions = split.train.n_users
         sampling = sampling_of(definition, number)
         if sampling is not None:
-            drawn = draw_users(split.train, sampling, round=number, seed=seed)
-            users, of_users = users.select_users(drawn), seeds[drawn]
+            selected = draw_users(split.train, sampling, round=number, seed=seed)
         elif definition.cohort.schedule:
-            first = first_users(split.train, goal_of(definition.cohort, number), round=number, seed=seed)
-            users, of_users, contributions = users.select_users(first), seeds[first], len(first)
+            selected = first_users(split.train, goal_of(definition.cohort, number), round=number, seed=seed)
+            contributions = len(selected)
         if allowed is not None:
-            due = due_users(split.train, allowed, round=number, seed=seed)
-            users, of_users, contributions = users.select_users(due), seeds[due], len(due)
-        sums = population_side.contribute(broadcast, users, round=number, seeds=of_users, progress=progress)
+            selected = due_users(split.train, allowed, round=number, seed=seed)
+            contributions = len(selected)
+        sums = summing.of(broadcast, selected, round=number, progress=progress)
         # Where no noise was asked for, no charge would be true.
         charges.append(() if silent else round_charges(query, sampling))
         tensors = _released(query, stream.encoded(sums), source.of(number, query))
@@ -344,19 +347,6 @@ def simulate(
         item_counts=_item_counts(algorithm, state, features),
         metrics=evaluation.after_training(broadcast, split, history, last=rounds[-1].metrics),
     )
-
-
-def population_of(task: Task) -> Population[Any]:
-    """What a simulation of ``task`` makes the sums of users with; a network is trained by the engine that it names.
-
-    Raises:
-      ConfigurationError: the task is invalid.
-    """
-    population = algorithm_for(task.definition()).population()
-    engine = task.model.own_engine() if isinstance(task.model, KerasModel) else None
-    if engine is None or not isinstance(population, ProgramPopulation):
-        return population
-    return population.run_by(engine)
 
 
 def _item_counts(algorithm: Algorithm, state: bytes, features: Float32Array | None) -> Float64Array:

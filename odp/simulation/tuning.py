@@ -45,6 +45,8 @@ from odp.privacy.accounting import mu_for
 from odp.privacy.events import Event, GaussianRelease, adjacency_of
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.simulation.engine import RunResult, simulate
+from odp.simulation.engines.local import LocalEngine
+from odp.simulation.engines.seam import Engine
 from odp.simulation.presets import preset_task
 from odp.simulation.result_tables import html_table, text_table, write_csv, write_page
 from odp.task import Task
@@ -206,6 +208,7 @@ def tune(
     features: bool | None = None,
     on_trial: Callable[[int, Trial], None] | None = None,
     noise: IntegerNoise | None = None,
+    engine: Engine | None = None,
 ) -> Tuning:
     """Random search; the first trial is ``DPAM.recommended``.
 
@@ -221,6 +224,8 @@ def tune(
         given data.
       features: whether all models use the public item features of the data; None is where there are any.
       on_trial: called after each, for progress.
+      engine: where trials are computed, several at once on a cluster; None is this machine. A private search stays
+        here.
       noise: of a private search; the default is that of the operating system, and the only one that protects anybody.
 
     Raises:
@@ -252,13 +257,18 @@ def tune(
     secret = None
     if private:
         secret = GaussianNoise(OperatingSystemNoise()) if noise is None else noise
-    done: list[Trial] = []
-    for number in range(trials):
-        task = base if not number else _drawn(base, rng)
-        run = simulate(task, split, seed=seed + number, noise=True if secret is None else secret)
-        done.append(_scored(task, run, split, noise=secret))
+    if private and engine is not None and not isinstance(engine, LocalEngine):
+        raise ConfigurationError(
+            "Expected no engine with private data: a search on them draws its noise from the operating system here"
+        )
+    tasks = (base if not number else _drawn(base, rng) for number in range(trials))
+    given = ((number, (task, split, seed + number, secret)) for number, task in enumerate(tasks))
+    by_number: dict[int, Trial] = {}
+    for number, trial in (engine or LocalEngine()).each(_trial, given):
+        by_number[number] = trial
         if on_trial is not None:
-            on_trial(number, done[-1])
+            on_trial(number, trial)
+    done = [by_number[number] for number in range(trials)]
     events = [event for trial in done for event in trial.charges]
     return Tuning(
         data=ratings.name,
@@ -269,6 +279,11 @@ def tune(
         delta=delta,
         seconds=time.perf_counter() - started,
     )
+
+
+def _trial(task: Task, split: Split, seed: int, secret: IntegerNoise | None) -> Trial:
+    run = simulate(task, split, seed=seed, noise=True if secret is None else secret)
+    return _scored(task, run, split, noise=secret)
 
 
 def _short(value: object) -> str:

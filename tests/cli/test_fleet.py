@@ -1,4 +1,4 @@
-"""`odp fleet run` as a person runs it: real services, real processes, twice."""
+"""`odp fleet run` as a person runs it: real services, real processes; on one host, on two, and killed on the way."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from device_runtime import State, Store, store_path
@@ -54,34 +56,42 @@ class Run:
         return "".join(file.read_text() for file in sorted((self.root / "logs").glob("devices-*.log")))
 
 
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "odp.cli.main", "fleet", "run", *arguments]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
 def fleet(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-m", "odp.cli.main", "fleet", "run", *arguments],
-        capture_output=True, text=True, timeout=900, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        _command(*arguments), capture_output=True, text=True, timeout=900, check=False, env=_environment()
     )  # fmt: skip
+
+
+def _given(scenario: Path, root: Path, hosts: int) -> list[str]:
+    given = ["--scenario", str(scenario), "--seed", "5", "--test-noise", "--hosts", str(hosts)]
+    return [*given, "--state", str(root), "--json"]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
-    """The same seed in one process and in two."""
+    """The same seed on one host and on two."""
     folder = tmp_path_factory.mktemp("fleet")
     scenario = folder / "scenario.toml"
     scenario.write_text(SCENARIO)
     done = []
-    for processes in (1, 2):
-        root = folder / f"state-{processes}"
-        finished = fleet(
-            "--scenario", str(scenario), "--seed", "5", "--test-noise", "--processes", str(processes),
-            "--state", str(root), "--json",
-        )  # fmt: skip
+    for hosts in (1, 2):
+        root = folder / f"state-{hosts}"
+        finished = fleet(*_given(scenario, root, hosts))
         assert finished.returncode == 0, finished.stderr
         done.append(Run(json.loads(finished.stdout.splitlines()[-1]), finished.stderr, root))
     return done
 
 
 @pytest.mark.slow
-def test_one_seed_gives_one_model_to_the_byte_however_many_processes_play_the_devices(runs: list[Run]) -> None:
+def test_one_seed_gives_one_model_to_the_byte_however_many_hosts_run_the_devices(runs: list[Run]) -> None:
     one, two = (run.found for run in runs)
     assert one["model_sha256"] == two["model_sha256"]
     changing = {"seconds", "processor_seconds", "rests", "simulated_hours"}
@@ -89,7 +99,7 @@ def test_one_seed_gives_one_model_to_the_byte_however_many_processes_play_the_de
         assert {name: first[name] for name in first.keys() - changing} == {
             name: second[name] for name in second.keys() - changing
         }
-    assert (one["processes"], two["processes"]) == (1, 2)
+    assert (one["hosts"], two["hosts"]) == (1, 2)
 
 
 @pytest.mark.slow
@@ -152,6 +162,65 @@ def test_test_noise_is_said_and_needs_reference_values_that_allow_it(runs: list[
     assert values.allow_test_noise
 
 
+@pytest.mark.slow
+def test_a_fleet_that_is_killed_goes_on_with_what_is_left_and_counts_the_same(runs: list[Run], tmp_path: Path) -> None:
+    """First a service dies, then everything at once; the model is that of the run that nobody killed."""
+    scenario, root = tmp_path / "scenario.toml", tmp_path / "state"
+    scenario.write_text(SCENARIO)
+    given = _given(scenario, root, 2)
+
+    status, told = _killed(given, root, round=0, whom="aggregator")
+    assert status == 1
+    assert "aggregator ended by itself" in " ".join(told.split())
+    before = _through(root)
+    _killed(given, root, round=1, whom="")
+    assert _through(root) > before
+
+    refused = fleet(*given, "--seed", "6")
+    assert refused.returncode == 1
+    assert "holds one of seed=5 (got 6)" in " ".join(refused.stderr.split())
+
+    finished = fleet(*given)
+    assert finished.returncode == 0, finished.stderr
+    resumed, whole = json.loads(finished.stdout.splitlines()[-1]), runs[1].found
+    assert (resumed["resumed"], whole["resumed"]) == (True, False)
+    assert resumed["model_sha256"] == whole["model_sha256"]
+    for first, second in zip(resumed["rounds"], whole["rounds"], strict=True):
+        for name in ("counted", "devices_in", "refused", "injected"):
+            assert first[name] == second[name], name
+
+
+def _killed(given: list[str], root: Path, *, round: int, whom: str) -> tuple[int, str]:
+    """(exit code, stderr) of a fleet of which a program, or with "" the command, is killed in a round."""
+    with subprocess.Popen(
+        _command(*given), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=_environment()
+    ) as running:
+        family = psutil.Process(running.pid)
+        until = time.monotonic() + 120.0
+        while len(found := [count for count in _through(root, round) if count >= 6]) < 2:
+            assert running.poll() is None, running.communicate()[1]
+            assert time.monotonic() < until, found
+            time.sleep(0.02)
+        below = family.children(recursive=True)
+        if whom:
+            next(one for one in below if any(part.endswith(f"/{whom}") for part in one.cmdline())).kill()
+        else:
+            running.kill()
+        _, told = running.communicate(timeout=120.0)
+    _, alive = psutil.wait_procs(below, timeout=60.0)
+    assert not alive
+    return running.returncode, told
+
+
+def _through(root: Path, round: int | None = None) -> list[int]:
+    """How many devices of each host are through, with a round or with all of them."""
+    counts = []
+    for file in sorted((root / "devices").glob("host-*/journal.jsonl")):
+        lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("]")]
+        counts.append(sum(what == "done" and round in (None, number) for what, number, *_ in lines))
+    return counts
+
+
 def test_what_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.toml"
     scenario.write_text(SCENARIO)
@@ -159,6 +228,7 @@ def test_what_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
         (("--devices", "9999"), "devices=9999 to be from 1 to 120"),
         (("--devices", "25"), "minimum_cohort=20 of 25 devices"),
         (("--state", str(tmp_path)), "to be empty"),
+        (("--hosts", "0"), "hosts=0 to be from 1 to 24"),
     ):
         finished = fleet("--scenario", str(scenario), *arguments)
         assert finished.returncode == 1

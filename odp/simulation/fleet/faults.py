@@ -7,24 +7,25 @@ fault, or about what came of one, says ``injected=true``.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from device_runtime import PinnedAddresses, Services
 from device_runtime.network.services import Traffic
 from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.local_assignment import LocalWork
+from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.seam import Client, LocalData
 from odp.errors import ServiceUnavailable
 from odp.numerics.arrays import Float32Array, Int64Array
+from odp.privacy.mechanisms.random_source import RandomSource
+from odp.simulation.fleet.journal import Journal
 from odp.simulation.fleet.plan import Act, Character, Point
 from odp.transport.logs import Log
-from odp.v1 import aggregator_pb2, distributor_pb2, server_pb2
+from odp.v1 import aggregator_pb2, distributor_pb2, local_pb2, server_pb2
 from odp.wire.model import Slices
 
-#: Of a payload of the right length, these bytes break every bound: items that no catalogue has, weights beyond one.
-_OUT_OF_BOUNDS = b"\x01"
 _INJECTED = "true"
 
 Reply = TypeVar("Reply")
@@ -32,6 +33,10 @@ Reply = TypeVar("Reply")
 
 class Vanished(BaseException):
     """Injected: the device is gone for the rest of the round. Like a death, it is no error that a device handles."""
+
+
+class AnswerLost(ServiceUnavailable):
+    """Injected: a service counted what it was sent, and the device does not hear of it."""
 
 
 class Died(BaseException):
@@ -47,22 +52,27 @@ class Turn:
     act: Act
     character: Character
     log: Log
-    injected: Counter[str]
-    refused: Counter[str]
-    #: What happened to the device in this round already, and happens once.
-    past: set[str]
+    journal: Journal
+    #: A byte of which a payload is made that breaks the task's bounds.
+    bad_byte: int = 1
     elapsed: float = 0.0
 
     def inject(self, kind: str, **fields: str | int | float) -> None:
-        """Counts an injected fault, and writes the line that says so."""
-        self.injected[kind] += 1
+        """Counts an injected fault once, and writes the line that says so."""
+        if self.journal.fault(self.device, self.round, kind):
+            self.say(kind, **fields)
+
+    def say(self, kind: str, **fields: str | int | float) -> None:
+        """Writes the line about an injected fault."""
         self.log.event("injected_fault", injected=_INJECTED, device=self.device, round=self.round, kind=kind, **fields)
 
     def happens(self, kind: str) -> bool:
-        """Whether ``kind`` has not happened yet in this round; from now on it has."""
-        first = kind not in self.past
-        self.past.add(kind)
-        return first
+        """Whether ``kind`` has not happened yet in this round."""
+        return kind not in self.journal.past(self.device, self.round)
+
+    def out_of_bounds(self, payload: bytes) -> bytes:
+        """A payload of the same length that breaks the task's bounds."""
+        return bytes([self.bad_byte]) * len(payload)
 
     def at(self, point: Point) -> None:
         """Ends the attempt where this is where it is to end. Raises Vanished or Died."""
@@ -118,18 +128,45 @@ class SimulatedServices(Services):
             sent.round += 1
         reply = self._timed(traffic, lambda: super(SimulatedServices, self).submit(address, sent, traffic))
         turn.at(Point.ANSWERED)
-        if behaviour == "replayed" and turn.happens("replayed"):
-            turn.inject("replayed")
-            again = self._timed(traffic, lambda: super(SimulatedServices, self).submit(address, sent, traffic))
-            turn.refused[f"replay: {_name(again.refusal)}"] += 1
+        self._answered(
+            turn, lambda: self._timed(traffic, lambda: super(SimulatedServices, self).submit(address, sent, traffic))
+        )
+        return reply
+
+    def report(self, request: local_pb2.ReportRequest, traffic: Traffic) -> local_pb2.ReportResponse:
+        """As ``Services``; or not at all, twice, as something else, or with its answer lost."""
+        turn = self.turn
+        if turn is None:
+            return super().report(request, traffic)
+        turn.at(Point.PREPARED)
+        sent = local_pb2.ReportRequest()
+        sent.CopyFrom(request)
+        if turn.act.behaviour == "malformed":
+            turn.inject("malformed")
+            sent.report = request.report + b"\0"
+        reply = self._timed(traffic, lambda: super(SimulatedServices, self).report(sent, traffic))
+        turn.at(Point.ANSWERED)
+        self._answered(turn, lambda: self._timed(traffic, lambda: super(SimulatedServices, self).report(sent, traffic)))
+        return reply
+
+    def draw(self, task_sha256: bytes, traffic: Traffic) -> bytes:
+        """As ``Services``, later by the device's network."""
+        return self._timed(traffic, lambda: super(SimulatedServices, self).draw(task_sha256, traffic))
+
+    def _answered(
+        self, turn: Turn, again: Callable[[], aggregator_pb2.SubmitResponse | local_pb2.ReportResponse]
+    ) -> None:
+        """What happens after an answer came. Raises ServiceUnavailable where it is to be lost."""
+        if turn.act.behaviour == "replayed" and turn.happens("replayed"):
+            turn.say("replayed")
+            answer = _name(again().refusal)
+            turn.journal.replay(turn.device, turn.round, "replayed", answer)
             turn.log.event(
-                "replay_answered", injected=_INJECTED, device=turn.device, round=turn.round,
-                refusal=_name(again.refusal),
+                "replay_answered", injected=_INJECTED, device=turn.device, round=turn.round, refusal=answer
             )  # fmt: skip
         if turn.act.lost_answer and turn.happens("lost_answer"):
             turn.inject("lost_answer")
-            raise ServiceUnavailable("injected: the answer was lost on its way")
-        return reply
+            raise AnswerLost("injected: the answer was lost on its way")
 
     def _timed(self, traffic: Traffic, call: Callable[[], Reply]) -> Reply:
         up, down = traffic.up, traffic.down
@@ -154,7 +191,7 @@ class SimulatedClient:
     def empty(self, round: int) -> bytes:
         """As ``Client``; of a device that makes up what it contributes, and would not send it otherwise, that."""
         payload = self.client.empty(round)
-        return _OUT_OF_BOUNDS * len(payload) if self.turn.act.behaviour == "out_of_bounds" else payload
+        return self.turn.out_of_bounds(payload) if self.turn.act.behaviour == "out_of_bounds" else payload
 
     def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
         """As ``Client``."""
@@ -166,8 +203,36 @@ class SimulatedClient:
         payload, local = self.client.contribute(slices, data, round=round, seed=seed)
         if self.turn.act.behaviour == "out_of_bounds":
             self.turn.inject("out_of_bounds")
-            payload = _OUT_OF_BOUNDS * len(payload)
+            payload = self.turn.out_of_bounds(payload)
         return payload, local
+
+
+class SimulatedReporter:
+    """An algorithm of local trust on the device whose turn it is, as ``SimulatedClient``."""
+
+    def __init__(self, algorithm: LocalReporter, turn: Turn) -> None:
+        self._algorithm, self._turn = algorithm, turn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._algorithm, name)
+
+    def report(self, drawn: bytes, data: LocalData, *, source: RandomSource) -> bytes:
+        """As ``LocalReporter``, but for the faults."""
+        turn = self._turn
+        if turn.act.drop_out is not None:
+            # A report that was prepared today would be sent tomorrow: whoever drops out does it before.
+            turn.at(turn.act.drop_out)
+        turn.at(Point.COMPUTING)
+        report = self._algorithm.report(drawn, data, source=source)
+        if turn.act.behaviour == "out_of_bounds":
+            turn.inject("out_of_bounds")
+            report = turn.out_of_bounds(report)
+        return report
+
+
+def local_work_of(turn: Turn, work: LocalWork) -> LocalWork:
+    """``work`` with the algorithm on the device whose turn it is."""
+    return dataclasses.replace(work, algorithm=cast("LocalReporter", SimulatedReporter(work.algorithm, turn)))
 
 
 def work_of(turn: Turn, work: Work) -> Work:

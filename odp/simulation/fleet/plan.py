@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ class Point(enum.StrEnum):
     ANSWERED = "answered"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Act:
     """What one device does in one round; without any of the three it takes part as it should."""
 
@@ -49,7 +50,7 @@ class Act:
         return self.drop_out is None and self.behaviour in (None, "replayed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Character:
     """What is the same for a device in all rounds."""
 
@@ -64,20 +65,34 @@ class Character:
 class Plan:
     """The plan of ``devices`` devices over ``rounds`` rounds.
 
+    Args:
+      minimum: contributions that a round needs.
+      behaviours: the lies of malicious devices; by default those of the scenario.
+
     Raises:
       ConfigurationError: a round would have no contribution, or fewer than the task's minimum.
     """
 
-    def __init__(self, scenario: Scenario, *, devices: int, rounds: int, seed: int) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        devices: int,
+        rounds: int,
+        seed: int,
+        minimum: int = 1,
+        behaviours: Sequence[str] | None = None,
+    ) -> None:
         self.scenario, self.devices, self.rounds, self.seed = scenario, devices, rounds, seed
+        self._behaviours = scenario.faults.behaviours if behaviours is None else tuple(behaviours)
         faults = scenario.faults
         self._drop_outs, self._crashes = round(devices * faults.drop_outs), round(devices * faults.crashes)
         self.malicious = self._malicious(round(devices * faults.malicious))
         replaying = sum(behaviour == "replayed" for behaviour in self.malicious.values())
         self.goal = devices - self._drop_outs - len(self.malicious) + replaying
-        if self.goal < scenario.task.minimum_cohort:
+        if self.goal < minimum:
             raise ConfigurationError(
-                f"Expected at least minimum_cohort={scenario.task.minimum_cohort} of {devices} devices to contribute "
+                f"Expected at least minimum_cohort={minimum} of {devices} devices to contribute "
                 f"to a round, but {self.goal} would; take more --devices, fewer faults or a smaller minimum_cohort"
             )
         self._acts = [self._round(number) for number in range(rounds)]
@@ -131,7 +146,7 @@ class Plan:
 
     def _malicious(self, count: int) -> dict[int, str]:
         chosen = self.generator("malicious").permutation(self.devices)[:count].tolist()
-        kinds = self.scenario.faults.behaviours
+        kinds = self._behaviours
         return {device: kinds[place % len(kinds)] for place, device in enumerate(chosen)}
 
     def _round(self, number: int) -> list[Act]:

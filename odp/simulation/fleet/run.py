@@ -1,12 +1,14 @@
-"""A simulated fleet from its scenario to its final model: services, task, processes of devices, and results."""
+"""A simulated fleet from its scenario to its results: services, task, hosts of devices, and what they report."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -16,29 +18,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from odp.algorithms.dpam.data import RatingsData
-from odp.algorithms.registry import algorithm_for
 from odp.client import TaskHandle, connect
-from odp.crypto.segments import is_large
-from odp.datasets import Ratings, load
 from odp.enclave.policy import EnclavePolicy
-from odp.errors import ConfigurationError, ServiceError
+from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable, StateError
 from odp.local.processes import OPEN, Child, Services
-from odp.models.matrix_factorization import MatrixFactorization
-from odp.simulation.fleet.plan import Plan
-from odp.simulation.fleet.scenario import Scenario, load_scenario
-from odp.simulation.fleet.worker import PROGRESS_FILE, TASK_FILE, Shard
-from odp.task import Cohort, Task, UserLevelDP
+from odp.simulation.fleet.device_data import load_data
+from odp.simulation.fleet.fleet_task import FleetTask, fleet_task
+from odp.simulation.fleet.scenario import load_scenario
+from odp.simulation.fleet.shard import PROGRESS_FILE, TASK_FILE, Shard
+from odp.simulation.fleet.usage import Usage
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import write_atomically
 from odp.v1 import server_pb2
 from odp.wire.model import ModelVersion
 from odp.wire.tables import table_bytes
 
-_POPULATION = "fleet"
-_ROUND_SECONDS = 10**6
+#: Of one fleet: each is a process of its own.
+MOST_HOSTS = 64
+_FEWEST_DEVICES = 5
 _POLL_SECONDS = 0.25
-_SCENARIO_FILE = "scenario.toml"
+_SAMPLE_SECONDS = 2.0
+_QUIET_SECONDS = 60.0
+SCENARIO_FILE, _FLEET_FILE, _USAGE_FILE = "scenario.toml", "fleet.json", "usage.json"
+_FORMAT = "odp-fleet-1"
+_USED = {"seconds": 0.0, "processor_seconds": 0.0, "memory_bytes": 0.0}
 WORKER = (sys.executable, "-P", "-m", "odp.simulation.fleet.worker")
 
 
@@ -46,9 +49,15 @@ WORKER = (sys.executable, "-P", "-m", "odp.simulation.fleet.worker")
 class FleetRun:
     """What a fleet did.
 
-    ``rounds`` are sums over the processes. In them everything but seconds, and ``model_sha256`` with test noise, is the
-    same for the same scenario, devices, seed and processes; another number of processes changes no more than how often
-    devices rested.
+    ``rounds`` are sums over the hosts. In them everything but seconds, and ``model_sha256`` with test noise, is the
+    same for the same scenario, devices and seed, and for any number of hosts. A fleet that was killed and resumed
+    counts the same, and sends more bytes: who was in the middle of an attempt begins it again.
+
+    Attributes:
+      epsilon: spent by the task; of a task of local trust, by each device.
+      model_sha256: of a model that was trained; None for a question.
+      seconds, processor_seconds, memory_bytes: of all programs together and all runs of the fleet; the peak.
+      resumed: whether an earlier run had begun it.
     """
 
     devices: int
@@ -56,11 +65,14 @@ class FleetRun:
     malicious: int
     rounds: list[dict[str, Any]]
     epsilon: float
-    model_sha256: str
-    model: ModelVersion
+    model_sha256: str | None
+    model: ModelVersion | None
     noise: str
     seconds: float
-    processes: int
+    processor_seconds: float
+    memory_bytes: int
+    hosts: int
+    resumed: bool
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -75,12 +87,12 @@ def run_fleet(
     seed: int,
     root: Path,
     test_noise: bool,
-    processes: int | None = None,
+    hosts: int | None = None,
     timeout: float = 3600.0,
     report: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, int], None] = lambda round, done, of: None,
 ) -> FleetRun:
-    """Runs a fleet under the folder ``root``, which holds nothing yet.
+    """Runs a fleet under the folder ``root``, or goes on with the one that an earlier run began there.
 
     Args:
       scenario_file: see ``odp.simulation.fleet.scenario``.
@@ -88,64 +100,60 @@ def run_fleet(
       seed: decides everything that is random about the devices, and the test noise.
       root: stores, logs and states of the services.
       test_noise: noise from the seed, in enclaves that say so; it protects nobody.
-      processes: that run the devices; default one per processor, at most 8.
+      hosts: processes that run the devices; default one per processor, at most 8, or as many as an earlier run had.
       timeout: seconds after which the run is given up.
       report: called with one line per step.
       progress: (round, devices through, devices) now and then.
 
     Raises:
-      ConfigurationError: the scenario does not fit the number of devices, or ``root`` is not empty.
+      ConfigurationError: the scenario does not fit the number of devices, or ``root`` holds something else.
       ServiceError: a program ended by itself, or the task was not finished in time.
     """
     started = time.monotonic()
     scenario = load_scenario(scenario_file)
-    ratings = load(scenario.data.source)
-    devices = ratings.n_users if devices is None else devices
-    if not 1 <= devices <= ratings.n_users:
-        raise ConfigurationError(
-            f"Expected devices={devices} to be from 1 to {ratings.n_users}, the users of {scenario.data.source!r}"
-        )
-    if root.exists() and any(root.iterdir()):
-        raise ConfigurationError(f"Expected the folder {root} to be empty; a fleet starts anew each time")
-    rounds = 2 + scenario.task.steps
-    plan = Plan(scenario, devices=devices, rounds=rounds, seed=seed)
-    task = _task(scenario, ratings, goal=plan.goal)
-    policy = EnclavePolicy(
-        role="aggregator",
-        minimum_cohort=scenario.task.minimum_cohort,
-        population_epsilon=max(20.0, scenario.task.epsilon),
-        population_delta=max(1e-5, scenario.task.delta),
-        test_noise_seed=seed if test_noise else None,
+    folder = scenario_file.resolve().parent
+    data = load_data(scenario.data, folder=folder)
+    devices = data.n_users if devices is None else devices
+    if not 1 <= devices <= data.n_users:
+        raise ConfigurationError(f"Expected devices={devices} to be from 1 to {data.n_users}, the users of the data")
+    fleet = fleet_task(scenario, data, folder=folder, devices=devices, seed=seed)
+    del data  # the hosts read it again, and this process is small beside them
+    hosts, resumed = _begin(
+        root, hosts, scenario_file.read_bytes(), {"devices": devices, "seed": seed, "test_noise": test_noise}
     )
+    if fleet.left_out:
+        report(f"lies that nobody could tell from the truth in this task are left out: {', '.join(fleet.left_out)}")
+    meter = _Meter(root)
     with contextlib.ExitStack() as stack:
-        services = stack.enter_context(Services(root, policy=policy, admission=OPEN))
+        services = stack.enter_context(Services(root, policy=_policy(fleet, test_noise, seed), admission=OPEN))
         report(f"services at {services.server_address}, over TLS")
         connection = stack.enter_context(connect(services.server_address, state=root))
-        handle = connection.submit(task)
-        kept = root / _SCENARIO_FILE
-        write_atomically(kept, scenario_file.read_bytes())
-        workers = _start(
-            services, kept, devices=devices, seed=seed, rounds=rounds, timeout=timeout,
-            processes=min(processes if processes is not None else os.cpu_count() or 1, 8, max(devices // 50, 1)),
-        )  # fmt: skip
+        handle = connection.submit(fleet.task)
+        shards = shards_of(services, fleet, handle, root=root, folder=folder, hosts=hosts, timeout=timeout)
+        workers = [_worker(services, number, shard) for number, shard in enumerate(shards)]
         for worker in workers:
             stack.callback(worker.stop)
-        report(f"{devices:,} devices in {len(workers)} processes; {plan.goal:,} contributions close a round")
-        status = _watch(handle, services, workers, rounds, devices, progress, timeout=timeout)
-        for worker in workers:
-            worker.process.wait(60)
-        model = handle.model()
+        through = sum(sum(_progress(worker)["through"]) for worker in workers)
+        report(
+            f"{devices:,} devices on {hosts} hosts; {fleet.plan.goal:,} contributions close a round"
+            + (f"; {through:,} parts were done before" if resumed else "")
+        )
+        status = _watch(handle, services, workers, fleet, progress, meter, until=started + timeout, report=report)
+        _end(workers)
+        meter.sample(force=True)
+        model = handle.model() if status.model.manifest and not fleet.local else None
         return FleetRun(
             devices=devices,
-            goal=plan.goal,
-            malicious=len(plan.malicious),
-            rounds=_summed([_progress(worker) for worker in workers], status),
-            epsilon=status.epsilon_spent,
-            model_sha256=model_digest(model),
+            goal=fleet.plan.goal,
+            malicious=len(fleet.plan.malicious),
+            rounds=_summed([_progress(worker) for worker in workers], status, fleet),
+            epsilon=fleet.task.definition().privacy.epsilon if fleet.local else status.epsilon_spent,
+            model_sha256=None if model is None else model_digest(model),
             model=model,
             noise=f"TEST NOISE of seed {seed}, protects nobody" if test_noise else "exact",
-            seconds=time.monotonic() - started,
-            processes=len(workers),
+            hosts=hosts,
+            resumed=resumed,
+            **meter.used(),
         )
 
 
@@ -157,117 +165,223 @@ def model_digest(model: ModelVersion) -> str:
     return digest.hexdigest()
 
 
-def _task(scenario: Scenario, ratings: Ratings, *, goal: int) -> Task:
-    from odp.algorithms.dpam.config import DPAM
+def _begin(root: Path, hosts: int | None, scenario: bytes, given: dict[str, Any]) -> tuple[int, bool]:
+    """(hosts, whether an earlier run began this fleet); what it is stands in a file from now on.
 
-    wanted = scenario.task
-    task = Task(
-        name=_POPULATION,
-        population=_POPULATION,
-        model=MatrixFactorization(items=ratings.n_items, rank=wanted.rank if wanted.steps else 0),
-        data=RatingsData(low=ratings.low, high=ratings.high),
-        privacy=UserLevelDP(
-            epsilon=wanted.epsilon, delta=wanted.delta,
-            max_items_per_user=min(wanted.max_items_per_user, ratings.n_items),
-        ),
-        training=DPAM(steps=wanted.steps) if wanted.steps else DPAM(),
-        cohort=Cohort(minimum=goal, goal=goal, round_seconds=_ROUND_SECONDS),
-    )  # fmt: skip
-    algorithm = algorithm_for(task.definition())
-    if any(is_large(algorithm.query(number).payload_bytes) for number in range(2 + wanted.steps)):
-        raise ConfigurationError("Expected contributions that travel whole; take a smaller max_items_per_user")
-    return task
+    Raises ConfigurationError where the folder holds another fleet, or anything else.
+    """
+    devices = given["devices"]
+    most = max(min(devices // _FEWEST_DEVICES, MOST_HOSTS), 1)
+    if hosts is not None and not 1 <= hosts <= most:
+        raise ConfigurationError(
+            f"Expected hosts={hosts} to be from 1 to {most}: each needs {_FEWEST_DEVICES} of {devices} devices, and "
+            f"there are at most {MOST_HOSTS}"
+        )
+    wanted = {"format": _FORMAT, "scenario_sha256": hashlib.sha256(scenario).hexdigest(), **given}
+    path = root / _FLEET_FILE
+    if path.exists():
+        try:
+            known = json.loads(path.read_bytes())
+            known_hosts = int(known.pop("hosts"))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StateError(f"{path} is damaged; start a new fleet in another --state") from error
+        if hosts is not None:
+            known["hosts"], wanted["hosts"] = known_hosts, hosts
+        for name, value in wanted.items():
+            if known.get(name) != value:
+                raise ConfigurationError(
+                    f"Expected --state of the same fleet: {root} holds one of {name}={known.get(name)!r} (got "
+                    f"{value!r}); give the same options, or another --state"
+                )
+        return known_hosts, True
+    if root.exists() and any(root.iterdir()):
+        raise ConfigurationError(f"Expected the folder {root} to be empty, or of a fleet that was interrupted")
+    chosen = hosts if hosts is not None else min(os.cpu_count() or 1, 8, max(devices // 50, 1))
+    make_folders(root)
+    write_atomically(root / SCENARIO_FILE, scenario)
+    write_atomically(path, json.dumps({**wanted, "hosts": chosen}, indent=1).encode())
+    return chosen, False
 
 
-def _start(
-    services: Services, scenario: Path, *, devices: int, seed: int, rounds: int, timeout: float, processes: int
-) -> list[Child]:
-    """One process per part of the devices."""
-    workers = []
-    for number in range(processes):
-        first, after = (devices * place // processes for place in (number, number + 1))
-        folder = services.root / "devices" / f"process-{number}"
-        make_folders(folder)
-        shard = Shard(
-            scenario=str(scenario),
-            seed=seed,
+def _policy(fleet: FleetTask, test_noise: bool, seed: int) -> EnclavePolicy:
+    definition = fleet.task.definition()
+    cohort = definition.cohort
+    return EnclavePolicy(
+        role="aggregator",
+        minimum_cohort=max(cohort.minimum, 1),
+        population_epsilon=max(20.0, definition.privacy.epsilon),
+        population_delta=max(1e-5, definition.privacy.delta),
+        test_noise_seed=seed if test_noise else None,
+    )
+
+
+def shards_of(
+    services: Services, fleet: FleetTask, handle: TaskHandle, *, root: Path, folder: Path, hosts: int, timeout: float
+) -> list[Shard]:
+    """One part of the devices per host.
+
+    Args:
+      handle: of the submitted task.
+      root: stores of the devices, and a copy of the scenario.
+      folder: where paths in the scenario start.
+    """
+    status = handle.status()
+    over = status.state == server_pb2.TaskStatus.STATE_FINISHED
+    closed = fleet.plan.rounds if over else 0 if fleet.local else _closed(status)
+    devices = fleet.plan.devices
+    ends = [devices * place // hosts for place in range(hosts + 1)]
+    return [
+        Shard(
+            scenario=str(root / SCENARIO_FILE),
+            folder=str(folder),
+            seed=fleet.plan.seed,
             devices=devices,
             first=first,
             count=after - first,
-            rounds=rounds,
-            population=_POPULATION,
+            rounds=fleet.plan.rounds,
+            closed=closed,
+            behaviours=fleet.behaviours,
+            bad_byte=fleet.bad_byte,
+            day=fleet.day,
+            task=handle.task_sha256.hex(),
+            population=fleet.task.population,
             server=services.server_address,
             ca=str(services.ca),
             reference_values=str(services.reference_values),
-            stores=str(services.root),
+            stores=str(root),
             wait_seconds=timeout,
         )
-        write_atomically(folder / TASK_FILE, json.dumps(dataclasses.asdict(shard)).encode())
-        log = services.root / "logs" / f"devices-{number}.log"
-        workers.append(Child(f"devices-{number}", [], state=folder, log=log, command=WORKER))
-    return workers
+        for first, after in itertools.pairwise(ends)
+    ]
+
+
+def _closed(status: server_pb2.TaskStatus) -> int:
+    """Rounds of a task that are over."""
+    return sum(entry.state > server_pb2.RoundStatus.STATE_OPEN for entry in status.rounds)
+
+
+def _worker(services: Services, number: int, shard: Shard) -> Child:
+    folder = services.root / "devices" / f"host-{number}"
+    make_folders(folder)
+    write_atomically(folder / TASK_FILE, json.dumps(dataclasses.asdict(shard)).encode())
+    log = services.root / "logs" / f"devices-{number}.log"
+    return Child(f"devices-{number}", [], state=folder, log=log, command=WORKER)
 
 
 def _watch(
     handle: TaskHandle,
     services: Services,
     workers: list[Child],
-    rounds: int,
-    devices: int,
+    fleet: FleetTask,
     progress: Callable[[int, int, int], None],
+    meter: _Meter,
     *,
-    timeout: float,
+    until: float,
+    report: Callable[[str], None],
 ) -> server_pb2.TaskStatus:
-    """The status of the finished task."""
-    pause = threading.Event()
-    until = time.monotonic() + timeout
+    """The status of the finished task, or of one of local trust to which all devices reported."""
+    pause, waits = threading.Event(), False
+    rounds, devices = fleet.plan.rounds, fleet.plan.devices
     while True:
-        status = handle.status()
-        if status.state == server_pb2.TaskStatus.STATE_FINISHED:
-            progress(rounds - 1, devices, devices)
-            return status
-        if status.state != server_pb2.TaskStatus.STATE_ACTIVE:
-            raise ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
+        # A program that died says more than a call that it did not answer.
         dead = services.dead()
         failed = [worker for worker in workers if worker.process.poll() not in (None, 0)]
         if dead is not None or failed:
             ended = dead if dead is not None else failed[0]
             raise ServiceError(f"{ended.name} ended by itself: {ended.last_line()}; see {ended.log}")
+        try:
+            status = handle.status()
+        except ServiceUnavailable as error:
+            if time.monotonic() > until:
+                raise
+            if not waits:
+                report(f"waiting for a service: {error}")
+            waits = not pause.wait(_POLL_SECONDS)
+            continue
+        waits = False
+        all_through = all(worker.process.poll() == 0 for worker in workers)
+        if status.state == server_pb2.TaskStatus.STATE_FINISHED or (fleet.local and all_through):
+            progress(rounds - 1, devices, devices)
+            return status
+        if status.state != server_pb2.TaskStatus.STATE_ACTIVE:
+            raise ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
         if time.monotonic() > until:
-            raise ServiceError(f"not finished after {timeout:.0f} s; raise --timeout")
-        number = max(len(status.rounds) - 1, 0)
-        through = sum(_through(_progress(worker), number) for worker in workers)
-        progress(number, min(through, devices), devices)
+            raise ServiceError("not finished in time; raise --timeout")
+        through = [sum(counts) for counts in zip(*(_through(_progress(one), rounds) for one in workers), strict=True)]
+        number = next((number for number, count in enumerate(through) if count < devices), rounds - 1)
+        progress(number, through[number], devices)
+        meter.sample()
         pause.wait(_POLL_SECONDS)
+
+
+def _end(workers: list[Child]) -> None:
+    """Waits for the hosts, which have to write their last lines. Raises ServiceError where one fails to."""
+    for worker in workers:
+        try:
+            failed = worker.process.wait(_QUIET_SECONDS) != 0
+        except subprocess.TimeoutExpired:
+            failed = True
+        if failed:
+            raise ServiceError(f"{worker.name} ended by itself: {worker.last_line()}; see {worker.log}")
 
 
 def _progress(worker: Child) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads((worker.state / PROGRESS_FILE).read_bytes())
     except (OSError, ValueError):
-        return {"filled": False, "rounds": []}
+        return {"filled": False, "rounds": [], "through": []}
     return found
 
 
-def _through(found: dict[str, Any], number: int) -> int:
-    """Devices of a process that are through with a round."""
-    if len(found["rounds"]) <= number:
-        return 0
-    counts = found["rounds"][number]
-    refused = sum(count for name, count in counts["refused"].items() if ":" not in name)
-    return int(counts["devices_in"] + refused + counts["injected"].get("drop_out", 0))
+def _through(found: dict[str, Any], rounds: int) -> list[int]:
+    """Devices of a host that are through with each round."""
+    return [int(count) for count in found["through"]] or [0] * rounds
 
 
-def _summed(found: list[dict[str, Any]], status: server_pb2.TaskStatus) -> list[dict[str, Any]]:
+def _summed(found: list[dict[str, Any]], status: server_pb2.TaskStatus, fleet: FleetTask) -> list[dict[str, Any]]:
+    counted = {entry.round: entry.contributions for entry in status.rounds}
     summed = []
-    for entry in status.rounds:
-        parts = [one["rounds"][entry.round] for one in found]
-        total: dict[str, Any] = {"round": entry.round, "counted": entry.contributions}
+    for number in range(fleet.plan.rounds):
+        parts = [one["rounds"][number] for one in found]
+        total: dict[str, Any] = {"round": number}
         for name in ("devices_in", "rests", "retries", "bytes_up", "bytes_down", "processor_seconds"):
             total[name] = sum(part[name] for part in parts)
+        total["counted"] = total["devices_in"] if fleet.local else counted.get(number, 0)
         for name in ("refused", "injected"):
             total[name] = dict(sorted(sum((Counter(part[name]) for part in parts), Counter()).items()))
         for name in ("seconds", "simulated_hours"):
             total[name] = max(part[name] for part in parts)
         summed.append(total)
     return summed
+
+
+class _Meter:
+    """Time and memory of all programs of a fleet, over all of its runs."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / _USAGE_FILE
+        self._began = time.monotonic()
+        self._usage = Usage()
+        self._sampled = -_SAMPLE_SECONDS
+        try:
+            known = json.loads(self._path.read_bytes())
+            self._earlier = {name: float(known[name]) for name in _USED}
+        except (OSError, ValueError, TypeError, KeyError):
+            self._earlier = dict(_USED)
+
+    def sample(self, *, force: bool = False) -> None:
+        """Looks now and then, and keeps what it saw."""
+        now = time.monotonic()
+        if force or now - self._sampled >= _SAMPLE_SECONDS:
+            self._sampled = now
+            self._usage.sample()
+            write_atomically(self._path, json.dumps(self.used()).encode())
+
+    def used(self) -> dict[str, Any]:
+        """Seconds, processor seconds and the peak of memory."""
+        earlier = self._earlier
+        return {
+            "seconds": earlier["seconds"] + time.monotonic() - self._began,
+            "processor_seconds": earlier["processor_seconds"] + self._usage.processor_seconds,
+            "memory_bytes": max(int(earlier["memory_bytes"]), self._usage.memory_bytes),
+        }

@@ -2,8 +2,9 @@
 
     [data]
     source = "synthetic:n_users=2000,n_items=200,ratings_per_user=30,seed=7"     # its users become the devices
+    # or: examples = "examples.npz", or: events = "events.jsonl"
 
-    [task]
+    [task]                          # a DPAM task, or file = "task.toml" alone: any task that `odp task submit` takes
     rank = 2
     steps = 1                       # rounds of training factors, after one of counts and one of biases
     epsilon = 8.0
@@ -49,19 +50,35 @@ BEHAVIOURS = ("out_of_bounds", "malformed", "replayed", "wrong_round")
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Where the devices' ratings come from: a data set that `odp simulate --data` takes."""
+    """Where the devices' data come from: one of three.
 
-    source: str
+    Attributes:
+      source: ratings: a data set that `odp simulate --data` takes.
+      examples: labelled examples: an npz file that `odp device run --examples` takes.
+      events: events of apps: a file with a JSON object per line, of ``user``, ``service``, ``type`` and ``data``.
+    """
+
+    source: str | None = None
+    examples: str | None = None
+    events: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, str) or not self.source:
-            raise ConfigurationError(f"Expected source={self.source!r} to be the name or the folder of a data set")
+        given = [name for name in ("source", "examples", "events") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ConfigurationError(
+                f"Expected one of source, examples and events (got {', '.join(given) or 'none'}); it says whose data "
+                "the devices have"
+            )
+        for name in given:
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ConfigurationError(f"Expected {name}={getattr(self, name)!r} to name a data set or a file")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The DPAM task that the fleet trains."""
+    """The task: one that a ``file`` describes, as `odp task submit` takes it; else DPAM with the other settings."""
 
+    file: str | None = None
     rank: int = 2
     steps: int = 1
     epsilon: float = 8.0
@@ -70,6 +87,11 @@ class Training:
     minimum_cohort: int = 100
 
     def __post_init__(self) -> None:
+        if self.file is not None and (not isinstance(self.file, str) or not self.file):
+            raise ConfigurationError(f"Expected file={self.file!r} to be the path of a task file")
+        given = [one.name for one in dataclasses.fields(self) if getattr(self, one.name) != one.default]
+        if self.file is not None and given != ["file"]:
+            raise ConfigurationError("Expected file without further keys: the task file says all the rest")
         _validate.integer(low=0, high=512, rank=self.rank)
         _validate.integer(low=0, high=64, steps=self.steps)
         _validate.integer(low=1, high=4096, max_items_per_user=self.max_items_per_user)
@@ -158,7 +180,7 @@ def _scenario(values: dict[str, Any]) -> Scenario:
     }  # fmt: skip
     _validate.known_keys(values, kinds, where="the scenario")
     if "data" not in values:
-        raise ConfigurationError("Missing section [data]; its source says whose ratings the devices have")
+        raise ConfigurationError("Missing section [data]; its source says whose data the devices have")
     return Scenario(**{name: _section(kinds[name], name, values[name]) for name in values})
 
 

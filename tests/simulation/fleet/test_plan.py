@@ -61,9 +61,8 @@ def test_faults_hit_other_devices_in_the_next_round_but_malice_stays() -> None:
 
 
 def test_too_few_contributions_are_refused_before_anything_starts() -> None:
-    strict = dataclasses.replace(SCENARIO, task=Training(minimum_cohort=100))
     with pytest.raises(ConfigurationError, match=r"minimum_cohort=100 of 100 devices .* but 78 would"):
-        Plan(strict, devices=100, rounds=1, seed=1)
+        Plan(SCENARIO, devices=100, rounds=1, seed=1, minimum=100)
 
 
 def test_every_device_meets_its_conditions_at_some_hour_of_each_day() -> None:

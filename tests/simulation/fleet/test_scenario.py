@@ -30,7 +30,11 @@ def test_what_a_scenario_does_not_name_happens_to_nobody(tmp_path: Path) -> None
     ("text", "message"),
     [
         ("", r"Missing section \[data\]"),
-        ("[data]\n", r"\[data\] lacks a key; it needs source"),
+        ("[data]\n", r"\[data\]: Expected one of source, examples and events \(got none\)"),
+        (SOURCE + 'events = "x"', "got source, events"),
+        ("[data]\nexamples = 5", "examples=5"),
+        (SOURCE + '[task]\nfile = "task.toml"\nsteps = 2', "file without further keys"),
+        (SOURCE + "[task]\nfile = 5", "file=5"),
         ('data = "x"', r"section, \[data\]"),
         ('[data]\nsource = ""', "source=''"),
         (SOURCE + "[fault]\n", "did you mean 'faults'"),

@@ -1,0 +1,60 @@
+"""Finished trials in a file: taken again by the same run, and by no other."""
+
+from __future__ import annotations
+
+import pytest
+
+import odp
+from odp.errors import StateError
+from odp.simulation import comparing
+from odp.simulation.trials import FinishedTrials
+
+RUN = {"data": "films"}
+
+
+def test_a_trial_is_found_again_and_a_line_that_was_cut_off_is_not(tmp_path):
+    path = tmp_path / "runs" / "trials.jsonl"
+    kept = FinishedTrials(path, RUN)
+    kept.add(("DPAM", 1.0, 3), [0.9])
+    assert kept.find(("DPAM", 1.0, 3)) == [0.9]
+    with path.open("a") as file:
+        file.write('{"trial": ["DPAM", 2.0')
+    again = FinishedTrials(path, RUN)
+    assert again.find(("DPAM", 1.0, 3)) == [0.9]
+    assert again.find(("DPAM", 2.0, 3)) is None
+    again.add(("DPAM", 2.0, 3), [0.8])
+    assert FinishedTrials(path, RUN).find(("DPAM", 2.0, 3)) == [0.8]
+
+
+@pytest.mark.parametrize("text", ["{}\n", "no trials\n", '["run"]\n'])
+def test_a_file_of_another_kind_or_run_is_refused(tmp_path, text):
+    path = tmp_path / "trials.jsonl"
+    path.write_text(text)
+    with pytest.raises(StateError, match="give another file"):
+        FinishedTrials(path, RUN)
+
+
+def test_a_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "trials.jsonl"
+    ratings = odp.synthetic_movielens(n_users=200, n_items=30, ratings_per_user=12, seed=2)
+    names = ["user mean", "DPAM"]
+    arguments = {"epsilons": (2.0, 8.0), "seeds": 2, "methods": names, "resume": path}
+    ran = []
+
+    class Stopped(Exception):
+        pass
+
+    def stop_at_third(*told):
+        ran.append(told)
+        if len(ran) == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        odp.compare(ratings, on_score=stop_at_third, **arguments)
+    after = []
+    found = odp.compare(ratings, on_score=lambda *told: after.append(told), **arguments)
+    assert len(ran) + len(after) == 6, "each run once"
+    assert found.scores == odp.compare(ratings, epsilons=(2.0, 8.0), seeds=2, methods=names).scores
+    with pytest.raises(StateError, match="another run"):
+        odp.compare(ratings, **{**arguments, "delta": 1e-5})
+    assert comparing.compare(ratings, **arguments).scores == found.scores
