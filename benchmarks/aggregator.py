@@ -2,8 +2,9 @@
 
 One round of factored DPAM contributions (50 items each, rank 16, 3,706 items) goes through gRPC, TLS and HPKE into
 ``odp aggregator run``, a process of its own with all of its children. The yardstick is a gRPC server of the same
-options that parses the same messages and does nothing with them: the better of a run before and a run after. Devices
-are one process that sealed everything beforehand.
+options that parses the same messages and does nothing with them: the faster of one with threads and one of asyncio. All
+three are measured by turns, and the best turn of each counts. Devices are one process that sealed everything
+beforehand.
 
 Processor time is that of the operating system's books per process. The parts of a contribution (opening, checks, sums)
 are timed by themselves, on one thread, from the same code.
@@ -13,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +58,12 @@ _MIB = 2.0**20
 _MODEL = hashlib.sha256(b"a model").digest()
 _LARGEST_RATIO = 1e6  # of the noise to its grid
 _FEW = 512
+_TURNS = 4
+#: Kinds of bare servers.
+_SERVERS = {"sync": "32 threads", "aio": "asyncio"}
+#: Names of figures.
+OVER_BARE = "contributions over the faster bare gRPC server"
+COST = "processor time per contribution"
 _TOGETHER = 32  # as they come from the host
 
 
@@ -103,31 +111,31 @@ def definition(*, items: int = _ITEMS, rank: int = _RANK) -> common_pb2.TaskDefi
 # Ingest
 
 
-class _Aggregator:
+class OneAggregator:
     """``odp aggregator run`` as a process, and the developer who orders its rounds."""
 
-    def __init__(self, root: Path, *, tokens: bool) -> None:
+    def __init__(
+        self, root: Path, *, tokens: bool, developer: SigningKey | None = None, leaves: Sequence[Child] = ()
+    ) -> None:
+        """``leaves`` serve: it is then their root."""
         self.issuer = SigningKey.generate() if tokens else None
         self._signer = rsa.generate_private_key(EXPONENT, 8 * TOKEN_BYTES)
-        self.developer = SigningKey.generate()
+        self.developer = SigningKey.generate() if developer is None else developer
         founder = self.developer.public.hex()
         self.policy = EnclavePolicy(
             role="aggregator",
             minimum_cohort=_MINIMUM_COHORT,
             population_delta=_POPULATION_DELTA,
             founders=(founder,),
+            leaves=len(leaves),
         )
         self._root = root
         self.child = Child(
             "aggregator",
-            [
-                "aggregator", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform"),
-                "--ca-folder", str(root / "ca"), "--minimum-cohort", str(_MINIMUM_COHORT),
-                "--population-delta", repr(_POPULATION_DELTA), "--control-listen", "127.0.0.1:0", "--founder", founder,
-            ],
+            [*program(root, founder), "--leaves", ",".join(leaf.control_address for leaf in leaves)],
             state=root / "aggregator",
             log=root / "aggregator.log",
-        )  # fmt: skip
+        )
         self.task = sign_task(definition(), self.developer)
         self.hpke_key = b""  # of the round that is open
 
@@ -172,12 +180,7 @@ class _Aggregator:
 
     def processes(self) -> dict[str, psutil.Process]:
         """The program and its children, by what they are."""
-        root = psutil.Process(self.child.process.pid)
-        found = {"host": root}
-        for number, child in enumerate(root.children(recursive=True)):
-            name = _role(child.cmdline()) or f"process {number + 1}"
-            found[name if name not in found else f"{name} {number + 1}"] = child
-        return found
+        return with_children(self.child)
 
     def stop(self) -> None:
         """Ends the program."""
@@ -186,6 +189,25 @@ class _Aggregator:
     def _order(self, round: int, domain: bytes) -> tuple[bytes, bytes]:
         order = aggregator_pb2.RoundOrder(task_sha256=task_sha256(self.task), round=round, model_sha256=_MODEL)
         return sign_order(order, self.developer, domain)
+
+
+def program(root: Path, founder: str) -> list[str]:
+    """The command of an aggregator, and of a leaf of one but for what makes it one."""
+    return [
+        "aggregator", "run", "--listen", "127.0.0.1:0", "--platform", str(root / "platform"),
+        "--ca-folder", str(root / "ca"), "--minimum-cohort", str(_MINIMUM_COHORT),
+        "--population-delta", repr(_POPULATION_DELTA), "--control-listen", "127.0.0.1:0", "--founder", founder,
+    ]  # fmt: skip
+
+
+def with_children(child: Child) -> dict[str, psutil.Process]:
+    """A program and its children, by what they are."""
+    root = psutil.Process(child.process.pid)
+    found = {"host": root}
+    for number, below in enumerate(root.children(recursive=True)):
+        name = _role(below.cmdline()) or f"process {number + 1}"
+        found[name if name not in found else f"{name} {number + 1}"] = below
+    return found
 
 
 def _role(command: list[str]) -> str:
@@ -198,61 +220,86 @@ def ingest(chosen: Plan, *, tokens: bool = True) -> list[Figure]:
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-benchmark-")))
         devices = stack.enter_context(Contributors())
-        aggregator = _Aggregator(root, tokens=tokens)
+        aggregator = OneAggregator(root, tokens=tokens)
         stack.callback(aggregator.child.stop)
         aggregator.connect()
         for round in range(FIRST_FACTOR_ROUND):  # a factor round comes after those of counts and biases
             aggregator.open(round)
             devices.prepare(aggregator.target(round), _MINIMUM_COHORT, seed=round)
-            _require_accepted(devices.send(aggregator.child.address, aggregator.ca, 0, _MINIMUM_COHORT))
+            require_accepted(devices.send(aggregator.child.address, aggregator.ca, 0, _MINIMUM_COHORT))
             aggregator.close(round)
         aggregator.open(FIRST_FACTOR_ROUND)
         progress(f"sealing {chosen.contributions:,} contributions")
         devices.prepare(aggregator.target(FIRST_FACTOR_ROUND), chosen.contributions, seed=7)
-        bare = {kind: _bare(root / kind, kind, devices, chosen.bare) for kind in ("sync", "aio")}
+        servers = {kind: stack.enter_context(_bare(root / kind, kind)) for kind in _SERVERS}
         progress("submitting")
         pids = aggregator.processes()
-        first = devices.send(aggregator.child.address, aggregator.ca, 0, chosen.memory_from)
-        _require_accepted(first)
+        real = _Server(aggregator.child.address, aggregator.ca, pids)
+        require_accepted(devices.send(real.address, real.ca, 0, chosen.memory_from))
         resident = _resident(pids)
-        before = _processor(pids)
-        sent = devices.send(aggregator.child.address, aggregator.ca, chosen.memory_from, chosen.contributions)
-        used = {name: seconds - before[name] for name, seconds in _processor(pids).items()}
-        _require_accepted(sent)
-        after = _resident(pids)
-        again = _bare(root / "sync-again", "sync", devices, chosen.bare)
-        closing = aggregator.close(FIRST_FACTOR_ROUND)
+        for server in servers.values():
+            devices.send(server.address, server.ca, 0, chosen.bare // 4)  # warm
         count = chosen.contributions - chosen.memory_from
-        yardstick = min(bare["sync"], again, key=lambda found: found.cost)
+        ends = [chosen.memory_from + count * turn // _TURNS for turn in range(_TURNS + 1)]
+        for first, last in itertools.pairwise(ends):
+            # By turns, so that what else the machine does meets all alike.
+            for server in servers.values():
+                server.measure(devices, 0, chosen.bare)
+            real.measure(devices, first, last)
+        after = _resident(pids)
+        closing = aggregator.close(FIRST_FACTOR_ROUND)
+        slower, faster = sorted(servers, key=lambda kind: servers[kind].rate)
         return [
-            *_rates(chosen, count / sent.seconds, yardstick, bare["aio"]),
-            *_costs(used, count, yardstick, sent),
+            *_rates(real, servers[faster], _SERVERS[faster], servers[slower], _SERVERS[slower]),
+            *_costs(real, count, servers[faster]),
             *_memory(chosen, resident, after),
             Figure("close the round: charge, sum, noise, signature", closing, "s"),
         ]
 
 
-@dataclass(frozen=True)
-class _Bare:
-    """Messages per second of a bare gRPC server, and its processor seconds per message."""
+class _Server:
+    """A server that contributions go to, its processes by name, and what it has done so far.
 
-    rate: float
-    cost: float
+    ``rate`` is of its fastest turn, in messages per second; ``used`` and ``sending`` are processor seconds of each of
+    its processes and of the devices'.
+    """
+
+    def __init__(self, address: str, ca: bytes, processes: dict[str, psutil.Process]) -> None:
+        self.address, self.ca = address, ca
+        self.rate = 0.0
+        self.used = dict.fromkeys(processes, 0.0)
+        self.messages = 0
+        self.seconds = self.sending = 0.0
+        self._processes = processes
+
+    @property
+    def cost(self) -> float:
+        """Processor seconds of all its processes per message."""
+        return sum(self.used.values()) / max(1, self.messages)
+
+    def measure(self, devices: Contributors, first: int, last: int) -> None:
+        """One turn. Raises ServiceError where a contribution was refused."""
+        before = processor_seconds(self._processes)
+        sent = devices.send(self.address, self.ca, first, last)
+        require_accepted(sent)
+        for name, seconds in processor_seconds(self._processes).items():
+            self.used[name] += seconds - before[name]
+        self.rate = max(self.rate, (last - first) / sent.seconds)
+        self.messages += last - first
+        self.seconds += sent.seconds
+        self.sending += sent.processor
 
 
-def _bare(folder: Path, kind: str, devices: Contributors, count: int) -> _Bare:
+@contextlib.contextmanager
+def _bare(folder: Path, kind: str) -> Iterator[_Server]:
+    """A bare gRPC server in a process of its own."""
     folder.mkdir(parents=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.bare_grpc", str(folder), kind, "32"], stdin=subprocess.PIPE
     )
     try:
         address = _wait_for(folder / "address", process)
-        ca = (folder / "ca" / "ca.pem").read_bytes()
-        devices.send(address, ca, 0, count // 4)  # warm
-        found = psutil.Process(process.pid)
-        before = _processor({kind: found})[kind]
-        sent = devices.send(address, ca, 0, count)
-        return _Bare(count / sent.seconds, (_processor({kind: found})[kind] - before) / count)
+        yield _Server(address, (folder / "ca" / "ca.pem").read_bytes(), {kind: psutil.Process(process.pid)})
     finally:
         process.communicate()
 
@@ -267,12 +314,14 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> str:
     return path.read_text()
 
 
-def _require_accepted(sent: Sent) -> None:
+def require_accepted(sent: Sent) -> None:
+    """Raises ServiceError where a contribution was refused."""
     if set(sent.refusals) != {0}:
         raise ServiceError(f"contributions were refused, by code: {sent.refusals}")
 
 
-def _processor(processes: dict[str, psutil.Process]) -> dict[str, float]:
+def processor_seconds(processes: dict[str, psutil.Process]) -> dict[str, float]:
+    """User and system seconds of each process so far."""
     times = {name: process.cpu_times() for name, process in processes.items()}
     return {name: found.user + found.system for name, found in times.items()}
 
@@ -281,23 +330,22 @@ def _resident(processes: dict[str, psutil.Process]) -> float:
     return float(sum(process.memory_info().rss for process in processes.values()))
 
 
-def _rates(chosen: Plan, rate: float, yardstick: _Bare, aio: _Bare) -> list[Figure]:
-    bare = Limit("bare gRPC unary, same messages", yardstick.rate)
+def _rates(real: _Server, faster: _Server, its_name: str, slower: _Server, other_name: str) -> list[Figure]:
+    bare = Limit(f"bare gRPC of the same messages, {its_name}", faster.rate)
     return [
-        Figure("contributions", rate, "1/s", None, bare),
-        Figure("contributions over bare gRPC", rate / yardstick.rate, "", ">= 0.6"),
-        Figure("bare gRPC, aio server", aio.rate, "1/s", None, Limit("sync server, 32 threads (ours)", yardstick.rate)),
+        Figure("contributions", real.rate, "1/s", None, bare),
+        Figure(OVER_BARE, real.rate / faster.rate, "", ">= 0.6"),
+        Figure(f"bare gRPC, {other_name}", slower.rate, "1/s", None, Limit(its_name, faster.rate)),
     ]
 
 
-def _costs(used: dict[str, float], count: int, yardstick: _Bare, sent: Sent) -> list[Figure]:
+def _costs(real: _Server, count: int, yardstick: _Server) -> list[Figure]:
     bare = Limit("bare gRPC server", 1e6 * yardstick.cost)
     figures = [
-        Figure(f"processor time per contribution: {name}", 1e6 * seconds / count, "µs", None, bare)
-        for name, seconds in used.items()
+        Figure(f"{COST}: {name}", 1e6 * seconds / count, "µs", None, bare) for name, seconds in real.used.items()
     ]
     # Were the devices busy all the time, they would be what was measured.
-    figures.append(Figure("devices' process: share of a core while sending", sent.processor / sent.seconds, ""))
+    figures.append(Figure("devices' process: share of a core while sending", real.sending / real.seconds, ""))
     return figures
 
 

@@ -33,6 +33,7 @@ from odp.algorithms.dpam.terms import COUNTS_ROUND, Terms
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
 from odp.crypto import domains, seal
 from odp.crypto.blind_rsa import SALT_BYTES
+from odp.crypto.leaves import leaf_of
 from odp.errors import ServiceError
 from odp.v1 import aggregator_pb2, common_pb2
 
@@ -46,7 +47,8 @@ _PAYLOADS_AT_ONCE = 4096
 class Target:
     """To which enclave, task, round and model contributions are sealed.
 
-    ``signer`` is the private key (PEM) of the round's tokens; empty where the round asks for none.
+    ``signer`` is the private key (PEM) of the round's tokens; empty where the round asks for none. With ``leaves``, all
+    devices are those of ``leaf``.
     """
 
     definition: bytes
@@ -56,6 +58,8 @@ class Target:
     policy_sha256: bytes
     hpke_key: bytes
     signer: bytes = b""
+    leaf: int = 0
+    leaves: int = 0
 
     def token(self, contribution_id: bytes) -> bytes:
         """The token of a contribution, as an issuer's signer makes it."""
@@ -63,6 +67,13 @@ class Target:
             return b""
         message = domains.contribution_token(contribution_id)
         return self._key.sign(message, PSS(MGF1(SHA384()), SALT_BYTES), SHA384())
+
+    def pseudonym(self) -> bytes:
+        """One of a device that may contribute there."""
+        while True:
+            drawn = os.urandom(32)
+            if not self.leaves or leaf_of(self.task_sha256, self.round, drawn, self.leaves) == self.leaf:
+                return drawn
 
     @functools.cached_property
     def _key(self) -> rsa.RSAPrivateKey:
@@ -113,7 +124,7 @@ def requests(target: Target, count: int, *, seed: int) -> list[bytes]:
                 round=target.round,
                 model_sha256=target.model_sha256,
                 contribution_id=contribution_id,
-                pseudonym=os.urandom(32),
+                pseudonym=target.pseudonym(),
                 payload=payload,
                 token=target.token(contribution_id),
             ).SerializeToString()

@@ -25,7 +25,8 @@ from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.litert.keras_model import KerasModel
-from odp.simulation.engine import noisy_release, population_of
+from odp.simulation.engine import noisy_release
+from odp.simulation.engines.population import population_of
 from odp.task import Cohort, Task, UserLevelDP
 from odp.wire.model import ModelVersion, TableValues
 

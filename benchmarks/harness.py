@@ -64,6 +64,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "isolated": ("benchmarks.isolated", "a developer's isolated code on a device: start of its processes, one call"),
     "silent": ("benchmarks.silent", "honest calls beside 1,024 calls of 64 connections that never send a request"),
     "minute": ("benchmarks.demo_minute", "`odp demo` by default: processor time, first table, end, and its error"),
+    "scale": (
+        "benchmarks.scale",
+        "beyond one process: a cluster, ingest, trees, connections, databases, the control room",
+    ),
     "demo": ("benchmarks.demo", "rounds of 6,040 real devices over TLS: time, memory, bytes"),
 }
 ALL = "all"

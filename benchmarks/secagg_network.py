@@ -142,9 +142,10 @@ def main() -> None:
     from odp.transport.service import serve
     from odp.transport.state_folder import StateFolder
     from odp.transport.tls import identity_for
-    from trusted_aggregator.modes.secagg.limits import SessionLimits
+    from trusted_aggregator.modes.secagg.clients import Phase
+    from trusted_aggregator.modes.secagg.limits import Pace, SessionLimits
     from trusted_aggregator.modes.secagg.servicer import MOST_WAITING, NAME, SecureAggregationService, secagg_servicer
-    from trusted_aggregator.modes.secagg.session import LiveSession, Pace, Phase
+    from trusted_aggregator.modes.secagg.session import LiveSession
 
     folder, clients, length = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     session = LiveSession(

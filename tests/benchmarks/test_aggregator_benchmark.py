@@ -49,7 +49,7 @@ def test_the_requests_open_for_their_target_alone() -> None:
 @pytest.mark.slow
 def test_a_small_run_measures_everything_and_leaves_no_process() -> None:
     figures = {figure.name: figure for figure in ingest(Plan(60, 30, 40, full=False))}
-    assert figures["contributions over bare gRPC"].goal is not None
+    assert figures[aggregator.OVER_BARE].goal is not None
     assert figures["contributions"].value > 0
     assert figures["processor time per contribution: host"].limit is not None
     assert multiprocessing.active_children() == []
