@@ -11,7 +11,7 @@ import numpy as np
 
 from odp.aggregation.table import mode_of
 from odp.algorithms.cohorts import draw_of
-from odp.algorithms.seam import DeclaredRelease, Query
+from odp.algorithms.seam import Algorithm, DeclaredRelease, Query
 from odp.crypto.secure_aggregation.parameters import graph_delta
 from odp.errors import ConfigurationError, PrivacyError
 from odp.numerics.arrays import Float64Array, Int64Array
@@ -273,6 +273,14 @@ def round_entry(query: Query, sampling: Sampling | None) -> tuple[LedgerEvent, .
 def round_charges(query: Query, sampling: Sampling | None) -> tuple[Event, ...]:
     """What one round costs: ``round_entry`` without releases that a stream's earlier charge covers."""
     return charged(round_entry(query, sampling))
+
+
+def planned_charges(algorithm: Algorithm) -> list[tuple[Event, ...]]:
+    """What each planned round costs, in order; nothing for a task without rounds."""
+    return [
+        round_charges(algorithm.query(number), sampling_of(algorithm.definition, number))
+        for number in range(len(algorithm.planned_releases()))
+    ]
 
 
 def to_values(release: DeclaredRelease, integers: Int64Array) -> Float64Array:

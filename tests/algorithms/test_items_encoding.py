@@ -26,20 +26,20 @@ def task(training: odp.DPAM | odp.ImplicitDPAM, items: int = 50) -> odp.Task:
     )
 
 
-def with_counts(server: DpamServer, counts: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> DpamServer:
+def with_popularity(server: DpamServer, popularity: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> DpamServer:
     unpacked = server._unpacked
-    monkeypatch.setattr(server, "_unpacked", lambda state: dataclasses.replace(unpacked(state), counts=counts))
+    monkeypatch.setattr(server, "_unpacked", lambda state: dataclasses.replace(unpacked(state), popularity=popularity))
     return server
 
 
 def test_float16_rows_travel_in_half_the_bytes_and_arrive_as_the_simulator_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counts = np.linspace(1.0, 999.9, 50)
+    popularity = np.linspace(1.0, 999.9, 50)
     halves, whole = (
-        with_counts(
+        with_popularity(
             DpamServer(task(odp.DPAM(steps=1, items_encoding=encoding)).definition()),  # type: ignore[arg-type]
-            counts,
+            popularity,
             monkeypatch,
         )
         for encoding in ("float16", "float32")
@@ -56,7 +56,7 @@ def test_float16_rows_travel_in_half_the_bytes_and_arrive_as_the_simulator_has_t
 
 def test_counts_beyond_float16_are_cut_to_its_largest_number(monkeypatch: pytest.MonkeyPatch) -> None:
     server = DpamServer(task(odp.DPAM(steps=1, items_encoding="float16")).definition())
-    with_counts(server, np.linspace(1.0, 1e9, 50), monkeypatch)
+    with_popularity(server, np.linspace(1.0, 1e9, 50), monkeypatch)
     rows = server.broadcast(server.start()).keyed.rows
     assert np.isfinite(rows).all()
     assert (rows[1:, 0] == 65504.0).all()

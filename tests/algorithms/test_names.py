@@ -27,11 +27,12 @@ NAMED = {
     "odp/algorithms/factorization/": "what the trainings of a factorization share, their one message included",
     "odp/algorithms/federated/": "what federated trainings share, their one message included",
     "odp/cli/demo.py": "the demo is a task on ratings",
+    "odp/operations/metrics.py": "a histogram of Prometheus has the name of one of ours",
     "odp/simulation/presets.py": "settings for data sets, written like a developer's task",
     "odp/simulation/methods.py": "a comparison of algorithms",
     "odp/simulation/tuning.py": "a search among the settings of one algorithm",
     "odp/reproductions/": "published experiments, written like a developer's tasks",
-    "odp/simulation/fleet/run.py": "the task that the fleet trains",
+    "odp/simulation/fleet/fleet_task.py": "the task that the fleet trains",
 }  # fmt: skip
 
 

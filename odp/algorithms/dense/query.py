@@ -68,7 +68,8 @@ class DenseQuery:
         return DenseSum(self.releases[0].name, self.grid.size, largest=self.grid.units, read=self._read)
 
     def _read(self, payloads: Sequence[bytes]) -> npt.NDArray[np.int32]:
-        return np.frombuffer(b"".join(payloads), dtype=NUMBER).reshape(len(payloads), self.grid.size)
+        data = payloads[0] if len(payloads) == 1 else b"".join(payloads)  # a long one is not copied
+        return np.frombuffer(data, dtype=NUMBER).reshape(len(payloads), self.grid.size)
 
 
 class SampledDenseQuery(DenseQuery):

@@ -66,7 +66,10 @@ class DpamClient(OwnItems):
         rows = received.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
         rank = terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
         batch = self._batch(slices, self._usable(data))
-        local = userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=rank)
+        ridges = received.ridges(terms, slices.dense)
+        if rank and terms.kernel_variance:
+            return userside.smooth_predictions(terms, batch, ridges, rows)
+        local = userside.solve(terms, batch, ridges, rank=rank)
         return userside.predict(terms, local, np.zeros(len(items), dtype=np.int64), rows)
 
     def _batch(self, slices: Slices, own: LocalRows) -> userside.Batch:

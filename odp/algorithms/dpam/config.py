@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 from odp import _validate
 from odp.algorithms.choices import TrainingData
 from odp.algorithms.dpam.data import RatingsData
-from odp.algorithms.dpam.terms import DERIVED_FACTORS, ITEMS_ENCODINGS, MAX_FEATURES, MAX_RANK
+from odp.algorithms.dpam.terms import (
+    DERIVED_FACTORS,
+    ITEMS_ENCODINGS,
+    MAX_FEATURES,
+    MAX_KERNEL_VARIANCE,
+    MAX_RANK,
+)
 from odp.algorithms.factorization.terms import WEIGHTINGS, check_clips, check_ridges
 from odp.errors import ConfigurationError
 from odp.models.matrix_factorization import MatrixFactorization
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 _MANY_FEATURES = 8
 _COUNTS_WITHOUT_STEPS = 0.15
 _VECTOR_CLIP = 0.15  # of the declared range
+_KERNEL_VARIANCE = 0.15
 _MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the Gram matrices
 
 
@@ -51,6 +58,8 @@ class DPAM:
       centre: public constant subtracted from every value; None is the 5/8 point of the declared range (3.5 for 1 .. 5).
       user_ridge: ridge on a user's row, in units of the residual variance: about 1 by Bayes, as rows have covariance 1.
       user_bias_ridge: ridge on a user's bias, in ratings.
+      kernel_variance: of the smooth part of a user's taste, in units of the residual variance, for predictions alone:
+        devices fit it on their own data, so it costs no privacy. 0 is none; None is .15 for a rank above 2, else 0.
       item_ridge: ridge of an item's row, in ratings; the solve adds to it what the noise level asks for.
       start_seed: seed of the public random start.
       slices_per_device: rows that every device fetches per round; None is min(items, max(items per user, 320)).
@@ -79,6 +88,7 @@ class DPAM:
     centre: float | None = None
     user_ridge: float = 0.6
     user_bias_ridge: float = 5.0
+    kernel_variance: float | None = None
     item_ridge: float = 1.0
     start_seed: int = 1
     slices_per_device: int | None = None
@@ -95,6 +105,8 @@ class DPAM:
             if clip is not None:
                 check_clips(**{name: clip})
         check_ridges(user_ridge=self.user_ridge, user_bias_ridge=self.user_bias_ridge)
+        if self.kernel_variance is not None:
+            _validate.within(kernel_variance=self.kernel_variance, low=0.0, high=MAX_KERNEL_VARIANCE)
         _validate.one_of(tuple(WEIGHTINGS), weighting=self.weighting)
         _validate.one_of(ITEMS_ENCODINGS, items_encoding=self.items_encoding)
         _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)
@@ -125,7 +137,7 @@ class DPAM:
         bind.
 
         With 8 or more public features per item there are further factors to start from: all of them without a factor
-        round below 2, up to 20 in two rounds below 4, in three rounds above. Fewer features come on top.
+        round below 1.2, up to 20 in one round below 2, in two below 4, in three above. Fewer features come on top.
 
         Raises:
           ConfigurationError: a number is out of range.
@@ -158,11 +170,21 @@ class DPAM:
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
-        if strength < 2.0:
+        if strength < 1.2:
             return known, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
+        if strength < 2.0:
+            return min(known, 20), cls(steps=1, user_ridge=0.75)
         if strength < 4.0:
-            return min(known, 20), cls(steps=2)
-        return min(known, 20), cls(steps=3, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
+            return min(known, 20), cls(steps=2, bias_share=0.2, user_ridge=0.85)
+        return min(known, 20), cls(steps=3, bias_share=0.15, user_ridge=0.75, item_ridge=2.0)
+
+    def _kernel_variance(self, rank: int) -> float:
+        """As resolved. Raises ConfigurationError."""
+        if self.kernel_variance and not rank:
+            raise ConfigurationError(f"Expected kernel_variance={self.kernel_variance!r} to be 0 for a rank of 0")
+        if self.kernel_variance is None:
+            return _KERNEL_VARIANCE if rank > DERIVED_FACTORS else 0.0
+        return self.kernel_variance
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
@@ -211,6 +233,7 @@ class DPAM:
             centre=data.low + 0.625 * (data.high - data.low) if self.centre is None else self.centre,
             user_ridge=self.user_ridge if rank else 0.0,
             user_bias_ridge=self.user_bias_ridge,
+            kernel_variance=self._kernel_variance(rank),
             item_ridge=self.item_ridge if rank else 0.0,
             start_seed=self.start_seed,
             slices_per_device=min(slices, items),

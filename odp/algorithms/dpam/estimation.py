@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TypeVar
 
@@ -40,8 +40,8 @@ class Estimate:
 
 def masses(
     noisy: Float64Array, known: Popularity, used: Float64Array, exponent: float, *, noise_std: float
-) -> Estimate:
-    """Weight mass of each item from its noisy value and from what is known of its count.
+) -> tuple[Estimate, Popularity]:
+    """(weight mass of each item, its count) from the noisy mass and from what is known of the count before.
 
     A rating of item j has the weight c * used_j ** -exponent, where c varies little between users: so the mass is close
     to c * count * used ** -exponent, with a relative scatter of ``_SCATTER``.
@@ -64,7 +64,7 @@ def masses(
     local = centre + gain * (noisy[:, None] - centre)
     mean = (chance * local).sum(axis=1)
     variance = (chance * (gain * noise_std**2 + (local - mean[:, None]) ** 2)).sum(axis=1)
-    return Estimate(mean=np.maximum(mean, 0.05 * expected * scale), variance=variance)
+    return Estimate(np.maximum(mean, 0.05 * expected * scale), variance), replace(known, posterior=chance)
 
 
 def biases(

@@ -146,6 +146,9 @@ class DpamPopulation:
         for block in self._blocks(history, rank):
             wanted = self._block_of(targets, block.users.start, block.users.stop)
             here = slice(int(targets.offsets[block.users.start]), int(targets.offsets[block.users.stop]))
+            if rank and self._terms.kernel_variance:
+                self._predict_smoothly(broadcast, model, block, wanted, predicted[here])
+                continue
             if model is not None and kernels is not None:
                 local = self._solved(model, block, np.full(len(block.items), kernels.SOLVED, dtype=np.uint8))
                 args = wanted.offsets, wanted.items, local.bias, local.row, model.factors, model.base
@@ -168,6 +171,39 @@ class DpamPopulation:
                 rows = broadcast.keyed.rows[wanted.items[cut]].astype(np.float64)
                 predicted[here][cut] = userside.predict(self._terms, everyone, user[cut], rows)
         return predicted
+
+    def _predict_smoothly(
+        self, broadcast: ModelVersion, model: _Model | None, block: _Block, wanted: _Block, out: Float64Array
+    ) -> None:
+        """Fills ``out`` with what the block's users predict of ``wanted``; see ``smooth.py``."""
+        terms, ridges, variance = self._terms, _ridges(broadcast), self._terms.kernel_variance
+        if model is not None:
+            from odp.algorithms.dpam import smooth_kernels
+
+            rank, row_ridge, bias_ridge = model.rank, float(ridges[0]), float(ridges[1])
+
+            def users(part: tuple[int, int]) -> None:
+                (own, cut), (others, place) = block.part(*part), wanted.part(*part)
+                smooth_kernels.predict(
+                    own, block.items[cut], block.values[cut].astype(np.float64), others, wanted.items[place],
+                    model.factors, rank, model.base, model.trust, row_ridge, bias_ridge, variance, out[place],
+                )  # fmt: skip
+
+            parallel.each(users, block.parts(), threads=self._threads)
+            return
+        table = broadcast.keyed.rows
+        for user in range(block.n_users):  # without machine code: each user has a system of their own
+            _, cut = block.part(user, user + 1)
+            _, place = wanted.part(user, user + 1)
+            items = block.items[cut].astype(np.int64)[None]
+            own = userside.Batch(
+                items=items,
+                values=block.values[cut].astype(np.float64)[None],
+                mask=np.ones(items.shape, dtype=np.bool_),
+                rows=table[items].astype(np.float64),
+            )
+            rows = table[wanted.items[place]].astype(np.float64)
+            out[place] = userside.smooth_predictions(terms, own, ridges, rows)
 
     def _check(self, ratings: Ratings, seeds: npt.NDArray[np.uint64] | None = None) -> None:
         if ratings.n_items != self._terms.items:

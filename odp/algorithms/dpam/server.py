@@ -32,7 +32,9 @@ from odp.wire.encoding import rounded
 from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
-_MAGIC = b"odpdpam1"
+_MAGIC = b"odpdpam2"
+# Of versions that told popularity from the counts alone, and stored it nowhere.
+_MAGIC_BEFORE = b"odpdpam1"
 # Of item rows, in standard deviations of a rating's residual; with users' rows of covariance 1, derived factors explain
 # .2^2 of the residual variance each at the start.
 _START_STD = 0.11
@@ -48,10 +50,14 @@ _SIZE_AFTER_BIASES = 0.8
 
 @dataclass(frozen=True)
 class _State:
-    """``round`` is the next one to run. Arrays float64: [m] each, ``factors`` [m, rank], ``ridges`` [2]."""
+    """``round`` is the next one to run. Arrays float64: [m] each, ``factors`` [m, rank], ``ridges`` [2].
+
+    ``counts`` are noisy, and ``popularity`` is what these and the noisy masses tell of the true ones.
+    """
 
     round: int
     counts: Float64Array
+    popularity: Float64Array
     bias: Float64Array
     bias_variance: Float64Array
     mass: Float64Array
@@ -75,14 +81,13 @@ class DpamServer:
         self._terms = Terms.of(definition)
         self.rounds = self._terms.rounds
         self._features = None if item_features is None else self._checked(item_features)
-        self._known: tuple[Float64Array, Popularity] | None = None
 
     def start(self) -> bytes:
         """The state before the round of counts: every item looks alike."""
         terms = self._terms
         ones, zeros = np.ones(terms.items), np.zeros(terms.items)
         ridges = np.array([max(terms.user_ridge, 1e-6) * terms.residual_variance, terms.user_bias_ridge])
-        return _packed(_State(0, ones, zeros, zeros, ones, np.zeros((terms.items, terms.rank)), ridges))
+        return _packed(_State(0, ones, ones, zeros, zeros, ones, np.zeros((terms.items, terms.rank)), ridges))
 
     def broadcast(self, state: bytes) -> ModelVersion:
         """Keyed table "items" [m, 3 + rank]: count, bias, trust, factors. Dense table "globals" [1, 2]: user ridges.
@@ -91,10 +96,9 @@ class DpamServer:
           StateError: ``state`` is not of this task.
         """
         current = self._unpacked(state)
-        counts = self._popularity(current).mean if current.round else current.counts
         variance = self._terms.residual_variance
         trust = variance / (variance + current.bias_variance)
-        columns = (counts[:, None], current.bias[:, None], trust[:, None], current.factors)
+        columns = (current.popularity[:, None], current.bias[:, None], trust[:, None], current.factors)
         rows = np.concatenate(columns, axis=1).astype(np.float32)
         encoding = self._terms.items_encoding
         if encoding == "float16":
@@ -120,7 +124,8 @@ class DpamServer:
         if release.round != current.round or current.round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
         if current.round == COUNTS_ROUND:
-            following = replace(current, counts=self._tensor(release, "counts"))
+            counts = self._tensor(release, "counts")
+            following = replace(current, counts=counts, popularity=self._counted(counts).mean)
         elif current.round == BIASES_ROUND:
             following = self._after_biases(current, release)
         else:
@@ -128,21 +133,19 @@ class DpamServer:
         return _packed(replace(following, round=current.round + 1))
 
     def counts(self, state: bytes) -> Float64Array:
-        """Popularity float64 [m] as the noisy counts tell it; 1 before them.
+        """Popularity float64 [m] as noisy counts and masses tell it; 1 before them.
 
         Raises:
           StateError: ``state`` is not of this task.
         """
-        current = self._unpacked(state)
-        return self._popularity(current).mean if current.round else current.counts
+        return self._unpacked(state).popularity
 
     def _after_biases(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms
-        known = self._popularity(current)
-        mass = estimation.masses(
+        mass, known = estimation.masses(
             self._tensor(release, "mass"),
-            known,
-            known.mean,
+            self._counted(current.counts),
+            current.popularity,
             terms.weight_exponent if terms.adaptive else 0.0,
             noise_std=terms.bias_mass_noise,
         )
@@ -156,7 +159,13 @@ class DpamServer:
             residual_variance=terms.residual_variance,
         )
         stretch = estimation.unclipped(terms.bias_target_clip, terms.residual_variance)
-        following = replace(current, bias=stretch * bias.mean, bias_variance=stretch**2 * bias.variance, mass=mass.mean)
+        following = replace(
+            current,
+            popularity=known.mean,
+            bias=stretch * bias.mean,
+            bias_variance=stretch**2 * bias.variance,
+            mass=mass.mean,
+        )
         return replace(following, factors=self._first_factors(following))
 
     def _first_factors(self, current: _State) -> Float64Array:
@@ -165,8 +174,7 @@ class DpamServer:
         Random columns are larger for popular items; without a factor round they would stay random, so they are zero.
         """
         terms = self._terms
-        counts = self._popularity(current).mean
-        derived = np.stack((current.bias, np.log(counts)), axis=1)
+        derived = np.stack((current.bias, np.log(current.popularity)), axis=1)
         derived = derived - np.average(derived, axis=0, weights=current.mass)
         derived /= np.sqrt(np.average(derived**2, axis=0, weights=current.mass)) + 1e-9
         content = self._components(current.mass)
@@ -196,7 +204,7 @@ class DpamServer:
         rows = features.hybrid_rows(
             restored * self._tensor(release, "targets") * scale,
             gram,
-            current.mass / self._popularity(current).mean,
+            current.mass / current.popularity,
             start,
             current.bias_variance,
             content,
@@ -237,12 +245,8 @@ class DpamServer:
             raise ConfigurationError("Expected item_features to be the matrix whose SHA-256 the task definition names")
         return matrix
 
-    def _popularity(self, current: _State) -> Popularity:
-        """A function of the counts, which are the same in all later rounds: so the last one is kept."""
-        if self._known is None or not np.array_equal(self._known[0], current.counts):
-            found = popularity(current.counts, noise_std=self._terms.count_noise_std)
-            self._known = np.array(current.counts), found
-        return self._known[1]
+    def _counted(self, counts: Float64Array) -> Popularity:
+        return popularity(counts, noise_std=self._terms.count_noise_std)
 
     def _tensor(self, release: NoisyTensors, name: str) -> Float64Array:
         shapes = {"gram": (self._terms.items, self._terms.pairs), "targets": (self._terms.items, 1 + self._terms.rank)}
@@ -254,9 +258,10 @@ class DpamServer:
 
     def _unpacked(self, state: bytes) -> _State:
         terms = self._terms
-        shapes = [(terms.items,)] * 4 + [(terms.items, terms.rank), (2,)]
+        before = state[:8] == _MAGIC_BEFORE
+        shapes = [(terms.items,)] * (4 if before else 5) + [(terms.items, terms.rank), (2,)]
         length = sum(math.prod(shape) for shape in shapes)
-        if len(state) != _HEADER.size + 8 * length or state[:8] != _MAGIC:
+        if len(state) != _HEADER.size + 8 * length or state[:8] not in (_MAGIC, _MAGIC_BEFORE):
             raise StateError("Expected the state of this very DPAM task: restore it, or start the task again")
         round = int(_HEADER.unpack_from(state)[1])
         flat = np.frombuffer(state, dtype="<f8", offset=_HEADER.size)
@@ -265,6 +270,8 @@ class DpamServer:
             size = math.prod(shape)
             arrays.append(flat[start : start + size].reshape(shape))
             start += size
+        if before:
+            arrays.insert(1, self._counted(arrays[0]).mean if round else arrays[0])
         return _State(round, *arrays)
 
 

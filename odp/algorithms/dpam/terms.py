@@ -37,6 +37,7 @@ FACTOR_COLUMNS = 3
 DERIVED_FACTORS = 2
 
 MAX_FEATURES = 2**10
+MAX_KERNEL_VARIANCE = 10.0
 SHA256_BYTES = 32
 
 # Values are within so much of 0, and their range is no narrower: the squares of either are ordinary numbers.
@@ -64,6 +65,7 @@ class Terms(CommonTerms):
     bias_sum_noise: float
     centre: float
     user_bias_ridge: float
+    kernel_variance: float
     item_features_width: int
     item_features_sha256: bytes
 
@@ -138,6 +140,7 @@ class Terms(CommonTerms):
             )
         check_clips(bias_target_clip=dpam.bias_target_clip, bias_vector_clip=dpam.bias_vector_clip)
         check_ridges(user_bias_ridge=dpam.user_bias_ridge)
+        _validate.within(kernel_variance=dpam.kernel_variance, low=0.0, high=MAX_KERNEL_VARIANCE if model.rank else 0.0)
         _validate.one_of(ITEMS_ENCODINGS, items_encoding=encoding_of(dpam.items_encoding))
         _validate.within(bias_vector_clip=dpam.bias_vector_clip, low=0.0, high=dpam.bias_target_clip)
         noises = {"count_noise_std": dpam.count_noise_std, "bias_mass_noise": dpam.bias_mass_noise}
@@ -165,6 +168,7 @@ class Terms(CommonTerms):
             bias_sum_noise=dpam.bias_sum_noise,
             centre=dpam.centre,
             user_bias_ridge=dpam.user_bias_ridge,
+            kernel_variance=dpam.kernel_variance,
             item_features_width=model.item_features_width,
             item_features_sha256=model.item_features_sha256,
         )

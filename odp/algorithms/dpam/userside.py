@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec
+from odp.algorithms.dpam import codec, smooth
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.terms import (
     BIAS_COLUMN,
@@ -68,6 +68,22 @@ def predict(terms: Terms, local: LocalParameters, user: Int64Array, rows: Float6
     rank = local.row.shape[1]
     product = np.einsum("kd,kd->k", local.row[user], rows[:, FACTOR_COLUMNS : FACTOR_COLUMNS + rank])
     return np.asarray(terms.centre + local.bias[user] + rows[:, BIAS_COLUMN] + product)
+
+
+def smooth_predictions(terms: Terms, own: Batch, ridges: Float64Array, rows: Float64Array) -> Float64Array:
+    """Predictions float64 [k] for item rows [k, width], of the one user in ``own``; see ``smooth.py``."""
+    order = np.argsort(own.items[0], kind="stable")
+    known = own.rows[0][order]
+    added = smooth.predictions(
+        known[:, FACTOR_COLUMNS:],
+        own.values[0][order] - terms.centre - known[:, BIAS_COLUMN],
+        known[:, TRUST_COLUMN],
+        rows[:, FACTOR_COLUMNS:],
+        row_ridge=float(ridges[0]),
+        bias_ridge=float(ridges[1]),
+        variance=terms.kernel_variance,
+    )
+    return np.asarray(terms.centre + rows[:, BIAS_COLUMN] + added)
 
 
 def counted(terms: Terms, items: Int64Array, mask: npt.NDArray[np.bool_]) -> Contributions:

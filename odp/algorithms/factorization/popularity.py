@@ -17,11 +17,22 @@ _GRID = 80
 
 @dataclass(frozen=True)
 class Popularity:
-    """Estimates: a grid of counts [g], each item's posterior over it [m, g], posterior means [m] >= 1."""
+    """Estimates: a grid of counts [g], and each item's posterior over it [m, g].
+
+    ``noisy`` [m] are the counts that they come from, and ``gain`` [g] says how far a count is known within the cell
+    of the grid that it is in: 1 is exactly.
+    """
 
     grid: Float64Array
     posterior: Float64Array
-    mean: Float64Array
+    noisy: Float64Array
+    gain: Float64Array
+
+    @property
+    def mean(self) -> Float64Array:
+        """Posterior means [m] >= 1."""
+        found = self.posterior @ (self.grid * (1.0 - self.gain)) + self.noisy * (self.posterior @ self.gain)
+        return np.asarray(np.maximum(found, 1.0))
 
 
 def popularity(counts: Float64Array, *, noise_std: float) -> Popularity:
@@ -36,8 +47,7 @@ def popularity(counts: Float64Array, *, noise_std: float) -> Popularity:
         prior = prior * ((1.0 / (likelihood @ prior)) @ likelihood) / len(counts)
     posterior = likelihood * prior
     posterior /= posterior.sum(axis=1, keepdims=True)
-    within = grid + (cell / spread) ** 2 * (counts[:, None] - grid)
-    return Popularity(grid, posterior, np.maximum((posterior * within).sum(axis=1), 1.0))
+    return Popularity(grid, posterior, counts, (cell / spread) ** 2)
 
 
 def normal_likelihood(value: Float64Array, centre: Float64Array, std: Float64Array) -> Float64Array:

@@ -78,6 +78,8 @@ def test_an_infinite_epsilon_is_the_only_way_to_ask_for_no_noise(define: Define)
         ("row_clip", -1.0),
         ("weight_exponent", 1.5),
         ("user_bias_ridge", 0.0),
+        ("kernel_variance", -0.1),
+        ("kernel_variance", 11.0),
         ("item_ridge", -0.1),
         ("steps", 0),
         ("slices_per_device", 3),

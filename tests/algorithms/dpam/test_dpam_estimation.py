@@ -32,11 +32,14 @@ def test_masses_use_both_the_count_and_the_noisy_mass() -> None:
     known = popularity(counts + generator.normal(size=2000) * 30, noise_std=30.0)
     mass = 0.7 * counts * known.mean**-0.5 * generator.uniform(0.8, 1.2, 2000)
     noisy = mass + generator.normal(size=2000) * 4.0
-    estimate = estimation.masses(noisy, known, known.mean, 0.5, noise_std=4.0)
+    estimate, refined = estimation.masses(noisy, known, known.mean, 0.5, noise_std=4.0)
     assert estimate.mean.min() > 0
     error = np.square(estimate.mean - mass).mean()
     assert error < np.square(noisy - mass).mean()
     assert estimate.variance.mean() == pytest.approx(error, rel=0.5)
+    # What masses tell of the counts is not thrown away.
+    logarithms = [np.square(np.log(one.mean / counts)).mean() for one in (refined, known)]
+    assert logarithms[0] < 0.8 * logarithms[1]
 
 
 @pytest.mark.parametrize("noise_std", [0.5, 10.0, 300.0])

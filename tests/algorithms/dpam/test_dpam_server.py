@@ -119,6 +119,23 @@ def test_a_step_repeated_from_the_same_state_gives_the_same_state(define: Define
     assert server.step(server.start(), release) == server.step(server.start(), release)
 
 
+def test_a_state_of_the_version_before_goes_on(define: Define, run_rounds: RunRounds) -> None:
+    """It had no popularity: that followed from the counts alone."""
+    definition = define(items=150, rank=2, places=20, steps=0)
+    train = synthetic_movielens(n_users=50, n_items=150)
+    server = DpamServer(definition)
+    generator = np.random.default_rng(1)
+    counts = generator.uniform(0, 50, 150)
+    for state in (server.start(), server.step(server.start(), NoisyTensors(0, {"counts": counts}, 50))):
+        before = b"odpdpam1" + state[8 : 12 + 8 * 150] + state[12 + 16 * 150 :]
+        assert len(before) == len(state) - 8 * 150
+        for one, two in zip(server.broadcast(before).tables, server.broadcast(state).tables, strict=True):
+            np.testing.assert_array_equal(one.rows, two.rows)
+    releases = {release.name: np.ones(release.shape) for release in algorithm_for(definition).query(1).releases}
+    assert server.step(before, NoisyTensors(1, releases, 50)) == server.step(state, NoisyTensors(1, releases, 50))
+    assert len(run_rounds(definition, train)) == len(state)
+
+
 def test_foreign_states_and_releases_are_refused(define: Define) -> None:
     server = DpamServer(define(items=20, rank=2))
     with pytest.raises(StateError, match="this very DPAM task"):
