@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
-from odp.cli.outputs import output_folder, writing
+from odp.cli.engines import LOCAL, Address, EngineName, computing_on
+from odp.cli.outputs import output_file, output_folder, writing
 from odp.cli.progress import steps
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Split
 
 
 @takes_table
@@ -32,8 +36,17 @@ def compare(
         bool,
         typer.Option("--permutation", help="Split one permutation of all ratings, as published comparisons do."),
     ] = False,
+    by_time: Annotated[
+        bool, typer.Option("--by-time", help="Train on each user's past ratings, and test on the last tenth.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option(callback=output_folder, help="Folder for comparison.json and comparison.png.")
+    ] = None,
+    engine: EngineName = LOCAL,
+    address: Address = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(callback=output_file, help="File that keeps finished runs: the same command goes on from them."),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -43,19 +56,33 @@ def compare(
     """
     from odp import _validate
     from odp.algorithms.experiment import NamedData
+    from odp.datasets.splitting import time_split
+    from odp.errors import ConfigurationError
     from odp.simulation.comparing import compare as run
     from odp.simulation.comparing import comparison_rows, draw_comparison
     from odp.simulation.inputs import notes
 
     _validate.integer(seeds=seeds, low=1, high=1000)
+    if permutation and by_time:
+        raise ConfigurationError("Expected --permutation or --by-time, not both")
     budgets = numbers(epsilons)
     out = console()
     named = NamedData(data, **columns)
     ratings = named.ratings
     for note in notes(ratings):
         out.print(f"note: {note}")
-    resume_with("a comparison keeps nothing of its runs: fewer --seeds or --epsilons end sooner")
-    with steps(out, "comparing") as progress:
+    past = time_split(ratings) if by_time else None
+
+    def split_of(seed: int) -> Split:
+        # By time there is one split: only the noise differs between runs.
+        return named.split(seed) if past is None else past
+
+    resume_with(
+        "--resume FILE keeps finished runs; fewer --seeds or --epsilons end sooner"
+        if resume is None
+        else f"the same command goes on from the runs in {resume}"
+    )
+    with computing_on(engine, address) as (chosen, _), steps(out, "comparing") as progress:
 
         def on_score(method: str, epsilon: float, seed: int, scores: tuple[float, ...]) -> None:
             shown = ", ".join(f"{score:.4f}" for score in scores)
@@ -67,9 +94,11 @@ def compare(
             delta=delta,
             seeds=range(1, seeds + 1),
             preset=preset,
-            split_of=None if permutation else named.split,
+            split_of=None if permutation else split_of,
             permuted=permutation,
             on_score=on_score,
+            engine=chosen,
+            resume=resume,
         )
     shown = results_console(machine=json_output)
     for metric in found.metrics:

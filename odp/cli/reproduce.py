@@ -11,6 +11,7 @@ import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
+from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_folder, writing
 from odp.cli.progress import steps
 
@@ -23,8 +24,13 @@ app = typer.Typer(
 
 
 @app.callback()
-def _commands() -> None:
+def _commands(context: typer.Context, engine: EngineName = LOCAL, address: Address = None) -> None:
     """Experiments by name."""
+    from odp.simulation.engines.seam import using
+
+    if engine != LOCAL or address is not None:
+        chosen, _ = context.with_resource(computing_on(engine, address))
+        context.with_resource(using(chosen))
     resume_with("no part of a run is kept, and the same command starts anew")
 
 

@@ -6,7 +6,7 @@ from odp.datasets.item_features import has_item_features, item_features
 from odp.datasets.mnist import Images, load_mnist
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.registry import load, load_split
-from odp.datasets.splitting import permutation_split, random_split
+from odp.datasets.splitting import permutation_split, random_split, time_split
 from odp.datasets.synthetic import synthetic_movielens
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "permutation_split",
     "random_split",
     "synthetic_movielens",
+    "time_split",
 ]

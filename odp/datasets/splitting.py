@@ -6,6 +6,8 @@
 ``permutation_split``  one permutation of all ratings, cut twice: the protocol of published comparisons, with parts of
                        exact sizes. Taking one user out cuts everybody's ratings anew: whatever is computed on a part
                        is a number of a simulation, and its epsilon is one of the parts as given, not of the data set
+``time_split``         each user's ratings in the order of time: the first ones are for training, the last ones for the
+                       test. Taking one user out changes nothing for all others
 =====================  ================================================================================================
 """
 
@@ -54,6 +56,27 @@ def permutation_split(ratings: Ratings, *, fractions: Fractions = _SHARES, seed:
     first, second = np.rint(np.cumsum(shares)[:2] * ratings.n_ratings).astype(np.int64)
     place = np.random.Generator(np.random.PCG64(seed)).permutation(ratings.n_ratings)
     return _parts(ratings, place < first, place >= second)
+
+
+def time_split(ratings: Ratings, *, fractions: Fractions = _SHARES) -> Split:
+    """Splits each user's ratings by time: train on the past, test on what came last; rounded to whole ratings.
+
+    Every user with two ratings or more has at least one for training and, where there is a share for it, one test.
+
+    Raises:
+      DataError: as ``random_split``; the data set has no times.
+    """
+    shares = _checked(fractions, 0)
+    if ratings.order is None:
+        raise DataError(f"the data set {ratings.name!r} has no times: a split by time needs them")
+    size = np.diff(ratings.offsets)
+    user = ratings.users()
+    place = np.empty(ratings.n_ratings, dtype=np.int64)
+    place[np.lexsort((ratings.order, user))] = np.arange(ratings.n_ratings)
+    place -= ratings.offsets[user]
+    tests = np.maximum(np.rint(shares[2] * size), (shares[2] > 0) & (size > 1)).astype(np.int64)
+    trains = np.maximum(np.rint(shares[0] * size), (shares[0] > 0) & (size > 0)).astype(np.int64)
+    return _parts(ratings, place < np.minimum(trains, size - tests)[user], place >= (size - tests)[user])
 
 
 def _checked(fractions: Fractions, seed: int) -> npt.NDArray[np.float64]:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from odp.datasets import Ratings, Split, permutation_split, random_split
+from odp.datasets import Ratings, Split, permutation_split, random_split, time_split
+from odp.errors import DataError
 from odp.evaluation.ranking import StrongSplit, strong_split
 
 WHOLE = Ratings.from_triples(
@@ -114,3 +115,33 @@ def test_one_permutation_of_all_ratings_cuts_everybody_anew() -> None:
     zeroed, _ = without(WHOLE, 0)
     found = parts_of(permutation_split(zeroed, seed=1), but=0)
     assert sum(found[rating] != part for rating, part in expected.items()) > 1000
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), last=st.sampled_from([0.0, 0.1, 0.3]))
+def test_by_time_nobody_is_trained_on_what_comes_after_a_test(seed: int, last: float) -> None:
+    generator = np.random.default_rng(seed)
+    sizes = np.array([0, 1, 2, 3, 9, 10, 40])
+    users = np.repeat(np.arange(7), sizes)
+    items = np.concatenate([generator.permutation(50)[:size] for size in sizes])
+    whole = Ratings.from_triples(
+        "timed", users, items, np.ones(len(users)), low=0, high=1, n_users=7, n_items=50,
+        times=generator.integers(0, 10**6, len(users)),
+    )  # fmt: skip
+    split = time_split(whole, fractions=(0.9 - last, 0.1, last))
+    assert sum(part.n_ratings for part in (split.train, split.validation, split.test)) == whole.n_ratings
+    for user, size in enumerate(sizes):
+        parts = (split.train, split.validation, split.test)
+        times = [part.order[part.offsets[user] : part.offsets[user + 1]] for part in parts]  # type: ignore[index]
+        assert len(times[0]) >= min(size, 1)
+        assert len(times[2]) >= (last > 0 and size > 1)
+        joined = np.concatenate([np.sort(one) for one in times])
+        np.testing.assert_array_equal(joined, np.sort(joined))
+    expected = parts_of(split, but=6)
+    for fewer in without(whole, 6)[:1]:
+        assert parts_of(time_split(fewer, fractions=(0.9 - last, 0.1, last)), but=6) == expected
+
+
+def test_a_split_by_time_needs_times() -> None:
+    with pytest.raises(DataError, match="'many' has no times"):
+        time_split(WHOLE)
