@@ -22,6 +22,7 @@
     └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
         ├── DiskFull            there is no room for what has to be stored: free some, then start again
         ├── DiskFailed          the disk did not store what it was given: the program has to end; start it again
+        ├── StoreUnreachable    a database does not answer: the program waits for it, and goes on
         └── StoreDamaged        a device's store holds bytes that were not written so: repair it, or restore a backup
 
 A caller writes::
@@ -116,6 +117,7 @@ class Refusal(enum.Enum):
     TASK_ABANDONED = 8
     NO_TOKEN = 9
     NOT_DUE = 10
+    WRONG_LEAF = 11
 
 
 class ContributionRefused(OdpError):
@@ -167,6 +169,10 @@ class DiskFull(StateError):
 
 class DiskFailed(StateError):
     """The disk did not store what it was given: only a new start of the program tells what it has."""
+
+
+class StoreUnreachable(StateError):
+    """A database does not answer, or ended the connection; the same call may succeed when it is back."""
 
 
 class StoreDamaged(StateError):

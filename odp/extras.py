@@ -9,6 +9,7 @@ from odp.errors import ConfigurationError
 #: Module -> (the package that has it, the extra that installs it).
 _HOME = {
     "ai_edge_litert": ("ai-edge-litert", "litert"),
+    "boto3": ("boto3", "s3"),
     "flatbuffers": ("flatbuffers", "litert"),
     "keras": ("keras", "keras"),
     "keyring": ("keyring", "keyring"),
@@ -16,7 +17,11 @@ _HOME = {
     "numba": ("numba", "fast"),
     "psutil": ("psutil", "device"),
     "pyarrow": ("pyarrow", "data"),
-    "psycopg": ("psycopg", "postgresql"),
+    "opentelemetry": ("opentelemetry-sdk", "traces"),
+    "psycopg": ("psycopg", "postgres"),
+    "ray": ("ray", "ray"),
+    "starlette": ("starlette", "dashboard"),
+    "uvicorn": ("uvicorn", "dashboard"),
     "tensorflow": ("tensorflow", "keras"),
 }
 

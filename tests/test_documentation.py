@@ -92,9 +92,15 @@ def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
 
 
 def _command(words: list[str]) -> Any:
-    """The command or the group that ``words`` name; takes their names off."""
+    """The command or the group that ``words`` name; takes their names off, and a group's options with their values."""
     found = WHOLE
-    while words and hasattr(found, "commands") and not words[0].startswith("-"):
+    while words and hasattr(found, "commands"):
+        if words[0].startswith("-"):
+            group = next((parameter for parameter in found.params if words[0] in parameter.opts), None)
+            if group is None or found is WHOLE:
+                break
+            del words[: 1 if group.is_flag else 2]
+            continue
         name = words.pop(0)
         assert name in found.commands, f"odp {name}"
         found = found.commands[name]

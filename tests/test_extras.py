@@ -133,7 +133,7 @@ def test_without_numba_a_large_simulation_says_what_would_be_faster(hide: Hide) 
 
 def test_without_the_driver_postgresql_names_the_extra(hide: Hide) -> None:
     hide("psycopg")
-    with pytest.raises(ConfigurationError, match=r"^cannot use PostgreSQL: .* pip install 'odp\[postgresql\]'$"):
+    with pytest.raises(ConfigurationError, match=r"^cannot use PostgreSQL: .* pip install 'odp\[postgres\]'$"):
         open_postgresql("postgresql+psycopg://localhost/odp")
 
 

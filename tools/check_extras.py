@@ -26,7 +26,11 @@ PROMISES = {
     "fast": "import odp.numerics.tiles, threadpoolctl; print('compiled')",
     "litert": "import odp.models.litert.inspection; from ai_edge_litert.interpreter import Interpreter; print('ran')",
     "keras": "import tensorflow, ai_edge_litert, odp; print(odp.KerasModel.__name__)",
-    "postgresql": "import psycopg; print(psycopg.pq.version() > 0)",
+    "postgres": "import psycopg; print(psycopg.pq.version() > 0)",
+    "ray": "import ray, odp.numerics.tiles; print(ray.__version__)",
+    "s3": "import boto3; print(boto3.__version__)",
+    "traces": "import opentelemetry.sdk.trace; print('traces')",
+    "dashboard": "import starlette, uvicorn; print(uvicorn.__version__)",
     "docs": "import mkdocs, material, mkdocstrings; print('site')",
 }
 _CORE = "import odp; print(odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=6, seed=1).n_users)"

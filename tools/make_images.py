@@ -124,6 +124,74 @@ def photograph(command: list[str], camera: Camera, file: Path, *, link: str) -> 
             running.terminate()
 
 
+_CONTROL_ROOM_TASK = """name = "{name}"
+[model]
+kind = "matrix_factorization"
+items = 60
+rank = {rank}
+[data]
+low = 1.0
+high = 5.0
+[privacy]
+epsilon = {epsilon}
+delta = 1e-5
+[training]
+kind = "dpam"
+steps = {steps}
+[cohort]
+minimum = 100
+goal = {goal}
+"""
+
+
+def control_room(work: Path, camera: Camera) -> None:
+    """control-room.png and control-room-task.png: tasks of `odp up`, some of them finished, one short of devices."""
+    folder = work / "rooms"
+    folder.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    begin = [sys.executable, "-P", "-u", "-m", "odp"]
+    keep = {"cwd": folder, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([*begin, "up"], **keep) as services:  # type: ignore[call-overload]
+        try:
+            _line(services, "ready at")
+            ids = {}
+            for name, epsilon, rank, steps, goal, users in (
+                ("films-small", 4.0, 2, 0, 180, 200), ("films", 8.0, 3, 4, 190, 200), ("albums", 6.0, 3, 6, 240, 130),
+            ):  # fmt: skip
+                text = _CONTROL_ROOM_TASK.format(name=name, epsilon=epsilon, rank=rank, steps=steps, goal=goal)
+                (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+                ids[name] = odp("task", "submit", f"{name}.toml", folder=folder).strip()
+                data = f"synthetic:n_users={users},n_items=60,ratings_per_user=20"
+                end = ["--for", "12"] if users < goal else ["--until-finished", "--for", "120"]
+                subprocess.run(
+                    [*begin, "device", "run", "--population", name, "--state", f"devices-{name}", "--services",
+                     "odp-state", "--data", data, "--max-epsilon", "20", "--max-total-epsilon", "20", *end],
+                    cwd=folder, env=environment, capture_output=True, timeout=_SECONDS, check=False,
+                )  # fmt: skip
+            with subprocess.Popen([*begin, "dashboard"], **keep) as room:  # type: ignore[call-overload]
+                try:
+                    url = _line(room, r"http://\S+")
+                    origin = url.partition("/?")[0]
+                    for address in (url, f"{origin}/tasks/{ids['films']}"):  # signs in, and has plans computed
+                        camera.take(address, work / "unused.png", width=1100)
+                    camera.take(f"{origin}/", IMAGES / "control-room.png", width=1100)
+                    camera.take(f"{origin}/tasks/{ids['films']}", IMAGES / "control-room-task.png", width=1100)
+                finally:
+                    room.terminate()
+        finally:
+            services.terminate()
+
+
+def _line(running: subprocess.Popen[str], wanted: str) -> str:
+    """The first text that a program prints and ``wanted`` matches."""
+    assert running.stdout is not None
+    for line in running.stdout:
+        found = re.search(wanted, line)
+        if found is not None:
+            return found[0]
+    raise SystemExit(f"no {wanted!r} was printed")
+
+
 def docs_home(work: Path, camera: Camera) -> None:
     """docs-home.png: the home of the docs site, which `make docs` has built."""
     home = ROOT / "site" / "index.html"
@@ -164,6 +232,7 @@ def broadcast_cost(work: Path, camera: Camera) -> None:
 
 USUAL: tuple[Callable[[Path, Camera], None], ...] = (
     demo, demo_terminal, report, comparison, data_check, device_privacy, device_mix, docs_home, local_errors,
+    control_room,
 )  # fmt: skip
 NAMED: tuple[Callable[[Path, Camera], None], ...] = (
     dpam_comparison, implicit_comparison, broadcast_cost,

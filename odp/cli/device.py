@@ -22,7 +22,7 @@ person.add_to(app)
 app.command("doctor")(doctor)
 
 State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
-Server = Annotated[str, typer.Option(help="host:port of the server.")]
+Server = Annotated[str, typer.Option(help="host:port of the server; several servers with commas between.")]
 Services = Annotated[
     Path, typer.Option(help="State folder of a local `odp up`: default for --ca and --reference-values.")
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,9 +36,71 @@ def _options(
     reflection: Annotated[
         bool, typer.Option("--reflection", help="Serve gRPC reflection, which lists the methods to any caller.")
     ] = False,
+    metrics: Annotated[
+        str, typer.Option(help="host:port for Prometheus over HTTP (/metrics, /healthz), which anybody there may read.")
+    ] = "",
+    traces: Annotated[
+        str,
+        typer.Option(
+            help="http(s)://host:port of an OpenTelemetry collector, or file:PATH, for traces (extra `traces`)."
+        ),
+    ] = "",
+    log_format: Annotated[
+        str | None, typer.Option(help="text; or json, one object per line \\[default: ODP_LOG_FORMAT, or text].")
+    ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="Stop when stdin ends.")] = False,
 ) -> None:
     """Declares the options."""
+
+
+@contextlib.contextmanager
+def watched(program: str, state: Path, *, metrics: str, log_format: str | None, traces: str = "") -> Iterator[None]:
+    """Around a program: its log's format, its traces, and its metrics. Raises ConfigurationError."""
+    from odp import _validate
+    from odp.transport.logs import FORMAT_VARIABLE
+
+    chosen = os.environ.get(FORMAT_VARIABLE, "text") if log_format is None else log_format
+    _validate.one_of(("text", "json"), log_format=chosen)
+    os.environ[FORMAT_VARIABLE] = chosen
+    with _traced(program, traces), _measured(program, state, metrics):
+        yield
+
+
+@contextlib.contextmanager
+def _traced(program: str, target: str) -> Iterator[None]:
+    if not target:
+        yield
+        return
+    from odp.operations.traces import OpenTelemetry
+    from odp.transport import tracing
+
+    tracer = OpenTelemetry(program, target)
+    tracing.trace(tracer)
+    try:
+        yield
+    finally:
+        tracer.close()
+
+
+@contextlib.contextmanager
+def _measured(program: str, state: Path, metrics: str) -> Iterator[None]:
+    if not metrics:
+        yield
+        return
+    from odp.operations.endpoint import Endpoint
+    from odp.operations.metrics import Metrics
+    from odp.transport import observing
+    from odp.transport.logs import Log
+
+    # Before the program, so that its start is counted, too.
+    measured = Metrics(program, state)
+    observing.observe(measured)
+    endpoint = Endpoint(metrics, measured.registry)
+    Log(program).event("metrics", address=endpoint.address)
+    try:
+        yield
+    finally:
+        endpoint.close()
 
 
 def serving(start: Callable[..., Running]) -> Callable[..., None]:
@@ -60,7 +124,9 @@ def serving(start: Callable[..., Running]) -> Callable[..., None]:
         with_parent = given.pop("with_parent")
         if "limit" not in own:
             given["limits"] = Limits().changed(given.pop("limit"))
-        serve_until_stopped(start(**given), given["state"], with_parent=with_parent)
+        told = {name: given.pop(name) for name in ("metrics", "log_format", "traces")}
+        with watched(start.__name__.removeprefix("run_"), given["state"], **told):
+            serve_until_stopped(start(**given), given["state"], with_parent=with_parent)
 
     command.__doc__ = start.__doc__
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # typer reads the options there

@@ -17,9 +17,11 @@ from odp.cli import (
     audit,
     backup,
     compare,
+    dashboard,
     data,
     demo,
     device,
+    doctor,
     enclave,
     fleet,
     init,
@@ -68,6 +70,8 @@ app.add_typer(population.app, name="population", rich_help_panel=_DEVELOP)
 app.add_typer(services.server_app, name="server", rich_help_panel=_RUN)
 app.add_typer(services.distributor_app, name="distributor", rich_help_panel=_RUN)
 app.add_typer(services.aggregator_app, name="aggregator", rich_help_panel=_RUN)
+app.command("dashboard", rich_help_panel=_RUN)(dashboard.dashboard)
+app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
 app.add_typer(issuer.app, name="issuer", rich_help_panel=_RUN)
 app.add_typer(enclave.app, name="enclave", rich_help_panel=_RUN)
 app.command("backup", rich_help_panel=_RUN)(backup.backup)

@@ -31,7 +31,9 @@ def report(
     ledger: Annotated[
         Path | None, typer.Option(help="Ledger file (as `odp demo` writes it) to read instead of a server.")
     ] = None,
-    server: Annotated[str, typer.Option(help="host:port of the server.")] = "127.0.0.1:7200",
+    server: Annotated[
+        str, typer.Option(help="host:port of the server; several servers with commas between.")
+    ] = "127.0.0.1:7200",
     state: Annotated[
         Path, typer.Option(help="State folder of `odp up`: CA, operator's token, reference values.")
     ] = Path("odp-state"),

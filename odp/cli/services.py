@@ -60,6 +60,15 @@ Upgrade = Annotated[
     typer.Option(help="JSON file of the log and the endorsers that may approve an upgrade of the aggregator."),
 ]
 
+Database = Annotated[
+    str | None,
+    typer.Option(
+        envvar="ODP_DATABASE",
+        show_envvar=True,
+        help="postgresql://user:password@host:5432/name, which all programs may share \\[default: files].",
+    ),
+]
+
 
 def founder_keys(given: Sequence[str]) -> tuple[str, ...]:
     """The keys of `--founder`: each of them 64 hex digits, or a file with one such key per line.
@@ -87,10 +96,12 @@ def upgrade_policy(path: Path | None) -> UpgradePolicy | None:
 def run_server(
     state: State = Path("odp-state/server"),
     listen: Annotated[str, typer.Option(help="host:port to serve on; port 0 takes any free one.")] = "127.0.0.1:7200",
-    distributor: Annotated[str, typer.Option(help="host:port of the distributor.")] = "127.0.0.1:7201",
+    distributor: Annotated[
+        str, typer.Option(help="host:port of the distributor; of several copies, with commas between.")
+    ] = "127.0.0.1:7201",
     aggregator: Annotated[str, typer.Option(help="host:port of the aggregator.")] = "127.0.0.1:7202",
     distributor_control: Annotated[
-        str, typer.Option(help="host:port of the distributor's control listener.")
+        str, typer.Option(help="host:port of the distributor's control listener; of copies, in the same order.")
     ] = "127.0.0.1:7211",
     aggregator_control: Annotated[
         str, typer.Option(help="host:port of the aggregator's control listener.")
@@ -116,9 +127,14 @@ def run_server(
         Path | None, typer.Option(help="JSON file of endorsements (`odp enclave endorse`), for the log.")
     ] = None,
     witness: Witnesses = [],  # noqa: B006  # typer copies it
+    database: Database = None,
+    leaves: Annotated[
+        str, typer.Option(help="host:port,.. of the leaves of the aggregator, as devices reach them, in their order.")
+    ] = "",
     **listening: Any,
 ) -> Running:
     """Run the developer's server in the foreground."""
+    from odp.transport.channel import addresses_in
     from server.program import Config, start
 
     return start(
@@ -137,6 +153,8 @@ def run_server(
             log_key=log_key,
             endorsements=endorsements,
             witnesses=tuple(witness),
+            database=database,
+            leaves=addresses_in(leaves),
             **listening,
         )
     )
@@ -178,6 +196,12 @@ def run_distributor(
     helper_ca: Annotated[
         Path | None, typer.Option(help="PEM certificate of the helper's CA \\[default: this program's].")
     ] = None,
+    blobs: Annotated[
+        str | None,
+        typer.Option(
+            help="s3://bucket/prefix for the models, this distributor's own (extra `s3`) \\[default: in --state]."
+        ),
+    ] = None,
     keep_days: Annotated[
         float, typer.Option(help="Days to keep the model of a finished task after the last request for it.")
     ] = 30.0,
@@ -199,6 +223,7 @@ def run_distributor(
             helper=helper,
             helper_ca=helper_ca,
             policy=EnclavePolicy(role="distributor", select=cast("Selection", select)),
+            blobs=blobs,
             keep_days=keep_days,
             limits=LIMITS.changed(limit),
             **listening,
@@ -235,19 +260,36 @@ def run_aggregator(
         list[Path],
         typer.Option(help="File of the devices that may be in sessions of tasks that name it; repeat for more."),
     ] = [],  # noqa: B006  # typer copies it
+    leaves: Annotated[
+        str,
+        typer.Option(
+            help="host:port,.. of the control listeners of its leaves, in the order of their numbers: it is then the "
+            "root of a tree, and the leaves take the contributions."
+        ),
+    ] = "",
+    leaf_grace: Annotated[
+        float, typer.Option(help="Seconds that a round which could close waits for a leaf that does not answer.")
+    ] = 60.0,
+    as_leaf_of: Annotated[
+        int, typer.Option(help="Be a leaf of a tree of so many, whose root has the same other limits; 0: be no leaf.")
+    ] = 0,
     test_noise_seed: TestNoise = None,
     platform: Platform = None,
+    database: Database = None,
     **listening: Any,
 ) -> Running:
     """Run the aggregator (host and emulated enclave) in the foreground."""
     from odp.enclave.policy import EnclavePolicy
-    from trusted_aggregator.host.program import Config, start
+    from odp.transport.channel import addresses_in
+    from trusted_aggregator.host.config import Config
+    from trusted_aggregator.host.program import start
     from trusted_aggregator.modes.hosting import ModeOptions
-    from trusted_aggregator.modes.secagg.limits import MEBIBYTE, SessionLimits
-    from trusted_aggregator.modes.secagg.session import Pace
+    from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Pace, SessionLimits
 
+    of_tree = addresses_in(leaves)
     policy = EnclavePolicy(
-        role="aggregator",
+        role="leaf" if as_leaf_of else "aggregator",
+        leaves=as_leaf_of or len(of_tree),
         minimum_cohort=minimum_cohort,
         population_epsilon=population_epsilon,
         population_delta=population_delta,
@@ -264,6 +306,9 @@ def run_aggregator(
             idle_days=idle_days,
             platform=platform,
             policy=policy,
+            leaves=of_tree,
+            leaf_grace_seconds=leaf_grace,
+            database=database,
             modes=ModeOptions(
                 pace=Pace(step=secagg_step, vector=secagg_vector, silent=secagg_silent),
                 session_limits=SessionLimits(memory=secagg_memory * MEBIBYTE, seats_per_address=secagg_seats),
@@ -284,6 +329,10 @@ def up(
     population_delta: Annotated[float, typer.Option(help="δ of all tasks of one population together.")] = 1e-5,
     accumulation: Accumulating = "oblivious",
     select: Selecting = "oblivious",
+    leaves: Annotated[
+        int, typer.Option(help="Leaves of a tree of aggregators, which take the contributions; 0: the aggregator does.")
+    ] = 0,
+    distributors: Annotated[int, typer.Option(help="Copies of the distributor; devices are told one in turn.")] = 1,
     with_helper: WithHelper = False,
     admission: Annotated[
         str,
@@ -316,11 +365,12 @@ def up(
         population_epsilon=population_epsilon,
         population_delta=population_delta,
         accumulation=cast("Accumulation", accumulation),
+        leaves=leaves,
     )
     out = console()
     services = Services(
         state,
-        listen=ListenAddresses(host=host, **ports),
+        listen=ListenAddresses(host=host, distributors=distributors, **ports),
         policy=policy,
         select=cast("Selection", select),
         witnesses=witness,

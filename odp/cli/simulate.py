@@ -11,6 +11,7 @@ import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
+from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_file, output_folder, writing_file
 from odp.cli.progress import steps
 
@@ -69,6 +70,8 @@ def simulate(
             callback=output_folder, help="Folder that keeps the run after every round; the same command resumes."
         ),
     ] = None,
+    engine: EngineName = LOCAL,
+    address: Address = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Simulate a task with the same computations that devices run. Without arguments: invented ratings at ε = 8.
@@ -91,6 +94,7 @@ def simulate(
             ("--held-out", held_out),
             ("--checkpoint", checkpoint),
             ("--report", report),
+            ("--engine", None if engine == LOCAL else engine),
         ):
             if value is not None:
                 raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
@@ -107,6 +111,7 @@ def simulate(
         output=output,
         json=json,
         report=report,
+        engine=(engine, address),
     )
     if json:
         print_json(plain(summary), rows=rounds)
@@ -123,6 +128,7 @@ def _train(
     output: Path | None,
     json: bool,
     report: Path | None,
+    engine: tuple[str, str | None],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Runs the task, prints tables, writes its record and its page; returns what ``--json`` and ``--csv`` say."""
     from rich.table import Table
@@ -143,11 +149,11 @@ def _train(
     for line in lines:
         out.print(f"note: {line}")
     table = Table("round", "devices", "ε spent", *experiment.columns, "seconds")
-    with steps(out, "simulating") as shown:
+    with computing_on(*engine) as (chosen, workers), steps(out, "simulating") as shown:
 
         def on_users(number: int, users: int, rounds: int) -> None:
             population = split.train.n_users
-            note = f"round {number}: {users:,} of {population:,} users"
+            note = f"round {number}: {users:,} of {population:,} users{workers.told()}"
             shown.advance(number * population + users, rounds * population, note)
 
         def on_round(result: RoundResult) -> None:
@@ -165,7 +171,11 @@ def _train(
             if checkpoint is None
             else f"the same command goes on from the last round in {checkpoint}"
         )
-        finished = run(task, split, seed=seed, noise=noise, on_round=on_round, on_users=on_users, checkpoint=checkpoint)
+        finished = run(
+            task, split, seed=seed, noise=noise, on_round=on_round, on_users=on_users, checkpoint=checkpoint,
+            engine=chosen,
+        )  # fmt: skip
+    workers.print(out)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
     found = results_console(machine=json)
     found.print(table)

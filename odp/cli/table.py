@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Publish public tables whose rows devices look up privately.", no_args_is_help=True)
 
-Server = Annotated[str, typer.Option(help="host:port of the server.")]
+Server = Annotated[str, typer.Option(help="host:port of the server; several servers with commas between.")]
 State = Annotated[Path, typer.Option(help="State folder of `odp up`, with the CA and the operator's token.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _LARGEST_FILE = 2**30

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="Task file (TOML).")]
-Server = Annotated[str, typer.Option(help="host:port of the server.")]
+Server = Annotated[str, typer.Option(help="host:port of the server; several servers with commas between.")]
 State = Annotated[Path, typer.Option(help="State folder of `odp up`, which has the CA and the operator's token.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _CANCEL_SECONDS, _POLL_SECONDS = 20.0, 0.2
@@ -103,7 +103,7 @@ def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
     from odp.aggregation.table import mode_of
     from odp.algorithms.registry import algorithm_for
-    from odp.algorithms.release import round_charges, sampling_of
+    from odp.algorithms.release import planned_charges, sampling_of
     from odp.broadcast.terms import method_of
     from odp.privacy.accounting import epsilon, epsilon_if_alone
     from odp.privacy.events import releases_of
@@ -117,10 +117,7 @@ def show(file: File, json: Json = False) -> None:
         _show_local(task, algorithm, json=json)
         return
     silent, delta = task.privacy.epsilon == math.inf, definition.privacy.delta
-    rounds = [
-        () if silent else round_charges(algorithm.query(number), sampling_of(definition, number))
-        for number in range(len(algorithm.planned_releases()))
-    ]
+    rounds = [()] * len(algorithm.planned_releases()) if silent else planned_charges(algorithm)
     planned = math.inf if silent else task.privacy.epsilon
     if rounds and not silent:
         planned = epsilon([event for events in rounds for event in events], delta=delta)
@@ -287,6 +284,36 @@ def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path(
                 return
             time.sleep(_POLL_SECONDS)
     print_text("cancelled")
+
+
+@app.command("pause")
+def pause(
+    task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
+) -> None:
+    """Open no further round of a task until `odp task resume`; one that is open goes on to its release."""
+    _set_paused(task, True, server, state, json)
+
+
+@app.command("resume")
+def resume(
+    task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
+) -> None:
+    """Go on with a paused task."""
+    _set_paused(task, False, server, state, json)
+
+
+def _set_paused(task: str, paused: bool, server: str, state: Path, json: bool) -> None:
+    from odp.signed.task import task_sha256
+    from odp.task_states import in_one_line
+
+    with open_connection(server, state) as connection:
+        sha256 = task_sha256(find_task(connection, task).task)
+        (connection.pause if paused else connection.resume)(sha256)
+        found = connection.status(sha256)
+    if json:
+        print_json(_summary(found))
+    else:
+        print_text(in_one_line(found))
 
 
 def open_connection(server: str, state: Path) -> Connection:

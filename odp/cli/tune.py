@@ -10,6 +10,7 @@ import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
+from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.progress import steps
 
@@ -37,6 +38,8 @@ def tune(
     trials: Annotated[int, typer.Option(help="Number of settings to try; the recommended ones come first.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the settings and the split; on proxy data also of the noise.")] = 1,
     output: Annotated[Path | None, typer.Option(callback=output_file, help="File for the JSON of all trials.")] = None,
+    engine: EngineName = LOCAL,
+    address: Address = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Search for good settings by random trials.
@@ -70,7 +73,7 @@ def tune(
     )  # fmt: skip
     charged: list[Event] = []
     resume_with("the same command starts anew with the same trials; fewer --trials end sooner")
-    with steps(out, "searching") as progress:
+    with computing_on(engine, address) as (chosen, _), steps(out, "searching") as progress:
 
         def on_trial(number: int, trial: Trial) -> None:
             charged.extend(trial.charges)
@@ -97,6 +100,7 @@ def tune(
             private=private,
             features=features,
             on_trial=on_trial,
+            engine=chosen,
         )
     shown = results_console(machine=json_output)
     shown.print(table)

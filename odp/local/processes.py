@@ -69,12 +69,19 @@ OPEN = AdmissionRule(how=_OPEN)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListenAddresses:
-    """The listen addresses of the services, for devices and developers; port 0 selects any free port."""
+    """The listen addresses of the services, for devices and developers; port 0 selects any free port.
+
+    Of ``distributors``, the first one listens at its port, and each further one at any. Raises ConfigurationError.
+    """
 
     host: str = "127.0.0.1"
     server: int = 0
     distributor: int = 0
     aggregator: int = 0
+    distributors: int = 1
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=channel.MOST_ADDRESSES, distributors=self.distributors)
 
 
 class Child:
@@ -269,6 +276,18 @@ class Services:
         return self._listen.server + 5 if self._listen.server else 0
 
     @property
+    def _leaf_names(self) -> list[str]:
+        return [f"leaf-{number}" for number in range(self._policy.leaves)]
+
+    @property
+    def _distributor_names(self) -> list[str]:
+        return ["distributor", *(f"distributor-{number}" for number in range(2, self._listen.distributors + 1))]
+
+    @property
+    def _leaf_addresses(self) -> tuple[str, ...]:
+        return tuple(self.children[name].address for name in self._leaf_names)
+
+    @property
     def emulated_vendor(self) -> Path | None:
         """The folder of the emulated vendor of devices; None without one."""
         return self.root / _VENDOR if self._admission.how == _TOKEN else None
@@ -302,9 +321,14 @@ class Services:
                 helper = self.start_child(HELPER, self._helper_port)
                 wait(helper, self._distributor_identity())
             issuer = self.start_child(ISSUER, self._issuer_port) if self._admission != OPEN else None
-            distributor = self.start_child("distributor", self._listen.distributor)
+            distributors = [
+                self.start_child(name, self._listen.distributor if name == "distributor" else 0)
+                for name in self._distributor_names
+            ]
+            for leaf in [self.start_child(name, 0) for name in self._leaf_names]:
+                wait(leaf)
             aggregator = self.start_child("aggregator", self._listen.aggregator)
-            for child in (distributor, aggregator, *([issuer] if issuer is not None else [])):
+            for child in (*distributors, aggregator, *([issuer] if issuer is not None else [])):
                 wait(child)
             self.write_reference_values()
             self.pin_log()
@@ -329,10 +353,15 @@ class Services:
             select=self.distributor_policy.select,
             helper_keys=(self.helper_key,) if self._helper else (),
             addresses={
-                role: (self.children[role].address,)
-                for role in ("distributor", "aggregator", ISSUER)
-                if role in self.children
-            },
+                role: tuple(self.children[name].address for name in names)
+                for role, names in (
+                    ("distributor", self._distributor_names),
+                    ("aggregator", ["aggregator"]),
+                    (ISSUER, [ISSUER]),
+                )
+                if names[0] in self.children
+            }
+            | ({"leaf": self._leaf_addresses} if self._leaf_names else {}),
             emulated_vendor=self.emulated_vendor,
         )
 
@@ -352,21 +381,28 @@ class Services:
         """Starts one service (after a restart: pass its earlier port)."""
         from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, UPGRADE
 
+        leaf = name in self._leaf_names
+        distributor = name in self._distributor_names
         program = ["distributor", HELPER] if name == HELPER else [name]
+        if leaf or distributor:
+            program = ["aggregator" if leaf else "distributor"]
         arguments = [*program, "run", "--listen", f"{self._listen.host}:{port}", "--ca-folder", str(self.root / "ca")]
-        if name in ("distributor", "aggregator", ISSUER):
+        if leaf or distributor or name in ("aggregator", ISSUER):
             # Again on the port that it had, where it is started again: the server keeps its address.
             before = self.children.get(name)
             kept = "" if before is None else before.control_address
             arguments += ["--control-listen", kept or f"{self._listen.host}:0"]
         if name == "server":
-            for other in ("distributor", "aggregator"):
-                arguments += [f"--{other}", self.children[other].address]
-                arguments += [f"--{other}-control", self.children[other].control_address]
+            for other, names in (("distributor", self._distributor_names), ("aggregator", ["aggregator"])):
+                children = [self.children[one] for one in names]
+                arguments += [f"--{other}", ",".join(child.address for child in children)]
+                arguments += [f"--{other}-control", ",".join(child.control_address for child in children)]
             arguments += ["--reference-values", str(self.reference_values)]
             arguments += ["--log-key", str(self.root / LOG_KEY), "--endorsements", str(self.root / ENDORSEMENTS)]
             for witness in self._witnesses:
                 arguments += ["--witness", witness]
+            if self._leaf_names:
+                arguments += ["--leaves", ",".join(self._leaf_addresses)]
             if ISSUER in self.children:
                 issuer = self.children[ISSUER]
                 arguments += ["--issuer", issuer.address, "--issuer-control", issuer.control_address]
@@ -375,11 +411,16 @@ class Services:
             arguments += ["--developer", self.developer_key, *self._attesters()]
         elif name != HELPER:
             arguments += ["--platform", str(self.root / "platform")]
-        if name == "distributor":
+        if distributor:
             arguments += ["--select", self.distributor_policy.select, "--developer", self.developer_key]
             if self._helper:
                 arguments += ["--helper", self.children[HELPER].address]
-        if name == "aggregator":
+        if leaf:
+            arguments += ["--as-leaf-of", str(len(self._leaf_names))]
+        elif name == "aggregator" and self._leaf_names:
+            controls = [self.children[one].control_address for one in self._leaf_names]
+            arguments += ["--leaves", ",".join(controls)]
+        if leaf or name == "aggregator":
             arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]
             arguments += ["--population-epsilon", repr(self.policy.population_epsilon)]
             arguments += ["--population-delta", repr(self.policy.population_delta)]

@@ -70,6 +70,10 @@ def test_a_submitted_task_can_be_listed_watched_and_cancelled(odp: Odp, task_fil
     assert (status["task"], status["state"], status["failure"]) == (identifier, "active", "")
     assert (status["epsilon"], status["delta"]) == (0.0, 1e-6)
 
+    assert odp("task", "pause", identifier, *at, "--json").json["state"] == "paused"
+    assert "is paused" in odp("task", "pause", identifier[:10], *at).out
+    assert "is active" in odp("task", "resume", identifier[:10], *at).out
+
     assert odp("task", "cancel", identifier[:10], *at).out == "cancelled\n"
     assert odp("task", "cancel", identifier[:10], *at).out == "cancelled\n"
     assert odp("task", "status", identifier, *at).json["state"] == "cancelled"

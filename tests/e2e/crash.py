@@ -3,7 +3,7 @@
 A point is one of ``crashing.arming``, in the process that runs `odp`; or with ``enclave/`` or ``platform/`` before it,
 in the enclave or the platform process that it starts. With ``--image`` as the first argument the enclave is the test
 image whether it is armed or not: what one image sealed, no other image opens. With ``--noiseless`` the aggregator's is
-the image that adds no noise.
+the image that adds no noise. With ``--clock=FILE`` the program and its platform process have the clock of that file.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 IMAGES = Path(__file__).parent / "images"
-IMAGE, NOISELESS = "--image", "--noiseless"
+IMAGE, NOISELESS, CLOCK = "--image", "--noiseless", "--clock="
 ENCLAVE, PLATFORM = "enclave/", "platform/"
 #: role -> (entry, packages) of the armed images.
 ARMED = {
     "aggregator": ("crashing.aggregator", ("odp", "trusted_aggregator", "crashing")),
     "distributor": ("crashing.distributor", ("odp", "distributor", "crashing")),
 }
+ARMED["leaf"] = ARMED["aggregator"]  # a leaf is the code of its root
 #: The aggregator's image without noise.
 QUIET = ("noiseless.aggregator", ("odp", "trusted_aggregator", "noiseless"))
 _PLATFORM_MAIN = "--platform-process"
@@ -58,7 +59,7 @@ def use_noiseless_image() -> None:
 
 
 def arm_platform(points: list[str]) -> None:
-    """The platform process that this process starts is armed."""
+    """The platform process that this process starts is armed, or has a clock."""
     from odp.enclave import launcher
 
     class Armed(subprocess.Popen):  # type: ignore[type-arg]
@@ -76,10 +77,18 @@ def arm_platform(points: list[str]) -> None:
 
 def main() -> None:
     sys.path.insert(0, str(IMAGES))
+    sys.path.insert(0, str(Path(__file__).parent))
     from crashing.arming import arm
 
     end = sys.argv.index("--")
     given, rest = sys.argv[1:end], sys.argv[end + 1 :]
+    clocks = [point for point in given if point.startswith(CLOCK)]
+    given = [point for point in given if not point.startswith(CLOCK)]
+    for clock in clocks:
+        import shifted_clock
+
+        # Before anything of the program is loaded, which takes the clock as it finds it.
+        shifted_clock.install(Path(clock.removeprefix(CLOCK)))
     if given[:1] == [_PLATFORM_MAIN]:
         from odp.enclave import platform_process
 
@@ -94,8 +103,8 @@ def main() -> None:
         use_armed_images(inside)
     if NOISELESS in given:
         use_noiseless_image()
-    if below:
-        arm_platform(below)
+    if below or clocks:
+        arm_platform([*below, *clocks])
     for point in given:
         if not point.startswith((ENCLAVE, PLATFORM, IMAGE, NOISELESS)):
             arm(point)

@@ -47,7 +47,7 @@ class _Recorder:
             return handler.request_deserializer(data) if handler.request_deserializer else data
 
         recorded = _Method(handler._replace(request_deserializer=deserialize), front._immediate.get(name))
-        return front._methods.setdefault(name, front._handler(recorded))
+        return front._methods.setdefault(name, front._handler(name, recorded))
 
 
 class _Searched:

@@ -9,6 +9,7 @@ import io
 import threading
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ import distributor.program
 import odp
 import server.program
 import trusted_aggregator.enclave.process
+import trusted_aggregator.host.config
 import trusted_aggregator.host.program
 from device_runtime.round.program_time import ProgramTime
 from distributor.helper_program import HelperConfig, helper_key, start_helper
@@ -38,10 +40,11 @@ from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.task import Cohort, Task, UserLevelDP
 from odp.transport.logs import Log
+from odp.transport.running import Running
 from odp.transport.tls import read_ca
 from odp.v1 import common_pb2, server_pb2
 from trusted_aggregator.modes.hosting import ModeOptions
-from trusted_aggregator.modes.secagg.session import Pace
+from trusted_aggregator.modes.secagg.limits import Pace
 
 POPULATION = "films"
 SECONDS = 120.0
@@ -73,6 +76,8 @@ class World:
     with_helper: bool = False
     #: Devices contribute with a token of an issuer, which takes those of an emulated vendor; without, anybody may.
     with_tokens: bool = True
+    #: How long a round waits for a leaf that does not answer.
+    leaf_grace: float = 0.0
 
     def start(self, stack: contextlib.ExitStack) -> World:
         """Starts them; they stop when ``stack`` closes."""
@@ -97,9 +102,15 @@ class World:
             launch=InThread(distributor.enclave_process.run, digest=measured(DISTRIBUTOR_ENTRY)),
         )
         stack.callback(self.distributor.stop)
+        self.leaves = [self.start_leaf(number, shared, stack) for number in range(self.policy.leaves)]
         self.aggregator = trusted_aggregator.host.program.start(
-            trusted_aggregator.host.program.Config(
-                state=self.root / "aggregator", policy=self.policy, modes=ModeOptions(pace=self.pace), **shared
+            trusted_aggregator.host.config.Config(
+                state=self.root / "aggregator",
+                policy=self.policy,
+                modes=ModeOptions(pace=self.pace),
+                leaves=tuple(leaf.control_address for leaf in self.leaves),
+                leaf_grace_seconds=self.leaf_grace,
+                **shared,
             ),
             log=self.log("aggregator"),
             launch=InThread(
@@ -109,6 +120,8 @@ class World:
         )
         stack.callback(self.aggregator.stop)
         addresses = {"distributor": (self.distributor.address,), "aggregator": (self.aggregator.address,)}
+        if self.leaves:
+            addresses["leaf"] = tuple(leaf.address for leaf in self.leaves)
         issuing: dict[str, str] = {}
         if self.with_tokens:
             EmulatedVendor.open(self.vendor)
@@ -144,6 +157,7 @@ class World:
                 reference_values=self.reference_values,
                 log_key=self.root / LOG_KEY,
                 endorsements=self.root / ENDORSEMENTS,
+                leaves=tuple(leaf.address for leaf in self.leaves),
                 **issuing,
             ),
             log=self.log("server"),
@@ -155,6 +169,18 @@ class World:
             )
         )
         return self
+
+    def start_leaf(self, number: int, shared: dict[str, Any], stack: contextlib.ExitStack) -> Running:
+        """A leaf of the aggregator, which stops when ``stack`` closes."""
+        leaf = trusted_aggregator.host.program.start(
+            trusted_aggregator.host.config.Config(
+                state=self.root / f"leaf-{number}", policy=self.policy.as_role("leaf"), **shared
+            ),
+            log=self.log("leaf"),
+            launch=InThread(trusted_aggregator.enclave.process.run, digest=measured(AGGREGATOR_ENTRY)),
+        )
+        stack.callback(leaf.stop)
+        return leaf
 
     def log(self, program: str) -> Log:
         return Log(program, stream=self.logs)
