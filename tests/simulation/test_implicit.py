@@ -142,7 +142,7 @@ def test_a_run_becomes_a_page_with_curves_buckets_charges_and_clips(
     values = json.loads(Path(told["json"]).read_text())
     assert values["spending"] == simulated["spending"]
     assert values["baselines"] == simulated.get("baselines")
-    assert [total["name"] for total in values["noisy_totals"]] == ["counts"] + 3 * ["targets", "gramian"]
+    assert [total["name"] for total in values["noisy_totals"]] == ["counts"] + 4 * ["targets", "gramian"]
     text = Path(told["html"]).read_text(encoding="utf-8")
     assert f"test Recall@20</dt><dd>{ranking['recall@20']:.4f}" in text
     for section in (

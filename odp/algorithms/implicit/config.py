@@ -97,7 +97,8 @@ class ImplicitDPAM:
     def recommended(cls, *, epsilon: float, delta: float, n_users: int, n_items: int) -> tuple[int, ImplicitDPAM]:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
-        The rank grows with the signal of an average item, ``n_users * mu / n_items``: 8, from .15 on 16, from .5 on 32.
+        The rank grows with the signal of an average item, ``n_users * mu / n_items``: 8, from .25 on 16, from .5 on 32.
+        A weak signal has more of the budget for counts and a stronger ridge on items.
         Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
         bind.
 
@@ -111,7 +112,10 @@ class ImplicitDPAM:
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
-        return 8 if strength < 0.15 else 16 if strength < 0.5 else 32, cls()
+        if strength < 0.5:
+            chosen = cls(steps=4, count_share=0.25, user_ridge=0.5, item_ridge=1200.0)
+            return 8 if strength < 0.25 else 16, chosen
+        return 32, cls(steps=4, count_share=0.2, user_ridge=0.5, item_ridge=600.0)
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
