@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from device_runtime.sdk import Device, Learned, Limits
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
+    from odp.algorithms.dpam.warm_start import warm_start
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
     from odp.algorithms.draw_and_discard.config import DrawAndDiscard
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from odp.models.litert.two_tower import TwoTower
     from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
+    from odp.models.warm_start import WarmStart
     from odp.privacy.mechanisms.categorical import UnaryEncoding
     from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
     from odp.privacy.mechanisms.privunit import PrivUnit
@@ -120,6 +122,8 @@ _HOME = {
     "Learned": "device_runtime.sdk",
     "Limits": "device_runtime.sdk",
     "Task": "odp.task",
+    "WarmStart": "odp.models.warm_start",
+    "warm_start": "odp.algorithms.dpam.warm_start",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
     # Reports that are private by themselves.
@@ -224,6 +228,7 @@ __all__ = [
     "UserLevelDP",
     "UsersExamples",
     "UsersTexts",
+    "WarmStart",
     "amplified_epsilon",
     "amplified_epsilon_binary",
     "amplified_epsilon_k_rr",
@@ -238,6 +243,7 @@ __all__ = [
     "synthetic_movielens",
     "synthetic_words",
     "tune",
+    "warm_start",
 ]
 
 

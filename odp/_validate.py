@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
+import inspect
 import math
 import re
 from collections.abc import Iterable
@@ -93,7 +93,8 @@ _Class = TypeVar("_Class", bound=type)
 
 def strict_keywords(cls: _Class) -> _Class:
     """Class decorator for dataclasses: an unknown keyword is a ConfigurationError that names the nearest valid one."""
-    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    # With what is given at construction alone, which is no field.
+    names = [name for name in inspect.signature(cls).parameters if name != "self"]
     construct = getattr(cls, "__init__")  # noqa: B009  # attribute access on a type variable is unsound to mypy
 
     @functools.wraps(construct)

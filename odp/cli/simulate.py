@@ -49,6 +49,16 @@ def simulate(
             "\\[default: as in the task file; with --preset, those of the data set]."
         ),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="Begin with the items of an earlier model of ratings, which --save-start wrote.", exists=True
+        ),
+    ] = None,
+    save_start: Annotated[
+        Path | None,
+        typer.Option(callback=output_file, help="Write the trained items (.npz) as the start of other models."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split, the samples and the noise.")] = 1,
     noise: Annotated[
         bool, typer.Option(help="--no-noise shows what the noise costs; a run without noise is not private.")
@@ -80,12 +90,13 @@ def simulate(
     .npz file of arrays: each feature, the label, `user`, and `test` where some are test examples.
     """
     from odp.algorithms.experiment import NamedData, experiment_of
+    from odp.datasets.catalogue import catalogue_keys
     from odp.errors import ConfigurationError
     from odp.simulation.record import plain
     from odp.task import Task
 
     named = NamedData(data, **columns)
-    planned = _planned(task, named, preset=preset, epsilon=epsilon, delta=delta, features=features)
+    planned = _planned(task, named, preset=preset, epsilon=epsilon, delta=delta, features=features, start=start)
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task
 
@@ -94,12 +105,17 @@ def simulate(
             ("--held-out", held_out),
             ("--checkpoint", checkpoint),
             ("--report", report),
+            ("--save-start", save_start),
             ("--engine", None if engine == LOCAL else engine),
         ):
             if value is not None:
                 raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
         simulate_task(planned, named.ratings, seed=seed, noise=noise, output=output, json=json)
         return
+    if save_start is not None:
+        if planned.definition().WhichOneof("local_data") != "data":
+            raise ConfigurationError("--save-start is for models of ratings: only their items can begin others")
+        catalogue_keys(named.ratings)
     experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
     summary, rounds = _train(
         planned,
@@ -112,6 +128,7 @@ def simulate(
         json=json,
         report=report,
         engine=(engine, address),
+        save_start=None if save_start is None else (save_start, named),
     )
     if json:
         print_json(plain(summary), rows=rounds)
@@ -129,10 +146,13 @@ def _train(
     json: bool,
     report: Path | None,
     engine: tuple[str, str | None],
+    save_start: tuple[Path, NamedData] | None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Runs the task, prints tables, writes its record and its page; returns what ``--json`` and ``--csv`` say."""
     from rich.table import Table
 
+    from odp.algorithms.dpam.warm_start import warm_start
+    from odp.datasets.catalogue import catalogue_keys
     from odp.evaluation.comparison import spending_table
     from odp.evaluation.spending import spending
     from odp.simulation.engine import RoundResult
@@ -205,6 +225,11 @@ def _train(
             found.print(f"page: {report}")
     if output is not None:
         found.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
+    if save_start is not None:
+        file, data = save_start
+        with writing_file(file):
+            warm_start(finished.model, catalogue_keys(data.ratings)).save(file)
+        found.print(f"start: {file}; `odp simulate --start {file}` begins with it")
     summary = finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
     return summary, rounds
 
@@ -217,10 +242,13 @@ def _planned(
     epsilon: float | None,
     delta: float | None,
     features: bool | None,
+    start: Path | None,
 ) -> Task | Question:
     """The task of a file, or else of a preset. Raises ConfigurationError where both are given."""
     from odp.datasets import has_item_features, item_features
+    from odp.datasets.catalogue import catalogue_keys
     from odp.errors import ConfigurationError
+    from odp.models.warm_start import WarmStart
     from odp.simulation.presets import preset_task
     from odp.task import Question, Task
     from odp.task_file import load_task
@@ -235,6 +263,7 @@ def _planned(
             epsilon=8.0 if epsilon is None else epsilon,
             delta=1e-6 if delta is None else delta,
             features=has_item_features(ratings) if features is None else features,
+            start=None if start is None else WarmStart.load(start),
         )
     for name, value in (("--epsilon", epsilon), ("--delta", delta)):
         if value is not None:
@@ -244,8 +273,16 @@ def _planned(
         raise ConfigurationError(
             f"{path} has a task without rounds: simulate it by odp.load_task({str(path)!r}).simulate(people, ..)"
         )
-    if features is None or not isinstance(task, Task):
+    if not isinstance(task, Task):
+        if start is not None:
+            raise ConfigurationError("--start is for models: a question has one round and nothing to train")
         return task
-    model = task.factorization
-    matrix = item_features(data.ratings) if features else None
-    return dataclasses.replace(task, model=dataclasses.replace(model, item_features=matrix))
+    if features is not None:
+        matrix = item_features(data.ratings) if features else None
+        task = dataclasses.replace(task, model=dataclasses.replace(task.factorization, item_features=matrix))
+    if start is not None:
+        begun = dataclasses.replace(
+            task.factorization, start=WarmStart.load(start), item_keys=catalogue_keys(data.ratings)
+        )
+        task = dataclasses.replace(task, model=begun)
+    return task

@@ -1,6 +1,7 @@
 """Rating and image data sets: loaders for their published forms, a generator, and a checked download."""
 
 from odp.datasets._catalog import DATASETS, DatasetSource
+from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.fetch import fetch
 from odp.datasets.item_features import has_item_features, item_features
 from odp.datasets.mnist import Images, load_mnist
@@ -15,6 +16,7 @@ __all__ = [
     "Images",
     "Ratings",
     "Split",
+    "catalogue_keys",
     "fetch",
     "has_item_features",
     "item_features",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import numpy.typing as npt
 
 from odp import _validate
+from odp.errors import ConfigurationError
+from odp.models.warm_start import WarmStart
 
 if TYPE_CHECKING:
     from odp.models.item_features import Float32Array
@@ -27,6 +30,9 @@ class MatrixFactorization:
         can do without a factor round.
       item_features: public features of the items [items, p], such as genre flags or text hashes, p up to 1024; None
         for none. They stay with the server, which estimates from them what noise hides; kept as a float32 copy.
+      start: items of an earlier model, which become further columns of ``item_features``; needs ``item_keys``. The
+        model keeps the columns alone.
+      item_keys: keys of the items for the start, distinct, in the order of the items' numbers.
       features_sha256: hash of that matrix, for equality and for the task definition; empty without features.
 
     Raises:
@@ -36,16 +42,26 @@ class MatrixFactorization:
     items: int
     rank: int = 0
     item_features: npt.ArrayLike | None = field(default=None, repr=False, compare=False)
+    start: InitVar[WarmStart | None] = None
+    item_keys: InitVar[Sequence[str] | None] = None
     features_sha256: bytes = field(default=b"", init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, start: WarmStart | None, item_keys: Sequence[str] | None) -> None:
         """Checks the ranges."""
         _validate.integer(items=self.items, low=1, high=2**31 - 1)
         _validate.integer(rank=self.rank, low=0, high=64)
-        if self.item_features is not None:
-            from odp.models.item_features import checked_item_features, item_features_sha256
+        if (start is None) != (item_keys is None):
+            raise ConfigurationError("Expected start and item_keys together: keys say which items are the start's")
+        if self.item_features is None and start is None:
+            return
+        from odp.models.item_features import checked_item_features, item_features_sha256
 
-            matrix = checked_item_features(self.items, self.item_features)
+        matrix = None if self.item_features is None else checked_item_features(self.items, self.item_features)
+        if start is not None and item_keys is not None:
+            if len(item_keys) != self.items:
+                raise ConfigurationError(f"Expected item_keys for {self.items} items (got {len(item_keys)})")
+            matrix = start.columns(item_keys, matrix)
+        if matrix is not None:
             object.__setattr__(self, "item_features", matrix)
             object.__setattr__(self, "features_sha256", item_features_sha256(matrix))
 

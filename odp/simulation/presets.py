@@ -21,10 +21,12 @@ from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_ITEMS_PER_USER
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
+from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.item_features import item_features
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.models.warm_start import WarmStart
 from odp.task import Cohort, Task, UserLevelDP
 
 PRESETS = ("auto", "ml-1m")
@@ -35,10 +37,19 @@ _UNBOUND = 2000
 _EVENTS = 50
 
 
-def preset_task(name: str, ratings: Ratings, *, epsilon: float, delta: float, features: bool = False) -> Task:
+def preset_task(
+    name: str,
+    ratings: Ratings,
+    *,
+    epsilon: float,
+    delta: float,
+    features: bool = False,
+    start: WarmStart | None = None,
+) -> Task:
     """The task of preset ``name`` for ``ratings``, of which only sizes and declared bounds are read.
 
-    With ``features`` the model also uses the public item features of the data set: genres, and years in titles.
+    With ``features`` the model also uses the public item features of the data set: genres, and years in titles. With
+    ``start`` it begins with the items of an earlier model that have the same titles, or ids where there are no titles.
 
     Raises:
       ConfigurationError: the name is unknown (the nearest one is named), or a budget is out of range.
@@ -50,15 +61,20 @@ def preset_task(name: str, ratings: Ratings, *, epsilon: float, delta: float, fe
     if not ratings.n_users or not ratings.n_items:
         raise DataError(f"the data set {ratings.name!r} has {ratings.n_users} users and {ratings.n_items} items")
     if ratings.implicit:
-        if name != "auto" or features:
+        if name != "auto" or features or start is not None:
             raise DataError(
-                f"the data set {ratings.name!r} holds implicit feedback: take preset auto, without features"
+                f"the data set {ratings.name!r} holds implicit feedback: take preset auto, without features or a start"
             )
         return _implicit_task(ratings, epsilon=epsilon, delta=delta)
     privacy = UserLevelDP(epsilon=epsilon, delta=delta)
     users, items = (_ML_1M_USERS, _ML_1M_ITEMS) if name == "ml-1m" else (ratings.n_users, ratings.n_items)
-    matrix = item_features(ratings) if features else None
-    width = 0 if matrix is None else matrix.shape[1]
+    model = MatrixFactorization(
+        items=ratings.n_items,
+        item_features=item_features(ratings) if features else None,
+        start=start,
+        item_keys=None if start is None else catalogue_keys(ratings),
+    )
+    width = 0 if model.features is None else model.features.shape[1]
     rank, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=users, n_items=items, n_features=width)
     if epsilon == math.inf:
         bound = min(_UNBOUND, ratings.n_items, MAX_ITEMS_PER_USER)
@@ -69,7 +85,7 @@ def preset_task(name: str, ratings: Ratings, *, epsilon: float, delta: float, fe
         training = dataclasses.replace(training, steps=max(training.steps or 0, int(rank > DERIVED_FACTORS + width)))
     return Task(
         name=f"preset-{name}",
-        model=MatrixFactorization(items=ratings.n_items, rank=rank, item_features=matrix),
+        model=dataclasses.replace(model, rank=rank),
         data=RatingsData(low=ratings.low, high=ratings.high),
         privacy=privacy,
         training=training,

@@ -1,0 +1,203 @@
+"""The start of a model: what is refused, how keys match, and that a second training gains from a first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import odp
+from odp.cli.main import app
+from odp.datasets import catalogue_keys, random_split
+from odp.errors import ConfigurationError, DataError
+from odp.models.warm_start import WarmStart
+from odp.simulation.presets import preset_task
+from odp.task_file import render_task
+
+
+def start_of(*keys: str, rank: int = 3, seed: int = 1) -> WarmStart:
+    drawn = np.random.default_rng(seed)
+    m = len(keys)
+    return WarmStart(
+        keys=keys,
+        popularity=drawn.uniform(1.0, 90.0, m),
+        biases=drawn.normal(size=m),
+        factors=drawn.normal(size=(m, rank)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"keys": ("a", "b", "a")}, "'a' is that of items 0 and 2"),
+        ({"keys": ("a", "", "c")}, r"texts that are not empty .got '' of item 1."),
+        ({"keys": ("a", 7, "c")}, r"got 7 of item 1"),
+        ({"keys": ()}, "an item's key"),
+        ({"keys": ("a", "b")}, r"one row per key, 2 .got \[3\]."),
+        ({"biases": [0.0, np.nan, 1.0]}, "biases of a start to be finite"),
+        ({"factors": np.zeros(3)}, r"factors of a start to have one row per key, 3 .got \[3\]."),
+    ],
+)
+def test_a_bad_start_is_refused_in_one_line(changed: dict[str, object], message: str) -> None:
+    good = start_of("a", "b", "c")
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        dataclasses.replace(good, **changed)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_needs_keys_for_its_start_and_one_that_both_have() -> None:
+    start = start_of("a", "b", "c")
+    with pytest.raises(ConfigurationError, match="start and item_keys together"):
+        odp.MatrixFactorization(items=2, start=start)
+    with pytest.raises(ConfigurationError, match="start and item_keys together"):
+        odp.MatrixFactorization(items=2, item_keys=("a", "b"))
+    with pytest.raises(ConfigurationError, match=r"item_keys for 2 items .got 3."):
+        odp.MatrixFactorization(items=2, start=start, item_keys=("a", "b", "c"))
+    with pytest.raises(ConfigurationError, match="'b' is that of items 0 and 1"):
+        odp.MatrixFactorization(items=2, start=start, item_keys=("b", "b"))
+    with pytest.raises(ConfigurationError, match="share a key with the start: it has 'a', the catalogue 'x'"):
+        odp.MatrixFactorization(items=2, start=start, item_keys=("x", "y"))
+    with pytest.raises(ConfigurationError, match="all alike"):
+        odp.MatrixFactorization(items=2, start=start, item_keys=("a", "y"))
+    with pytest.raises(ConfigurationError, match="did you mean 'start'"):
+        odp.MatrixFactorization(items=2, strat=start)  # type: ignore[call-arg]
+
+
+def test_a_start_becomes_public_columns_that_the_definition_names() -> None:
+    start = start_of("a", "b", "c", "d")
+    model = odp.MatrixFactorization(items=3, rank=4, start=start, item_keys=("d", "new", "a"))
+    assert model.features is not None
+    assert model.features.shape == (3, 5)
+    assert not model.features[1].any()
+    assert model.to_proto().item_features_width == 5
+    assert dataclasses.replace(model, rank=5).features_sha256 == model.features_sha256
+    assert model == odp.MatrixFactorization(items=3, rank=4, item_features=model.features)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.permutations(range(8)), st.integers(0, 5), st.integers(0, 2**32 - 1))
+def test_columns_follow_the_keys_and_not_the_order_of_either_catalogue(order: list[int], rank: int, seed: int) -> None:
+    keys = tuple("abcdefgh")
+    start = start_of(*keys, rank=rank, seed=seed)
+    shuffled = WarmStart(
+        keys=[keys[place] for place in order],
+        popularity=np.asarray(start.popularity)[order],
+        biases=np.asarray(start.biases)[order],
+        factors=np.asarray(start.factors)[order],
+    )
+    wanted = ("h", "x", "a", "c", "e")
+    np.testing.assert_allclose(shuffled.columns(wanted), start.columns(wanted), atol=1e-6)
+    found = start.columns(wanted)
+    known = [0, 2, 3, 4]
+    np.testing.assert_allclose(found[known].mean(axis=0), 0.0, atol=1e-6)
+    assert (found[known].astype(np.float64) ** 2).mean(axis=0).sum() == pytest.approx(0.49 + (rank > 0), rel=1e-5)
+
+
+def test_new_items_get_what_their_features_predict() -> None:
+    drawn = np.random.default_rng(3)
+    kind = np.repeat([0.0, 1.0], 40)
+    keys = tuple(f"item {place}" for place in range(80))
+    factors = np.stack((kind, 1.0 - kind), axis=1) + 0.05 * drawn.normal(size=(80, 2))
+    start = WarmStart(keys=keys, popularity=np.full(80, 9.0), biases=kind, factors=factors)
+    features = np.stack((kind, 1.0 - kind), axis=1)
+    features = np.concatenate((features, [[1.0, 0.0], [0.0, 1.0]]))
+    model = odp.MatrixFactorization(items=82, item_features=features, start=start, item_keys=(*keys, "new", "other"))
+    assert model.features is not None
+    columns = model.features[:, 2:]
+    np.testing.assert_allclose(columns[80], columns[kind.nonzero()[0]].mean(axis=0), atol=0.2)
+    assert np.linalg.norm(columns[80] - columns[81]) > 0.5
+
+
+def test_a_saved_start_is_the_same_and_other_files_are_refused(tmp_path: Path) -> None:
+    start = start_of("Amélie (2001)", "b", "c")
+    start.save(tmp_path / "start.npz")
+    again = WarmStart.load(tmp_path / "start.npz")
+    assert again.keys == start.keys
+    np.testing.assert_array_equal(again.columns(("b", "c")), start.columns(("b", "c")))
+    np.savez(tmp_path / "other.npz", keys=np.array(["a"]))
+    (tmp_path / "torn.npz").write_bytes((tmp_path / "start.npz").read_bytes()[:200])
+    (tmp_path / "text.npz").write_text("no archive")
+    np.save(tmp_path / "one.npz", np.ones(3))
+    for name in ("other.npz", "torn.npz", "text.npz", "one.npz.npy", "missing.npz"):
+        with pytest.raises(DataError, match=name.partition(".")[0]) as caught:
+            WarmStart.load(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_keys_are_titles_that_stand_once() -> None:
+    ratings = odp.synthetic_movielens(n_users=4, n_items=5, ratings_per_user=5, seed=1)
+    titled = dataclasses.replace(ratings, titles=("Kim", "Kim #2", "Kim", "", "Ran"))
+    assert catalogue_keys(titled) == ("Kim", "Kim #2", "Kim #3", "untitled", "Ran")
+    with pytest.raises(DataError, match="no titles and no ids"):
+        catalogue_keys(dataclasses.replace(ratings, titles=None, item_ids=None))
+
+
+def test_a_second_training_from_a_release_predicts_better_than_a_first() -> None:
+    """Noise is seeded: no false alarms."""
+    ratings = odp.synthetic_movielens(n_users=1500, n_items=120, seed=5)
+    split = random_split(ratings, seed=1)
+    keys = tuple(f"film {place}" for place in range(ratings.n_items))
+
+    def error(task: odp.Task, seed: int) -> tuple[float, WarmStart]:
+        found = odp.simulate(task, split, seed=seed)
+        return found.to_json()["test_rmse"], odp.warm_start(found.model, keys)
+
+    cold = preset_task("auto", ratings, epsilon=4.0, delta=1e-6)
+    first, start = error(cold, 1)
+    model = dataclasses.replace(cold.factorization, rank=12, start=start, item_keys=keys)
+    _, training = odp.DPAM.recommended(
+        epsilon=4.0, delta=1e-6, n_users=ratings.n_users, n_items=ratings.n_items, n_features=model.features.shape[1]
+    )
+    warm = dataclasses.replace(cold, model=model, training=training)
+    second, _ = error(warm, 2)
+    again, _ = error(cold, 2)
+    assert second < min(first, again)
+    assert "item_features" in render_task(warm)
+
+
+def test_models_of_other_kinds_are_no_start() -> None:
+    from odp.wire.model import ModelVersion, TableValues
+
+    rows = np.ones((3, 4), dtype=np.float32)
+    other = ModelVersion(0, (TableValues("items", rows, keyed=True), TableValues("gramian", rows, keyed=False)))
+    with pytest.raises(ConfigurationError, match="a model of ratings"):
+        odp.warm_start(other, ("a", "b", "c"))
+    ours = ModelVersion(0, (TableValues("items", rows, keyed=True), TableValues("globals", rows[:1, :2], keyed=False)))
+    with pytest.raises(ConfigurationError, match=r"item_keys for 3 items of the model .got 2."):
+        odp.warm_start(ours, ("a", "b"))
+
+
+def test_the_command_writes_a_start_and_begins_with_it(tmp_path: Path) -> None:
+    ratings = odp.synthetic_movielens(n_users=300, n_items=60, seed=5)
+    named = dataclasses.replace(ratings, titles=tuple(f"Film {place} (1999)" for place in range(60)))
+    named.save(tmp_path / "films.npz")
+    common = ["simulate", "--data", str(tmp_path / "films.npz"), "--no-baselines", "--json"]
+    runner = CliRunner()
+    first = runner.invoke(app, [*common, "--save-start", str(tmp_path / "start.npz")])
+    assert first.exit_code == 0, first.output
+    assert WarmStart.load(tmp_path / "start.npz").keys[0] == "Film 0 (1999)"
+    second = runner.invoke(app, [*common, "--start", str(tmp_path / "start.npz")])
+    assert second.exit_code == 0, second.output
+    errors = [json.loads(run.stdout.strip().splitlines()[-1])["test_rmse"] for run in (first, second)]
+    assert errors[0] != errors[1]
+    ones = np.ones(named.n_ratings, dtype=np.float32)
+    dataclasses.replace(named, implicit=True, values=ones, low=1.0, high=1.0).save(tmp_path / "seen.npz")
+    run = [
+        "simulate",
+        "--data",
+        str(tmp_path / "seen.npz"),
+        "--save-start",
+        str(tmp_path / "none.npz"),
+        "--no-features",
+    ]
+    assert "--save-start is for models of ratings" in str(runner.invoke(app, run).exception)
+    (tmp_path / "bad.npz").write_text("no start")
+    refused = runner.invoke(app, [*common, "--start", str(tmp_path / "bad.npz")])
+    assert isinstance(refused.exception, DataError)
+    assert "bad.npz is no start" in str(refused.exception)
