@@ -278,11 +278,11 @@ def _planned(
             raise ConfigurationError("--start is for models: a question has one round and nothing to train")
         return task
     if features is not None:
+        model = task.factorization
         matrix = item_features(data.ratings) if features else None
-        task = dataclasses.replace(task, model=dataclasses.replace(task.factorization, item_features=matrix))
+        task = dataclasses.replace(task, model=dataclasses.replace(model, item_features=matrix))
     if start is not None:
-        begun = dataclasses.replace(
-            task.factorization, start=WarmStart.load(start), item_keys=catalogue_keys(data.ratings)
-        )
+        model = task.factorization
+        begun = dataclasses.replace(model, start=WarmStart.load(start), item_keys=catalogue_keys(data.ratings))
         task = dataclasses.replace(task, model=begun)
     return task
