@@ -69,8 +69,10 @@ if TYPE_CHECKING:
     from odp.privacy.reconstruction import ReconstructionCertificate, dictionary_breach, projection_breach
     from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
     from odp.public_tables.table import Table
+    from odp.schedule import Schedule
     from odp.simulation.comparing import Comparison, compare
     from odp.simulation.engine import RunResult, simulate
+    from odp.simulation.retraining import Retraining, retrain
     from odp.simulation.tuning import Tuning, tune
     from odp.task import Cohort, Task, UserLevelDP
     from odp.task_file import load_task
@@ -114,7 +116,9 @@ _HOME = {
     "Quantiles": "odp.algorithms.quantiles.task",
     "RatingsData": "odp.algorithms.dpam.data",
     "Reconstruction": "odp.models.local_training",
+    "Retraining": "odp.simulation.retraining",
     "RunResult": "odp.simulation.engine",
+    "Schedule": "odp.schedule",
     "Statistics": "odp.algorithms.statistics.task",
     "Table": "odp.public_tables.table",
     # The names here that a service provides: what an app embeds.
@@ -144,6 +148,7 @@ _HOME = {
     "load": "odp.datasets",
     "load_task": "odp.task_file",
     "random_split": "odp.datasets",
+    "retrain": "odp.simulation.retraining",
     "simulate": "odp.simulation.engine",
     "synthetic_movielens": "odp.datasets",
     "synthetic_words": "odp.datasets.texts",
@@ -210,9 +215,11 @@ __all__ = [
     "RatingsData",
     "Reconstruction",
     "ReconstructionCertificate",
+    "Retraining",
     "RunResult",
     "ScalarDP",
     "ScalarRelDP",
+    "Schedule",
     "SeparatedVector",
     "ServiceError",
     "ServiceUnavailable",
@@ -239,6 +246,7 @@ __all__ = [
     "load_task",
     "projection_breach",
     "random_split",
+    "retrain",
     "simulate",
     "synthetic_movielens",
     "synthetic_words",

@@ -30,6 +30,7 @@ from odp.cli import (
     privacy,
     report,
     reproduce,
+    retrain,
     services,
     simulate,
     table,
@@ -62,6 +63,7 @@ app.add_typer(data.app, name="data", rich_help_panel=_BEGIN)
 app.add_typer(task.app, name="task", rich_help_panel=_DEVELOP)
 app.command("simulate", rich_help_panel=_DEVELOP)(simulate.simulate)
 app.command("compare", rich_help_panel=_DEVELOP)(compare.compare)
+app.command("retrain", rich_help_panel=_DEVELOP)(retrain.retrain)
 app.command("tune", rich_help_panel=_DEVELOP)(tune.tune)
 app.command("report", rich_help_panel=_DEVELOP)(report.report)
 app.add_typer(reproduce.app, name="reproduce", rich_help_panel=_DEVELOP)

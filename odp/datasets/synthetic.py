@@ -19,12 +19,12 @@ import numpy.typing as npt
 from odp import _validate
 from odp.datasets.ratings import Ratings
 
-_MEAN = 3.6
-_USER_STD, _ITEM_STD, _SIGNAL_STD = 0.4, 0.5, 0.5
-_GENRE_SHARE_OF_FACTORS, _GENRE_SHARE_OF_BIAS = 0.5, 0.3
+MEAN = 3.6
+USER_STD, ITEM_STD, SIGNAL_STD = 0.4, 0.5, 0.5
+GENRE_SHARE_OF_FACTORS, GENRE_SHARE_OF_BIAS = 0.5, 0.3
 _FEWEST = 5
 _ACTIVITY_SIGMA = 0.9  # log-normal spread; MovieLens-1M has about this
-_ZIPF = 0.8
+ZIPF = 0.8
 _BLOCK_CELLS = 4_000_000  # user x item cells drawn at once: 32 MB
 
 _GENRES = (
@@ -91,18 +91,18 @@ def synthetic_movielens(
     _validate.within(low=0, high=10, noise=noise)
     rng = np.random.Generator(np.random.PCG64(seed))
 
-    flags = _genre_flags(rng, n_items, n_genres)
-    item_factors = _mix(rng, flags, rank, _GENRE_SHARE_OF_FACTORS) * (_SIGNAL_STD / np.sqrt(rank))
-    item_bias = _mix(rng, flags, 1, _GENRE_SHARE_OF_BIAS)[:, 0] * _ITEM_STD
+    flags = genre_flags(rng, n_items, n_genres)
+    item_factors = genre_mix(rng, flags, rank, GENRE_SHARE_OF_FACTORS) * (SIGNAL_STD / np.sqrt(rank))
+    item_bias = genre_mix(rng, flags, 1, GENRE_SHARE_OF_BIAS)[:, 0] * ITEM_STD
     user_factors = rng.standard_normal((n_users, rank))
-    user_bias = rng.standard_normal(n_users) * _USER_STD
+    user_bias = rng.standard_normal(n_users) * USER_STD
 
     counts = _activity(rng, n_users, n_items, ratings_per_user)
     users, items = _choose_items(rng, counts, _popularity(rng, n_items))
     signal = np.einsum("nr,nr->n", user_factors[users], item_factors[items])  # [ratings]
-    stars = _MEAN + user_bias[users] + item_bias[items] + signal + noise * rng.standard_normal(len(users))
+    stars = MEAN + user_bias[users] + item_bias[items] + signal + noise * rng.standard_normal(len(users))
     step = 0.5 if half_stars else 1.0
-    names = tuple(_GENRES[index] if index < len(_GENRES) else f"Genre {index + 1}" for index in range(n_genres))
+    names = genre_names(n_genres)
     return Ratings.from_triples(
         "synthetic",
         users,
@@ -113,13 +113,18 @@ def synthetic_movielens(
         n_users=n_users,
         n_items=n_items,
         times=rng.random(len(users)),
-        titles=_titles(flags, names),
+        titles=item_titles(flags, names),
         features=flags.astype(np.float32),
         feature_names=names,
     )
 
 
-def _genre_flags(rng: np.random.Generator, n_items: int, n_genres: int) -> Floats:
+def genre_names(n_genres: int) -> tuple[str, ...]:
+    """A name for each genre."""
+    return tuple(_GENRES[index] if index < len(_GENRES) else f"Genre {index + 1}" for index in range(n_genres))
+
+
+def genre_flags(rng: np.random.Generator, n_items: int, n_genres: int) -> Floats:
     """0/1 [n_items, n_genres], one to three ones a row; low-numbered genres are more common."""
     how_many = np.minimum(rng.integers(1, 4, size=n_items), n_genres)
     # Smallest of exponentials over weights = sampling without replacement in proportion to the weights.
@@ -128,7 +133,7 @@ def _genre_flags(rng: np.random.Generator, n_items: int, n_genres: int) -> Float
     return (places < how_many[:, None]).astype(np.float64)
 
 
-def _mix(rng: np.random.Generator, flags: Floats, width: int, genre_share: float) -> Floats:
+def genre_mix(rng: np.random.Generator, flags: Floats, width: int, genre_share: float) -> Floats:
     """[n_items, width] of unit variance, of which ``genre_share`` is a linear function of the genre flags."""
     explained = flags @ rng.standard_normal((flags.shape[1], width))
     explained -= explained.mean(axis=0)
@@ -141,7 +146,7 @@ def _mix(rng: np.random.Generator, flags: Floats, width: int, genre_share: float
 
 def _popularity(rng: np.random.Generator, n_items: int) -> Floats:
     """Weights [n_items] that fall as a power of a random rank."""
-    return np.power(1.0 + rng.permutation(n_items).astype(np.float64), -_ZIPF)
+    return np.power(1.0 + rng.permutation(n_items).astype(np.float64), -ZIPF)
 
 
 def _activity(rng: np.random.Generator, n_users: int, n_items: int, mean: float) -> npt.NDArray[np.int64]:
@@ -172,7 +177,8 @@ def _choose_items(
     return np.concatenate(users), np.concatenate(items)
 
 
-def _titles(flags: Floats, names: tuple[str, ...]) -> tuple[str, ...]:
+def item_titles(flags: Floats, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A title for each row of ``flags`` [n_items, n_genres], all different."""
     digits = max(4, len(str(len(flags))))
     return tuple(
         f"Film {number:0{digits}d} ({', '.join(name for name, flag in zip(names, row, strict=True) if flag)})"

@@ -1,0 +1,133 @@
+"""`odp retrain`: a schedule of trainings under one lifetime budget, on this machine."""
+
+from __future__ import annotations
+
+import itertools
+import json as json_format
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from odp.cli.console import console, print_json, results_console
+from odp.cli.outputs import output_folder, writing
+from odp.cli.progress import steps
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+    from odp.simulation.retraining import Retraining, Training
+
+
+def retrain(
+    weeks: Annotated[
+        list[str] | None,
+        typer.Argument(help="One data set per training, in order \\[default: invented ratings that drift]."),
+    ] = None,
+    every: Annotated[str, typer.Option(help="Time between trainings: 7d, 2w, 1y.")] = "7d",
+    horizon: Annotated[str, typer.Option(help="How long the lifetime budget has to last.")] = "1y",
+    lifetime_epsilon: Annotated[float, typer.Option(help="ε of all trainings together, per user.")] = 20.0,
+    delta: Annotated[float, typer.Option(help="δ of the lifetime; below 1 / users.")] = 1e-6,
+    rule: Annotated[str, typer.Option(help="How the budget is divided: uniform or front-loaded.")] = "uniform",
+    drift: Annotated[
+        float | None, typer.Option(help="Invented ratings: share of tastes that is new each week \\[default: 0.02].")
+    ] = None,
+    new_items: Annotated[
+        int | None, typer.Option(help="Invented ratings: items that come, and go, each week \\[default: 5].")
+    ] = None,
+    scratch: Annotated[
+        bool, typer.Option(help="Train once more with each training from nothing, at the same budget.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the data and the noise.")] = 1,
+    noise: Annotated[
+        bool, typer.Option(help="--no-noise shows what the noise costs; a run without noise is not private.")
+    ] = True,
+    output: Annotated[
+        Path | None,
+        typer.Option(callback=output_folder, help="Folder for retraining.json, retraining.png and start.npz."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Retrain a model of ratings again and again, each training beginning with the release before it.
+
+    A schedule that the lifetime budget cannot pay is refused, with what it can.
+    """
+    from odp.errors import ConfigurationError
+    from odp.pictures.retraining import draw
+    from odp.schedule import Schedule
+    from odp.simulation.inputs import SIMULATION
+    from odp.simulation.retraining import retrain as run
+
+    schedule = Schedule(
+        every=every, horizon=horizon, lifetime_epsilon=lifetime_epsilon, delta=delta, rule=rule
+    )  # fmt: skip
+    invented = {name: value for name, value in (("drift", drift), ("new_items", new_items)) if value is not None}
+    if weeks and invented:
+        option = "--" + next(iter(invented)).replace("_", "-")
+        raise ConfigurationError(f"{option} is for invented ratings: leave it out, or the data sets")
+    out = console()
+    out.print(f"note: {SIMULATION}")
+    if not noise:
+        out.print("note: noise is off: this run shows what privacy costs, and protects nobody")
+    count = min(schedule.trainings, len(weeks)) if weeks else schedule.trainings
+    ways = {"from the release before": True, **({"from nothing each time": False} if scratch else {})}
+    found: dict[str, Retraining] = {}
+    with steps(out, "retraining") as shown:
+        for name, warm in ways.items():
+
+            def on_training(done: Training, name: str = name) -> None:
+                place = len(found) * count + done.number + 1
+                shown.advance(place, len(ways) * count, f"{name}: test RMSE {done.test_rmse:.4f}")
+
+            data = _weeks(weeks, schedule.trainings, seed=seed, **invented)
+            found[name] = run(schedule, data, warm=warm, noise=noise, seed=seed, on_training=on_training)
+    ours = found["from the release before"]
+    results = results_console(machine=json)
+    results.print(_table(found))
+    spent = f"ε = {ours.epsilon:.4g} of {lifetime_epsilon:g}, δ = {delta:g}" if noise else "no noise, not private"
+    results.print(f"{len(ours.trainings)} trainings, one every {every}: {spent}, per user")
+    summary = ours.to_json()
+    if scratch:
+        summary["from_nothing"] = found["from nothing each time"].to_json()["trainings"]
+    if output is not None:
+        with writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+            (output / "retraining.json").write_text(json_format.dumps(summary, indent=1) + "\n")
+            ours.start.save(output / "start.npz")
+        draw(
+            output / "retraining.png",
+            {name: [training.test_rmse for training in one.trainings] for name, one in found.items()},
+            epsilon=[training.epsilon_so_far for training in ours.trainings],
+            budget=lifetime_epsilon,
+            reference=[training.user_mean_rmse for training in ours.trainings],
+            title="test error and ε over the trainings of a schedule",
+        )
+        results.print(f"figure: {output / 'retraining.png'}; the last items as a start: {output / 'start.npz'}")
+    if json:
+        print_json(summary, rows=ours.rows)
+
+
+def _weeks(paths: list[str] | None, trainings: int, *, seed: int, **invented: Any) -> Iterator[Any]:
+    from odp.datasets.drifting import drifting_ratings
+
+    return iter(drifting_ratings(weeks=trainings, seed=seed, **invented)) if not paths else _loaded(paths)
+
+
+def _loaded(paths: list[str]) -> Iterator[Ratings]:
+    from odp.datasets import load
+
+    for path in paths:
+        yield load(path)
+
+
+def _table(found: dict[str, Retraining]) -> Any:
+    """Mean test RMSE by quarter of the schedule: one row per way."""
+    from rich.table import Table
+
+    count = len(next(iter(found.values())).trainings)
+    cuts = [round(place * count / 4) for place in range(5)] if count >= 8 else [0, count]
+    spans = list(itertools.pairwise(cuts))
+    table = Table("each training begins", *(f"{first + 1} to {last}" for first, last in spans), title="test RMSE")
+    for name, one in found.items():
+        table.add_row(name, *(f"{one.mean_rmse(first, last):.4f}" for first, last in spans))
+    return table

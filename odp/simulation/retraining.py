@@ -1,0 +1,209 @@
+"""A model that lives: trainings in a row, each beginning with the release before it, under one lifetime budget.
+
+::
+
+    schedule = odp.Schedule(every="7d", horizon="2y", lifetime_epsilon=20.0, delta=1e-6)
+    found = odp.retrain(schedule, drifting_ratings(weeks=schedule.trainings))
+    found.rows, found.draw("error.png")
+
+A training is what ``odp.simulate`` runs: the task of a preset for the data of its week, with the share of the budget
+that the schedule gives. What it starts from is a release, so that starting costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odp.algorithms.dpam.warm_start import warm_start
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import planned_charges
+from odp.datasets.catalogue import catalogue_keys
+from odp.datasets.item_features import has_item_features
+from odp.datasets.ratings import Ratings, Split
+from odp.datasets.splitting import random_split
+from odp.errors import BudgetExceeded, ConfigurationError
+from odp.evaluation.baselines import rmse, user_mean_predictions
+from odp.models.warm_start import WarmStart
+from odp.privacy import accounting
+from odp.privacy.events import Event
+from odp.schedule import Schedule
+from odp.simulation.engine import simulate
+from odp.simulation.inputs import SIMULATION
+from odp.simulation.presets import preset_task
+from odp.simulation.result_tables import write_csv
+from odp.task import Task
+
+if TYPE_CHECKING:
+    from odp.datasets.drifting import Week
+
+_MONTH = 4  # weeks
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a schedule.
+
+    Attributes:
+      number: from 0.
+      epsilon: of this training alone, infinite without noise.
+      epsilon_so_far: of all trainings up to this one, per user, as a ledger adds them up.
+      items: of the catalogue; ``known``: those that the start had.
+      test_rmse: on what people rate until the next training; NaN where they rate nothing.
+      user_mean_rmse: of each user's own mean there, which needs no platform.
+      seconds: for the whole training.
+    """
+
+    number: int
+    epsilon: float
+    epsilon_so_far: float
+    items: int
+    known: int
+    test_rmse: float
+    user_mean_rmse: float
+    seconds: float
+
+
+@dataclass(frozen=True, repr=False)
+class Retraining:
+    """All trainings of a schedule on one data set, and the last model as a start of others."""
+
+    schedule: Schedule
+    trainings: tuple[Training, ...]
+    start: WarmStart
+    warm: bool
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per training, with the attributes of ``Training``."""
+        return [asdict(training) for training in self.trainings]
+
+    @property
+    def epsilon(self) -> float:
+        """Per user, of all trainings."""
+        return self.trainings[-1].epsilon_so_far
+
+    def mean_rmse(self, first: int, last: int) -> float:
+        """Mean test RMSE of the trainings from ``first`` to before ``last``, as of a slice."""
+        chosen = [training.test_rmse for training in self.trainings[first:last]]
+        return math.fsum(chosen) / len(chosen) if chosen else math.nan
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Writes ``rows``, and returns the path. Raises DataError where it cannot be written."""
+        return write_csv(path, self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able value; infinity is the string "inf"."""
+        return {
+            "statement": SIMULATION,
+            "schedule": asdict(self.schedule),
+            "warm": self.warm,
+            "epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon,
+            "first_month_rmse": self.mean_rmse(0, _MONTH),
+            "last_month_rmse": self.mean_rmse(-_MONTH, len(self.trainings)),
+            "trainings": [
+                {name: "inf" if value == math.inf else value for name, value in row.items()} for row in self.rows
+            ],
+        }
+
+    def __repr__(self) -> str:
+        first, last = self.mean_rmse(0, _MONTH), self.mean_rmse(-_MONTH, len(self.trainings))
+        return (
+            f"Retraining({len(self.trainings)} trainings, ε = {self.epsilon:.4g}, test RMSE {first:.4f} in the first "
+            f"{_MONTH} and {last:.4f} in the last)"
+        )
+
+
+def retrain(
+    schedule: Schedule,
+    weeks: Iterable[Week | Split | Ratings],
+    *,
+    features: bool | None = None,
+    start: WarmStart | None = None,
+    warm: bool = True,
+    noise: bool = True,
+    seed: int = 1,
+    on_training: Callable[[Training], None] | None = None,
+) -> Retraining:
+    """Trains once per element of ``weeks``, as often as ``schedule`` says, or until there are no more.
+
+    Args:
+      schedule: when, and with which budget.
+      weeks: what devices hold at each training, and what they test it by; whole ``Ratings`` are split at random.
+        Catalogues may differ: items are matched by ``odp.datasets.catalogue.catalogue_keys``.
+      features: whether models use public item features; None is where the data have them.
+      start: what the first training begins with.
+      warm: begin each further training with the release before it. False shows what starting anew costs.
+      noise: False is not private, and is shown as ε = infinity.
+      seed: of the noise; training ``n`` takes ``seed + n``.
+      on_training: called after each training, for progress.
+
+    Raises:
+      ConfigurationError: there is no week, or a week shares no item with the start.
+      BudgetExceeded: a training would exceed the lifetime budget; it does not begin.
+      DataError, PrivacyError: as ``preset_task`` and ``simulate``.
+    """
+    spent: Counter[Event] = Counter()
+    done: list[Training] = []
+    last = start
+    for number, week in zip(range(schedule.trainings), weeks, strict=False):
+        split = week if isinstance(week, (Split, Ratings)) else week.split
+        if isinstance(split, Ratings):
+            split = random_split(split, seed=seed + number)
+        keys = catalogue_keys(split.train)
+        task = _task(schedule, number, split.train, features=features, start=last)
+        spent.update(_payable(schedule, number, task, spent) if noise else ())
+        finished = simulate(task, split, seed=seed + number, noise=noise)
+        known = 0 if last is None else len(set(last.keys) & set(keys))
+        done.append(
+            Training(
+                number=number,
+                epsilon=finished.epsilon,
+                epsilon_so_far=accounting.epsilon(spent, delta=schedule.delta) if noise else math.inf,
+                items=split.train.n_items,
+                known=known,
+                test_rmse=float(finished.metrics["test_rmse"]),
+                user_mean_rmse=rmse(user_mean_predictions(split), split.test),
+                seconds=finished.seconds,
+            )
+        )
+        released = warm_start(finished.model, keys)
+        last = released if warm else start
+        if on_training is not None:
+            on_training(done[-1])
+    if not done:
+        raise ConfigurationError("Expected weeks to hold the data of at least one training")
+    return Retraining(schedule=schedule, trainings=tuple(done), start=released, warm=warm)
+
+
+def _task(schedule: Schedule, number: int, train: Ratings, *, features: bool | None, start: WarmStart | None) -> Task:
+    """The preset's task at the share of this training."""
+    wanted = has_item_features(train) if features is None else features
+    share = schedule.budgets()[number]
+    task = preset_task("auto", train, epsilon=share.epsilon, delta=share.delta, features=wanted, start=start)
+    # Its draws, and those of all other trainings, cost a little of δ together.
+    coordinates = accounting.noised_coordinates(_charges(task))
+    own = schedule.budgets(coordinates=coordinates)[number]
+    budget = replace(task.privacy, epsilon=own.epsilon)
+    return replace(task, name=f"training-{number}", privacy=budget)
+
+
+def _charges(task: Task) -> list[Event]:
+    return [event for events in planned_charges(algorithm_for(task.definition())) for event in events]
+
+
+def _payable(schedule: Schedule, number: int, task: Task, spent: Counter[Event]) -> list[Event]:
+    """What the training will be charged. Raises BudgetExceeded where the lifetime budget does not hold it."""
+    charges = _charges(task)
+    total = accounting.epsilon(spent + Counter(charges), delta=schedule.delta)
+    if total > schedule.lifetime_epsilon:
+        raise BudgetExceeded(
+            f"training {number} would bring ε to {total:.6g}, beyond lifetime_epsilon={schedule.lifetime_epsilon:g}: "
+            "it noises more numbers than those before it; take the same model for every training, or a larger budget"
+        )
+    return charges

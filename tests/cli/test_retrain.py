@@ -1,0 +1,39 @@
+"""`odp retrain`: the whole command, on invented ratings and on files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import odp as platform
+from odp.errors import ConfigurationError, PrivacyError
+
+
+def test_invented_ratings_end_in_a_table_a_picture_and_a_start(odp, tmp_path):
+    options = ("--horizon", "2w", "--lifetime-epsilon", "8", "--new-items", "3")
+    printed = odp("retrain", *options, "--output", tmp_path / "run", "--json")
+    assert printed.json["schedule"]["lifetime_epsilon"] == 8.0
+    assert 7.7 < printed.json["epsilon"] <= 8.0
+    assert len(printed.json["trainings"]) == len(printed.json["from_nothing"]) == 2
+    assert "from the release before" in printed.err + printed.out
+    assert (tmp_path / "run" / "retraining.png").stat().st_size > 10_000
+    assert json.loads((tmp_path / "run" / "retraining.json").read_text())["trainings"][1]["known"] == 497
+    assert len(platform.WarmStart.load(tmp_path / "run" / "start.npz").keys) == 500
+
+
+def test_files_are_one_training_each(odp, tmp_path):
+    for number in (1, 2):
+        platform.synthetic_movielens(n_users=300, n_items=60).save(tmp_path / f"{number}.npz")
+    printed = odp("retrain", tmp_path / "1.npz", tmp_path / "2.npz", "--no-noise", "--no-scratch", "--json")
+    assert [row["items"] for row in printed.json["trainings"]] == [60, 60]
+    assert printed.json["epsilon"] == "inf"
+
+
+def test_what_does_not_fit_is_refused(odp):
+    with pytest.raises(PrivacyError, match="it pays for"):
+        odp("retrain", "--lifetime-epsilon", "1")
+    with pytest.raises(ConfigurationError, match="--drift is for invented"):
+        odp("retrain", "some.csv", "--drift", "0.1")
+    with pytest.raises(ConfigurationError, match="such as"):
+        odp("retrain", "--every", "weekly")
