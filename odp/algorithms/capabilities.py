@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from odp.datasets.ratings import Ratings
+    from odp.models.warm_start import WarmStart
     from odp.privacy.events import Event
 
 
@@ -165,3 +166,12 @@ class Recommender(Algorithm):
     @abc.abstractmethod
     def population(self) -> RecommenderPopulation:
         """As ``Algorithm.population``."""
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """An algorithm whose trained items can begin other models."""
+
+    def warm_start(self, model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
+        """The items of ``model``, as ``odp.warm_start``."""
+        ...

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 
-from odp.algorithms.capabilities import Inquiry, Recommender
+from odp.algorithms.capabilities import Inquiry, Recommender, Starting
 from odp.algorithms.seam import Algorithm
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
@@ -88,6 +88,21 @@ def recommender_for(definition: common_pb2.TaskDefinition) -> Recommender:
     if not isinstance(algorithm, Recommender):
         raise ConfigurationError(
             f"task {definition.name!r} asks for {training_of(definition)}: it has no model to predict with"
+        )
+    return algorithm
+
+
+def starting_for(definition: common_pb2.TaskDefinition) -> Starting:
+    """The algorithm of a task whose items can begin other models.
+
+    Raises:
+      ConfigurationError: as ``algorithm_for``, or they cannot.
+    """
+    algorithm = algorithm_for(definition)
+    if not isinstance(algorithm, Starting):
+        raise ConfigurationError(
+            f"task {definition.name!r} asks for {training_of(definition)}: only items of a model of ratings can begin "
+            "other models"
         )
     return algorithm
 

@@ -90,6 +90,7 @@ def simulate(
     .npz file of arrays: each feature, the label, `user`, and `test` where some are test examples.
     """
     from odp.algorithms.experiment import NamedData, experiment_of
+    from odp.algorithms.registry import starting_for
     from odp.datasets.catalogue import catalogue_keys
     from odp.errors import ConfigurationError
     from odp.simulation.record import plain
@@ -113,8 +114,7 @@ def simulate(
         simulate_task(planned, named.ratings, seed=seed, noise=noise, output=output, json=json)
         return
     if save_start is not None:
-        if planned.definition().WhichOneof("local_data") != "data":
-            raise ConfigurationError("--save-start is for models of ratings: only their items can begin others")
+        starting_for(planned.definition())
         catalogue_keys(named.ratings)
     experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
     summary, rounds = _train(
@@ -151,7 +151,7 @@ def _train(
     """Runs the task, prints tables, writes its record and its page; returns what ``--json`` and ``--csv`` say."""
     from rich.table import Table
 
-    from odp.algorithms.dpam.warm_start import warm_start
+    from odp.algorithms.registry import starting_for
     from odp.datasets.catalogue import catalogue_keys
     from odp.evaluation.comparison import spending_table
     from odp.evaluation.spending import spending
@@ -228,7 +228,7 @@ def _train(
     if save_start is not None:
         file, data = save_start
         with writing_file(file):
-            warm_start(finished.model, catalogue_keys(data.ratings)).save(file)
+            starting_for(task.definition()).warm_start(finished.model, catalogue_keys(data.ratings)).save(file)
         found.print(f"start: {file}; `odp simulate --start {file}` begins with it")
     summary = finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
     return summary, rounds

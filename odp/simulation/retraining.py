@@ -20,19 +20,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odp.algorithms.dpam.warm_start import warm_start
-from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import planned_charges
+from odp.algorithms.registry import starting_for
 from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.splitting import random_split
-from odp.errors import BudgetExceeded, ConfigurationError
+from odp.errors import ConfigurationError
 from odp.evaluation.baselines import rmse, user_mean_predictions
 from odp.models.warm_start import WarmStart
 from odp.privacy import accounting
 from odp.privacy.events import Event
 from odp.schedule import Schedule
+from odp.schedule_charges import payable, with_share
 from odp.simulation.engine import simulate
 from odp.simulation.inputs import SIMULATION
 from odp.simulation.presets import preset_task
@@ -157,7 +156,7 @@ def retrain(
             split = random_split(split, seed=seed + number)
         keys = catalogue_keys(split.train)
         task = _task(schedule, number, split.train, features=features, start=last)
-        spent.update(_payable(schedule, number, task, spent) if noise else ())
+        spent.update(payable(schedule, number, task.definition(), spent) if noise else ())
         finished = simulate(task, split, seed=seed + number, noise=noise)
         known = 0 if last is None else len(set(last.keys) & set(keys))
         done.append(
@@ -172,7 +171,7 @@ def retrain(
                 seconds=finished.seconds,
             )
         )
-        released = warm_start(finished.model, keys)
+        released = starting_for(task.definition()).warm_start(finished.model, keys)
         last = released if warm else start
         if on_training is not None:
             on_training(done[-1])
@@ -186,24 +185,4 @@ def _task(schedule: Schedule, number: int, train: Ratings, *, features: bool | N
     wanted = has_item_features(train) if features is None else features
     share = schedule.budgets()[number]
     task = preset_task("auto", train, epsilon=share.epsilon, delta=share.delta, features=wanted, start=start)
-    # Its draws, and those of all other trainings, cost a little of δ together.
-    coordinates = accounting.noised_coordinates(_charges(task))
-    own = schedule.budgets(coordinates=coordinates)[number]
-    budget = replace(task.privacy, epsilon=own.epsilon)
-    return replace(task, name=f"training-{number}", privacy=budget)
-
-
-def _charges(task: Task) -> list[Event]:
-    return [event for events in planned_charges(algorithm_for(task.definition())) for event in events]
-
-
-def _payable(schedule: Schedule, number: int, task: Task, spent: Counter[Event]) -> list[Event]:
-    """What the training will be charged. Raises BudgetExceeded where the lifetime budget does not hold it."""
-    charges = _charges(task)
-    total = accounting.epsilon(spent + Counter(charges), delta=schedule.delta)
-    if total > schedule.lifetime_epsilon:
-        raise BudgetExceeded(
-            f"training {number} would bring ε to {total:.6g}, beyond lifetime_epsilon={schedule.lifetime_epsilon:g}: "
-            "it noises more numbers than those before it; take the same model for every training, or a larger budget"
-        )
-    return charges
+    return replace(with_share(schedule, number, task), name=f"training-{number}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from odp import _validate
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.dpam.terms import GLOBALS_TABLE, GLOBALS_WIDTH, ITEMS_TABLE, Terms
@@ -12,6 +15,10 @@ from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array
 from odp.wire.encoding import Encoding, encoding_of
+from odp.wire.model import ModelVersion
+
+if TYPE_CHECKING:
+    from odp.models.warm_start import WarmStart
 
 
 class TaskAlgorithm(Factorization):
@@ -62,3 +69,8 @@ class TaskAlgorithm(Factorization):
         from odp.algorithms.dpam.population import DpamPopulation
 
         return DpamPopulation(self.definition)
+
+    def warm_start(self, model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
+        from odp.algorithms.dpam.warm_start import warm_start
+
+        return warm_start(model, item_keys)
