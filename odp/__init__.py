@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from odp.datasets.examples import ExamplesSplit, UsersExamples
     from odp.datasets.texts import UsersTexts, synthetic_words
     from odp.isolated import IsolatedService
+    from odp.living_model import LivingModel
     from odp.models.events import Events
     from odp.models.example_columns import ExampleColumns
     from odp.models.examples import Examples
@@ -107,6 +108,7 @@ _HOME = {
     "ImplicitData": "odp.algorithms.implicit.data",
     "IsolatedService": "odp.isolated",
     "KerasModel": "odp.models.litert.keras_model",
+    "LivingModel": "odp.living_model",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
     "Number": "odp.algorithms.draw_and_discard.features",
@@ -199,6 +201,7 @@ __all__ = [
     "LaplaceMean",
     "Learned",
     "Limits",
+    "LivingModel",
     "MatrixFactorization",
     "Mean",
     "Number",

@@ -12,6 +12,7 @@ import typer
 
 from odp.cli.broadcasting import show_plan
 from odp.cli.console import print_json, print_text, results_console
+from odp.cli.living import retrain
 from odp.cli.outputs import output_file
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ def _one_line(value: object) -> str:
 
 
 app.command("plan")(show_plan)
+app.command("retrain")(retrain)
 
 
 @app.command("submit")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,18 +61,17 @@ def test_without_noise_nothing_is_charged_and_infinity_is_said():
     assert found.to_json()["epsilon"] == "inf"
 
 
-def test_a_later_training_that_does_not_fit_never_begins():
-    """A catalogue that grows noises more numbers than the share of each training was made for."""
-    weeks = list(drifting_ratings(weeks=2, **SMALL))
-    larger = next(iter(drifting_ratings(weeks=1, **(SMALL | {"n_items": 4000, "n_users": 100}))))
+def test_a_training_beyond_the_lifetime_budget_never_begins(monkeypatch):
+    """As of a schedule that gives out more than there is: the sum of what is charged decides."""
     done: list[int] = []
-    schedule = replace(_schedule(), horizon="2w", delta=1e-7, lifetime_epsilon=100.0)
-    try:
-        found = odp.retrain(schedule, [weeks[0], larger], on_training=lambda training: done.append(training.number))
-    except BudgetExceeded:
-        assert done == [0]
-    else:
-        assert found.epsilon <= 100.0
+    monkeypatch.setattr(odp.Schedule, "_shares", lambda self: (0.6,) * self.trainings)
+    with pytest.raises(BudgetExceeded, match="training 1 would bring"):
+        odp.retrain(
+            _schedule(),
+            drifting_ratings(weeks=4, **SMALL),
+            on_training=lambda training: done.append(training.number),
+        )
+    assert done == [0]
 
 
 def test_a_catalogue_that_shares_nothing_with_the_start_is_refused():

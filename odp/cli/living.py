@@ -1,0 +1,80 @@
+"""`odp task retrain`: one step of a model that lives on the devices of a population."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import print_json, print_text
+from odp.cli.outputs import output_folder
+
+
+def retrain(
+    file: Annotated[Path, typer.Argument(help="Task file (TOML) of ratings, from which every training is made.")],
+    items: Annotated[Path, typer.Option(help="Text file with the catalogue key of each item, one per line, in order.")],
+    folder: Annotated[
+        Path, typer.Option(callback=output_folder, help="Folder that keeps the trainings; one per living model.")
+    ],
+    every: Annotated[str, typer.Option(help="Time between trainings: 7d, 2w, 1y.")] = "7d",
+    horizon: Annotated[str, typer.Option(help="How long the lifetime budget has to last.")] = "1y",
+    lifetime_epsilon: Annotated[float, typer.Option(help="ε of all trainings together, per user.")] = 20.0,
+    rule: Annotated[str, typer.Option(help="How the budget is divided: uniform or front-loaded.")] = "uniform",
+    start: Annotated[
+        Path | None, typer.Option(help="What the first training begins with (.npz of `odp simulate --save-start`).")
+    ] = None,
+    roll_back: Annotated[
+        int | None, typer.Option(help="Begin the next training with the items of this earlier one.")
+    ] = None,
+    server: Annotated[
+        str, typer.Option(help="host:port of the server; several servers with commas between.")
+    ] = "127.0.0.1:7200",
+    state: Annotated[
+        Path, typer.Option(help="State folder of `odp up`, which has the CA and the operator's token.")
+    ] = Path("odp-state"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Take the release of the last training, and begin the next one if it is due. Run it once a day, by a timer.
+
+    δ is that of the task file; its ε is replaced by the share that the schedule gives to each training. The command can
+    die at any moment: the next one goes on where it was.
+    """
+    from odp.client import connect
+    from odp.errors import ConfigurationError
+    from odp.living_model import LivingModel
+    from odp.models.warm_start import WarmStart
+    from odp.schedule import Schedule
+    from odp.task import Task
+    from odp.task_file import load_task
+
+    task = load_task(file)
+    if not isinstance(task, Task):
+        raise ConfigurationError(f"{file} has a question: only models of ratings are retrained")
+    try:
+        keys = items.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the items {items}: {error}") from error
+    schedule = Schedule(
+        every=every, horizon=horizon, lifetime_epsilon=lifetime_epsilon, delta=task.privacy.delta, rule=rule
+    )
+    living = LivingModel(
+        folder,
+        task=task,
+        schedule=schedule,
+        item_keys=keys,
+        start=None if start is None else WarmStart.load(start),
+    )
+    if roll_back is not None:
+        living.roll_back(roll_back)
+    with connect(server, state=state) as connection:
+        found = living.advance(connection, now=time.time())
+    if json:
+        print_json(asdict(found) | {"stage": found.stage.value})
+        return
+    print_text(f"{found.words}; ε = {found.epsilon:.4g} of {lifetime_epsilon:g} is spent or promised")
+    if found.due is not None:
+        print_text(f"next training from {datetime.fromtimestamp(found.due, UTC):%Y-%m-%d %H:%M} UTC")

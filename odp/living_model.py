@@ -1,0 +1,334 @@
+"""A model that is retrained for years by the devices of a population: tasks in a row, as a schedule says.
+
+A folder holds what has to last: which trainings were begun, and the items of each release. Whoever runs ``advance``
+from time to time, such as a daily timer, keeps the model alive. A program that dies at any moment goes on where it was:
+what is submitted is stored before it is sent, and the server takes the same task for the same one.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from odp.algorithms.registry import starting_for
+from odp.errors import ConfigurationError, StateError
+from odp.models.item_features import Float32Array
+from odp.models.warm_start import WarmStart, checked_keys
+from odp.privacy.accounting import epsilon
+from odp.privacy.events import Event
+from odp.schedule import Schedule, days
+from odp.schedule_charges import charges_of_task, payable, with_share
+from odp.task import Task
+from odp.v1 import common_pb2, server_pb2
+
+if TYPE_CHECKING:
+    from odp.wire.model import ModelVersion
+
+_FORMAT = "odp-living-model-1"
+_STATE = "living.json"
+_DAY_SECONDS = 86_400
+
+
+class Stage(enum.Enum):
+    """Where a living model stands."""
+
+    WAITING = "waiting"  # for the next training to be due
+    TRAINING = "training"
+    COMPLETE = "complete"  # all trainings of the schedule are done
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What ``advance`` found and did.
+
+    Attributes:
+      stage: after it.
+      training: number of the last training that was begun; -1 before the first.
+      task_sha256: of that training's task, hexadecimal; empty before the first.
+      due: when the next training may begin, in seconds since 1970; None while there is none to come.
+      epsilon: of all trainings that were begun, whole, per user.
+      words: what happened, in one line.
+    """
+
+    stage: Stage
+    training: int
+    task_sha256: str
+    due: float | None
+    epsilon: float
+    words: str
+
+
+class Submitted(Protocol):
+    """What ``odp.TaskHandle`` tells."""
+
+    @property
+    def task_sha256(self) -> bytes:
+        """Id of the task."""
+        ...
+
+
+class Submitting(Protocol):
+    """What of ``odp.Connection`` is used here."""
+
+    def submit(self, task: Any) -> Submitted:
+        """As of ``Connection``."""
+        ...
+
+    def status(self, task_sha256: bytes) -> server_pb2.TaskStatus:
+        """As of ``Connection``."""
+        ...
+
+    def model(self, status: server_pb2.TaskStatus) -> ModelVersion:
+        """As of ``Connection``."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A task as it was stored, which is submitted as often as it takes."""
+
+    name: str
+    content: bytes
+    public_matrix: Float32Array | None
+
+    def definition(self) -> common_pb2.TaskDefinition:
+        return common_pb2.TaskDefinition.FromString(self.content)
+
+
+class LivingModel:
+    """One model of ratings, one schedule, one folder.
+
+    Args:
+      folder: made if it is not there; one living model each.
+      task: what every training is made of: its name gets the number of the training, its budget is the schedule's.
+      schedule: as at the first ``advance``; another one in the same folder is refused.
+      item_keys: catalogue keys of the items of ``task``, in the order of their numbers.
+      start: what the first training begins with.
+
+    Raises:
+      ConfigurationError: items of the task's model cannot begin others, or the keys do not fit its items.
+      StateError: the folder belongs to another schedule or population, or its state cannot be read.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        task: Task,
+        schedule: Schedule,
+        item_keys: Sequence[str],
+        start: WarmStart | None = None,
+    ) -> None:
+        starting_for(task.definition())
+        self._folder, self._task, self._schedule, self._start = Path(folder), task, schedule, start
+        self._keys = checked_keys(item_keys, name="item_keys")
+        if len(self._keys) != task.factorization.items:
+            raise ConfigurationError(
+                f"Expected item_keys for {task.factorization.items} items of the task (got {len(self._keys)})"
+            )
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"cannot make the folder {self._folder}: {error.strerror}") from error
+        self._state = self._read()
+
+    def advance(self, connection: Submitting, *, now: float) -> Standing:
+        """Takes what is finished, and begins the next training if it is due at ``now``, in seconds since 1970.
+
+        Raises:
+          BudgetExceeded: the next training would exceed the lifetime budget; it does not begin.
+          ServiceError: the server does not answer; nothing is lost, and a later call goes on.
+        """
+        trainings = self._state["trainings"]
+        if trainings and trainings[-1]["state"] == "submitting":
+            self._submit(connection)
+        words = self._collect(connection)
+        if trainings and trainings[-1]["state"] == "training":
+            return self._standing(Stage.TRAINING, words or f"training {len(trainings) - 1} goes on")
+        if len(trainings) == self._schedule.trainings:
+            return self._standing(Stage.COMPLETE, words or "all trainings of the schedule are done")
+        due = self._due()
+        if now < due:
+            return self._standing(Stage.WAITING, words or f"training {len(trainings)} is not due")
+        self._begin(now)
+        self._submit(connection)
+        began = f"training {len(trainings) - 1} began"
+        return self._standing(Stage.TRAINING, f"{words}; {began}" if words else began)
+
+    def roll_back(self, training: int) -> None:
+        """The next training begins with the items of ``training``, an earlier one, instead of the last one's.
+
+        What was spent stays spent. Idempotent.
+
+        Raises:
+          ConfigurationError: that training has no release.
+        """
+        self.start_of(training)
+        self._state["begin_with"] = training
+        self._write()
+
+    def start_of(self, training: int) -> WarmStart:
+        """The items that ``training`` released. Raises ConfigurationError where it released none."""
+        trainings = self._state["trainings"]
+        if not 0 <= training < len(trainings) or trainings[training]["state"] != "finished":
+            released = [place for place, one in enumerate(trainings) if one["state"] == "finished"]
+            raise ConfigurationError(f"training {training} has no release; those with one: {released or 'none'}")
+        return WarmStart.load(self._start_path(training))
+
+    @property
+    def epsilon(self) -> float:
+        """Of all trainings that were begun, per user, as if all their rounds were done."""
+        spent = self._spent()
+        return epsilon(spent, delta=self._schedule.delta) if spent else 0.0
+
+    def _due(self) -> float:
+        trainings = self._state["trainings"]
+        # Counted from the last one and not from the first: after a pause, trainings do not come in a crowd.
+        return trainings[-1]["began"] + days(every=self._schedule.every) * _DAY_SECONDS if trainings else 0.0
+
+    def _begin(self, now: float) -> None:
+        """Stores the next training before anybody hears of it."""
+        trainings = self._state["trainings"]
+        number, begin_with = len(trainings), self._state["begin_with"]
+        start = self._start if begin_with is None else WarmStart.load(self._start_path(begin_with))
+        model = self._task.factorization
+        if start is not None:
+            model = replace(model, start=start, item_keys=self._keys)
+        name = f"{self._task.name}-{number}"
+        task = with_share(
+            self._schedule, number, replace(self._task, name=name, population=self._task.population, model=model)
+        )
+        definition = task.definition()
+        payable(self._schedule, number, definition, self._spent())
+        content = definition.SerializeToString(deterministic=True)
+        if task.public_matrix is not None:
+            _write_whole(self._matrix_path(number), task.public_matrix.astype("<f4").tobytes())
+        _write_whole(self._task_path(number), content)
+        trainings.append(
+            {
+                "state": "submitting",
+                "began": now,
+                "task_sha256": "",
+                "definition_sha256": hashlib.sha256(content).hexdigest(),
+                "columns": 0 if task.public_matrix is None else task.public_matrix.shape[1],
+                "item_keys": list(self._keys),
+                "begun_with": begin_with,
+            }
+        )
+        self._write()
+
+    def _submit(self, connection: Submitting) -> None:
+        number = len(self._state["trainings"]) - 1
+        handle = connection.submit(self._kept(number))
+        self._state["trainings"][number] |= {"state": "training", "task_sha256": handle.task_sha256.hex()}
+        self._write()
+
+    def _collect(self, connection: Submitting) -> str:
+        """Takes the release of the last training if it has ended. Returns what happened; empty for nothing."""
+        trainings = self._state["trainings"]
+        if not trainings or trainings[-1]["state"] != "training":
+            return ""
+        number, last = len(trainings) - 1, trainings[-1]
+        status = connection.status(bytes.fromhex(last["task_sha256"]))
+        if status.state in (server_pb2.TaskStatus.STATE_CANCELLED, server_pb2.TaskStatus.STATE_FAILED):
+            last["state"] = "ended"
+            self._write()
+            return f"training {number} ended without a model: {status.failure or 'cancelled'}"
+        if status.state != server_pb2.TaskStatus.STATE_FINISHED:
+            return ""
+        definition = self._kept(number).definition()
+        start = starting_for(definition).warm_start(connection.model(status), last["item_keys"])
+        path = self._start_path(number)
+        start.save(path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+        last["state"] = "finished"
+        self._state["begin_with"] = number
+        self._write()
+        return f"training {number} finished"
+
+    def _standing(self, stage: Stage, words: str) -> Standing:
+        trainings = self._state["trainings"]
+        return Standing(
+            stage=stage,
+            training=len(trainings) - 1,
+            task_sha256=trainings[-1]["task_sha256"] if trainings else "",
+            due=None if len(trainings) == self._schedule.trainings else self._due(),
+            epsilon=self.epsilon,
+            words=words,
+        )
+
+    def _spent(self) -> Counter[Event]:
+        spent: Counter[Event] = Counter()
+        for number in range(len(self._state["trainings"])):
+            spent.update(charges_of_task(self._kept(number).definition()))
+        return spent
+
+    def _kept(self, number: int) -> _Kept:
+        stored = self._state["trainings"][number]
+        try:
+            content = self._task_path(number).read_bytes()
+            matrix = None
+            if stored["columns"]:
+                flat = np.frombuffer(self._matrix_path(number).read_bytes(), dtype="<f4")
+                matrix = flat.reshape(-1, stored["columns"]).astype(np.float32)
+        except (OSError, ValueError) as error:
+            raise StateError(f"cannot read training {number} in {self._folder}: {error}") from error
+        if hashlib.sha256(content).hexdigest() != stored["definition_sha256"]:
+            raise StateError(f"{self._task_path(number)} is not the task that was stored: restore it from a backup")
+        return _Kept(common_pb2.TaskDefinition.FromString(content).name, content, matrix)
+
+    def _task_path(self, number: int) -> Path:
+        return self._folder / f"training-{number}.task"
+
+    def _matrix_path(self, number: int) -> Path:
+        return self._folder / f"training-{number}.features"
+
+    def _start_path(self, number: int) -> Path:
+        return self._folder / f"training-{number}.npz"
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "schedule": asdict(self._schedule),
+            "name": self._task.name,
+            "population": self._task.population,
+        }
+
+    def _read(self) -> dict[str, Any]:
+        path = self._folder / _STATE
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return self._identity() | {"trainings": [], "begin_with": None}
+        except (OSError, ValueError) as error:
+            raise StateError(f"cannot read {path}: {error}; restore it from a backup") from error
+        for name, own in self._identity().items():
+            kept = found.get(name) if isinstance(found, dict) else None
+            if kept != own:
+                raise StateError(f"{path} is of another living model: it has {name}={kept!r}, not {own!r}")
+        return dict(found)
+
+    def _write(self) -> None:
+        _write_whole(self._folder / _STATE, json.dumps(self._state).encode())
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """All or nothing, on the disk before it returns. Raises StateError."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,217 @@
+"""Living models against a server that is a simulation: what is stored, what a death at any step leaves behind."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import odp
+from odp.errors import BudgetExceeded, ConfigurationError, ServiceError, StateError
+from odp.living_model import LivingModel, Stage
+from odp.privacy.accounting import mu_for
+from odp.privacy.events import GaussianRelease
+from odp.v1 import common_pb2, server_pb2
+from odp.wire.model import ModelVersion
+
+ITEMS, USERS, DAY = 30, 200, 86_400.0
+KEYS = tuple(f"film {number}" for number in range(ITEMS))
+RATINGS = odp.synthetic_movielens(n_users=USERS, n_items=ITEMS, ratings_per_user=10)
+
+
+class Platform:
+    """What of a server a living model sees; the same definition is the same task, as on a real one."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[bytes, common_pb2.TaskDefinition] = {}
+        self.features: dict[bytes, np.ndarray | None] = {}
+        self.states: dict[bytes, int] = {}
+        self.dies: str = ""
+
+    def _die_at(self, step: str) -> None:
+        if self.dies == step:
+            self.dies = ""
+            raise ServiceError("the server does not answer")
+
+    def submit(self, task: object) -> SimpleNamespace:
+        self._die_at("before submit")
+        definition = task.definition()
+        key = hashlib.sha256(definition.SerializeToString(deterministic=True)).digest()
+        self.tasks[key] = definition
+        self.features[key] = task.public_matrix
+        self.states.setdefault(key, server_pb2.TaskStatus.STATE_ACTIVE)
+        self._die_at("after submit")
+        return SimpleNamespace(task_sha256=key)
+
+    def status(self, task_sha256: bytes) -> server_pb2.TaskStatus:
+        self._die_at("status")
+        task = common_pb2.SignedTask(definition=task_sha256)
+        return server_pb2.TaskStatus(task=task, state=self.states[task_sha256], failure="")
+
+    def model(self, status: server_pb2.TaskStatus) -> ModelVersion:
+        self._die_at("model")
+        return _trained()
+
+    def finish(self) -> None:
+        for key in self.states:
+            self.states[key] = server_pb2.TaskStatus.STATE_FINISHED
+
+
+@functools.cache
+def _trained() -> ModelVersion:
+    return odp.simulate(_task(), RATINGS, noise=False).model
+
+
+def _task(**changes: object) -> odp.Task:
+    settings = {
+        "name": "films",
+        "model": odp.MatrixFactorization(items=ITEMS, rank=2),
+        "data": odp.RatingsData(low=1.0, high=5.0),
+        "privacy": odp.UserLevelDP(epsilon=1.0, delta=1e-5),
+        "training": odp.DPAM(steps=1),
+        "cohort": odp.Cohort(minimum=100, goal=USERS),
+    }
+    return odp.Task(**(settings | changes))
+
+
+def _schedule(**changes: object) -> odp.Schedule:
+    return odp.Schedule(**({"every": "7d", "horizon": "4w", "lifetime_epsilon": 12.0, "delta": 1e-5} | changes))
+
+
+def _living(folder: Path, **changes: object) -> LivingModel:
+    return LivingModel(folder, **({"task": _task(), "schedule": _schedule(), "item_keys": KEYS} | changes))
+
+
+def test_a_schedule_runs_to_its_end_and_each_training_begins_with_the_release_before(tmp_path):
+    platform, now = Platform(), 1e9
+    seen = []
+    for week in range(4):
+        # A new object each time: as another run of the command.
+        begun = _living(tmp_path).advance(platform, now=now)
+        assert (begun.stage, begun.training) == (Stage.TRAINING, week)
+        assert _living(tmp_path).advance(platform, now=now + DAY).words == f"training {week} goes on"
+        platform.finish()
+        seen.append(_living(tmp_path).advance(platform, now=now + 2 * DAY))
+        now += 7 * DAY
+    assert [one.stage for one in seen] == [Stage.WAITING] * 3 + [Stage.COMPLETE]
+    assert [one.due for one in seen[:3]] == [1e9 + 7 * DAY * week for week in (1, 2, 3)]
+    assert 0.97 * 12.0 < seen[-1].epsilon <= 12.0
+    assert len(platform.tasks) == 4
+    features = list(platform.features.values())
+    assert features[0] is None
+    assert all(matrix is not None for matrix in features[1:])
+    assert [one.name for one in platform.tasks.values()] == [f"films-{number}" for number in range(4)]
+    assert {one.population for one in platform.tasks.values()} == {"films"}
+    assert _living(tmp_path).advance(platform, now=now + 1000 * DAY).stage is Stage.COMPLETE
+
+
+@pytest.mark.parametrize("step", ["before submit", "after submit", "status", "model"])
+def test_a_death_at_any_step_neither_loses_nor_repeats_a_training(tmp_path, step):
+    platform, now = Platform(), 1e9
+    for _ in range(3):
+        platform.dies = step
+        for _ in range(3):
+            try:
+                _living(tmp_path).advance(platform, now=now)
+            except ServiceError:
+                continue
+        platform.finish()
+        now += 7 * DAY
+    _living(tmp_path).advance(platform, now=now - 7 * DAY)
+    assert len(platform.tasks) == 3
+    assert _living(tmp_path).start_of(1).keys == KEYS
+
+
+def test_a_task_that_was_stored_is_submitted_whatever_the_task_file_says_later(tmp_path):
+    platform = Platform()
+    platform.dies = "after submit"
+    with pytest.raises(ServiceError):
+        _living(tmp_path).advance(platform, now=0.0)
+    other = _task(training=odp.DPAM(steps=2))
+    _living(tmp_path, task=other).advance(platform, now=0.0)
+    assert len(platform.tasks) == 1
+
+
+def test_a_late_schedule_does_not_train_in_a_crowd(tmp_path):
+    platform = Platform()
+    _living(tmp_path).advance(platform, now=0.0)
+    platform.finish()
+    late = _living(tmp_path).advance(platform, now=70 * DAY)
+    assert late.stage is Stage.TRAINING
+    platform.finish()
+    assert _living(tmp_path).advance(platform, now=71 * DAY).due == 77 * DAY
+
+
+def test_a_training_that_failed_is_paid_and_the_next_begins_with_the_release_before(tmp_path):
+    platform = Platform()
+    _living(tmp_path).advance(platform, now=0.0)
+    platform.finish()
+    _living(tmp_path).advance(platform, now=7 * DAY)
+    for key in platform.states:
+        platform.states[key] = server_pb2.TaskStatus.STATE_FAILED
+    spent = _living(tmp_path).epsilon
+    third = _living(tmp_path).advance(platform, now=14 * DAY)
+    assert "training 1 ended without a model" in third.words
+    assert third.training == 2
+    assert third.epsilon > spent
+    with pytest.raises(ConfigurationError, match=r"training 1 has no release; those with one: \[0\]"):
+        _living(tmp_path).start_of(1)
+
+
+def test_a_roll_back_changes_what_the_next_training_begins_with(tmp_path):
+    platform = Platform()
+    for week in range(2):
+        _living(tmp_path).advance(platform, now=7 * DAY * week)
+        platform.finish()
+    _living(tmp_path).advance(platform, now=8 * DAY)
+    _living(tmp_path).roll_back(0)
+    _living(tmp_path).advance(platform, now=14 * DAY)
+    assert _living(tmp_path)._state["trainings"][2]["begun_with"] == 0
+    with pytest.raises(ConfigurationError, match="training 7 has no release"):
+        _living(tmp_path).roll_back(7)
+
+
+def test_a_training_that_the_lifetime_budget_does_not_hold_never_begins(tmp_path, monkeypatch):
+    platform = Platform()
+    _living(tmp_path).advance(platform, now=0.0)
+    platform.finish()
+    # As of a release whose schedule gave the first training more than its share.
+    whole = GaussianRelease("model", mu_for(epsilon=11.9, delta=1e-5), 1.0, 1)
+    monkeypatch.setattr(LivingModel, "_spent", lambda self: Counter([whole]))
+    with pytest.raises(BudgetExceeded, match=r"training 1 would bring ε to 12\.\d+, beyond lifetime_epsilon=12"):
+        _living(tmp_path).advance(platform, now=7 * DAY)
+    assert len(platform.tasks) == 1
+    monkeypatch.undo()
+    assert _living(tmp_path).advance(platform, now=7 * DAY).training == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"schedule": _schedule(lifetime_epsilon=13.0)}, StateError, "another living model"),
+        ({"task": _task(population="others")}, StateError, "population"),
+        ({"item_keys": KEYS[1:]}, ConfigurationError, "30 items"),
+        ({"item_keys": (KEYS[0], *KEYS[:-1])}, ConfigurationError, "film 0"),
+    ],
+)
+def test_what_does_not_fit_the_folder_or_the_task_is_refused(tmp_path, changes, error, message):
+    _living(tmp_path).advance(Platform(), now=0.0)
+    with pytest.raises(error, match=message):
+        _living(tmp_path, **changes)
+
+
+def test_damaged_state_is_refused_and_not_begun_anew(tmp_path):
+    platform = Platform()
+    _living(tmp_path).advance(platform, now=0.0)
+    platform.finish()
+    (tmp_path / "training-0.task").write_bytes(b"other")
+    with pytest.raises(StateError, match="restore it from a backup"):
+        _living(tmp_path).advance(platform, now=7 * DAY)
+    (tmp_path / "living.json").write_text("{")
+    with pytest.raises(StateError, match=r"living\.json"):
+        _living(tmp_path)
