@@ -42,7 +42,7 @@ def payable(
     total = accounting.epsilon(spent + Counter(charges), delta=schedule.delta)
     if total > schedule.lifetime_epsilon:
         raise BudgetExceeded(
-            f"training {number} would bring ε to {total:.6g}, beyond lifetime_epsilon={schedule.lifetime_epsilon:g}: "
-            "it noises more numbers than those before it; take the same model for every training, or a larger budget"
+            f"training {number} would bring ε to {total:.6g}, beyond lifetime_epsilon={schedule.lifetime_epsilon:g}; "
+            "it did not begin"
         )
     return charges

@@ -183,7 +183,7 @@ def test_a_training_that_the_lifetime_budget_does_not_hold_never_begins(tmp_path
     # As of a release whose schedule gave the first training more than its share.
     whole = GaussianRelease("model", mu_for(epsilon=11.9, delta=1e-5), 1.0, 1)
     monkeypatch.setattr(LivingModel, "_spent", lambda self: Counter([whole]))
-    with pytest.raises(BudgetExceeded, match=r"training 1 would bring ε to 12\.\d+, beyond lifetime_epsilon=12"):
+    with pytest.raises(BudgetExceeded, match=r"training 1 would bring ε to 13\.\d+, beyond lifetime_epsilon=12"):
         _living(tmp_path).advance(platform, now=7 * DAY)
     assert len(platform.tasks) == 1
     monkeypatch.undo()

@@ -1,0 +1,67 @@
+"""Eight weeks of a model that lives on real services, which die in every week."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from pathlib import Path
+
+import pytest
+from e2e.killing import DATA, DEVICE_HOST, DEVICES, Platform
+from e2e.world import small_task
+
+import odp
+from odp.datasets import load
+from odp.errors import ServiceError
+from odp.living_model import LivingModel, Stage, Standing
+from odp.privacy.accounting import epsilon
+from odp.v1 import server_pb2
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+WEEKS, DAY = 8, 86_400.0
+LIFETIME = 16.0
+
+
+def test_eight_weeks_of_retraining_with_a_kill_in_each(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    ratings = load(DATA)
+    keys = tuple(ratings.titles or ())
+    template = small_task(ratings, rank=2, training=odp.DPAM(steps=1))
+    schedule = odp.Schedule(every="7d", horizon=f"{WEEKS}w", lifetime_epsilon=LIFETIME, delta=template.privacy.delta)
+    platform = Platform(tmp_path / "platform", stack)
+    platform.start(DEVICE_HOST)
+    victims = itertools.cycle(("server", "aggregator", "distributor", DEVICE_HOST))
+    now = 1.7e9
+
+    def advanced() -> Standing | None:
+        # Each time a new object, as another run of the command after the death of the last.
+        living = LivingModel(tmp_path / "living", task=template, schedule=schedule, item_keys=keys)
+        with contextlib.suppress(ServiceError):
+            return living.advance(platform.connection, now=now)
+        return None
+
+    def done() -> Standing | None:
+        found = advanced()
+        return found if found is not None and found.stage is not Stage.TRAINING else None
+
+    tasks = []
+    for week in range(WEEKS):
+        begun = platform.until(advanced, what=f"the begin of training {week}")
+        assert (begun.stage, begun.training) == (Stage.TRAINING, week)
+        tasks.append(bytes.fromhex(begun.task_sha256))
+        platform.kill_and_restart(next(victims))
+        ended = platform.until(done, what=f"the end of training {week}")
+        assert ended.stage is (Stage.WAITING if week + 1 < WEEKS else Stage.COMPLETE)
+        assert ended.training == week
+        now += 7 * DAY
+    assert len(set(tasks)) == WEEKS
+    statuses = platform.until(platform.connection.tasks, what="the tasks")
+    assert len(statuses) == WEEKS, "nothing was submitted twice"
+    assert all(status.state == server_pb2.TaskStatus.STATE_FINISHED for status in statuses)
+    ledger = platform.until(lambda: platform.connection.ledger(statuses[0]), what="the ledger").ledger()
+    charged = [entry for entry in ledger.entries if entry.events]
+    assert len(charged) == sum(status.planned_rounds for status in statuses), "each round is charged once"
+    assert {entry.contributions for entry in charged} == {DEVICES}
+    spent = epsilon([event for entry in charged for event in entry.events], delta=template.privacy.delta)
+    assert 0.97 * LIFETIME < spent <= LIFETIME
+    assert spent == pytest.approx(ended.epsilon, rel=1e-9)
