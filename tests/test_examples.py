@@ -76,6 +76,21 @@ def test_the_example_task_fits_the_data_set_that_it_names() -> None:
         assert _data_set_named_in(page) == _data_set_named_in(EXAMPLES / "films.toml")
 
 
+def test_weekly_retraining_stays_within_its_lifetime_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "picture.png"
+    monkeypatch.setattr(sys, "argv", ["weekly_retraining.py", str(picture), "--weeks", "3"])
+    runpy.run_path(str(EXAMPLES / "weekly_retraining.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    spent = [float(value) for value in re.findall(r"ε so far ([\d.]+) of 8", told)]
+    assert len(spent) == 3
+    assert spent == sorted(spent)
+    assert 7.8 < spent[-1] <= 8.0
+    assert re.findall(r"(\d+) of 200 items known", told) == ["0", "195", "195"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_listening_hours_prints_the_answer_and_saves_picture_and_data(tmp_path: Path) -> None:
     picture, data = tmp_path / "picture.png", tmp_path / "listening.npz"
     finished = subprocess.run(

@@ -2,6 +2,7 @@
 
 from odp.datasets._catalog import DATASETS, DatasetSource
 from odp.datasets.catalogue import catalogue_keys
+from odp.datasets.drifting import Week, drifting_ratings
 from odp.datasets.fetch import fetch
 from odp.datasets.item_features import has_item_features, item_features
 from odp.datasets.mnist import Images, load_mnist
@@ -16,7 +17,9 @@ __all__ = [
     "Images",
     "Ratings",
     "Split",
+    "Week",
     "catalogue_keys",
+    "drifting_ratings",
     "fetch",
     "has_item_features",
     "item_features",
