@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from odp.datasets.ratings import Ratings
+    from odp.models.item_table import ItemColumns
     from odp.privacy.events import Event
 
 
@@ -165,3 +166,7 @@ class Recommender(Algorithm):
     @abc.abstractmethod
     def population(self) -> RecommenderPopulation:
         """As ``Algorithm.population``."""
+
+    @abc.abstractmethod
+    def item_columns(self, model: ModelVersion) -> ItemColumns:
+        """What the rows of a model's items hold, for other tools."""

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from odp import _validate
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
-from odp.algorithms.dpam.terms import GLOBALS_TABLE, GLOBALS_WIDTH, ITEMS_TABLE, Terms
+from odp.algorithms.dpam.terms import (
+    BIAS_COLUMN,
+    COUNT_COLUMN,
+    FACTOR_COLUMNS,
+    GLOBALS_TABLE,
+    GLOBALS_WIDTH,
+    ITEMS_TABLE,
+    Terms,
+)
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.seam import LocalTable, ModelTable, Query
@@ -12,6 +22,10 @@ from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array
 from odp.wire.encoding import Encoding, encoding_of
+from odp.wire.model import ModelVersion
+
+if TYPE_CHECKING:
+    from odp.models.item_table import ItemColumns
 
 
 class TaskAlgorithm(Factorization):
@@ -62,3 +76,12 @@ class TaskAlgorithm(Factorization):
         from odp.algorithms.dpam.population import DpamPopulation
 
         return DpamPopulation(self.definition)
+
+    def item_columns(self, model: ModelVersion) -> ItemColumns:
+        from odp.models.item_table import ItemColumns
+
+        rows, terms = model.keyed.rows, self.terms()
+        return ItemColumns(
+            factors=rows[:, FACTOR_COLUMNS:], biases=rows[:, BIAS_COLUMN], popularity=rows[:, COUNT_COLUMN],
+            offset=terms.centre, user_bias=True,
+        )  # fmt: skip
