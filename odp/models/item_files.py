@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from odp.numerics.arrays import Float32Array
 
 _FORMAT = "odp-items-1"
-_FACTS = b"odp"
+_FACTS = "odp"
 # ONNX files are one message of protobuf.
 _LARGEST_ONNX = 2**31 - 2**24
 _OPSET, _IR_VERSION = 17, 8
@@ -142,7 +142,8 @@ def _parquet(table: ItemTable) -> bytes:
     if columns.popularity is not None:
         arrays["popularity"] = pa.array(columns.popularity)
     facts = {f"odp.{name}": text for name, text in table.facts.items()}
-    made = pa.table(arrays, metadata={_FACTS: _described(table), **facts, "odp.rank": str(rank)})
+    metadata = {_FACTS: _described(table), "odp.rank": str(rank)} | facts
+    made = pa.table(arrays, metadata=metadata)
     pyarrow.parquet.write_table(made, file)
     return file.getvalue()
 
@@ -157,7 +158,7 @@ def _from_parquet(path: Path) -> ItemTable:
     factors = flat.astype(np.float32, copy=False).reshape(found.num_rows, rank)
     popularity = found["popularity"].to_numpy() if "popularity" in found.column_names else None
     keys, biases = found["key"].to_pylist(), found["bias"].to_numpy()
-    return _table_of(metadata[_FACTS].decode(), keys, factors, biases, popularity)
+    return _table_of(metadata[_FACTS.encode()].decode(), keys, factors, biases, popularity)
 
 
 def _onnx(table: ItemTable) -> bytes:
