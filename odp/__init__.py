@@ -47,12 +47,15 @@ if TYPE_CHECKING:
     from odp.datasets.examples import ExamplesSplit, UsersExamples
     from odp.datasets.texts import UsersTexts, synthetic_words
     from odp.isolated import IsolatedService
+    from odp.item_export import export_items
     from odp.living_model import LivingModel
     from odp.models.events import Events
     from odp.models.example_columns import ExampleColumns
     from odp.models.examples import Examples
     from odp.models.features import Category, Tensor, Text
     from odp.models.glm import Glm
+    from odp.models.item_files import load_items
+    from odp.models.item_table import ItemTable
     from odp.models.litert.compiled_model import CompiledModel
     from odp.models.litert.keras_model import KerasModel
     from odp.models.litert.two_tower import TwoTower
@@ -147,7 +150,10 @@ _HOME = {
     "UsersTexts": "odp.datasets.texts",
     "compare": "odp.simulation.comparing",
     "connect": "odp.client",
+    "ItemTable": "odp.models.item_table",
+    "export_items": "odp.item_export",
     "load": "odp.datasets",
+    "load_items": "odp.models.item_files",
     "load_task": "odp.task_file",
     "random_split": "odp.datasets",
     "retrain": "odp.simulation.retraining",
@@ -197,6 +203,7 @@ __all__ = [
     "ImplicitDPAM",
     "ImplicitData",
     "IsolatedService",
+    "ItemTable",
     "KerasModel",
     "LaplaceMean",
     "Learned",
@@ -245,7 +252,9 @@ __all__ = [
     "compare",
     "connect",
     "dictionary_breach",
+    "export_items",
     "load",
+    "load_items",
     "load_task",
     "projection_breach",
     "random_split",

@@ -202,6 +202,11 @@ class Connection:
     def __repr__(self) -> str:
         return f"<connection to {self.address}>"
 
+    @property
+    def reference_values(self) -> ReferenceValues | None:
+        """Those of the state folder that ``connect`` was given; None without any."""
+        return None if self._reference_values is None else ReferenceValues.load(self._reference_values)
+
     def _call(
         self, method: Callable[..., _Reply], request: object, what: str, *, timeout: float = channel.SHORT_DEADLINE
     ) -> _Reply:
@@ -293,9 +298,7 @@ class Connection:
           AttestationError: the aggregator's evidence is not accepted.
           ServiceError: the aggregator does not answer, or the release is not of this task or not signed by it.
         """
-        pins = reference_values
-        if pins is None and self._reference_values is not None:
-            pins = ReferenceValues.load(self._reference_values)
+        pins = self.reference_values if reference_values is None else reference_values
         algorithm, values_of = algorithm_for(open_task(status.task)), LogServer(self._channel, self.address).values
         if isinstance(algorithm, LocalReporter):
             return self._reports(task_sha256(status.task), algorithm)

@@ -16,6 +16,7 @@ _HOME = {
     "nh3": ("nh3", "device"),
     "numba": ("numba", "fast"),
     "psutil": ("psutil", "device"),
+    "onnx": ("onnx", "onnx"),
     "pyarrow": ("pyarrow", "data"),
     "opentelemetry": ("opentelemetry-sdk", "traces"),
     "psycopg": ("psycopg", "postgres"),

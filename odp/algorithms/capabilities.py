@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from odp.datasets.ratings import Ratings
+    from odp.models.item_table import ItemColumns
     from odp.models.warm_start import WarmStart
     from odp.privacy.events import Event
 
@@ -166,6 +167,10 @@ class Recommender(Algorithm):
     @abc.abstractmethod
     def population(self) -> RecommenderPopulation:
         """As ``Algorithm.population``."""
+
+    @abc.abstractmethod
+    def item_columns(self, model: ModelVersion) -> ItemColumns:
+        """What the rows of a model's items hold, for other tools."""
 
 
 @runtime_checkable

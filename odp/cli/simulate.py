@@ -12,6 +12,7 @@ import typer
 from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
+from odp.cli.exporting import check_export, export_run
 from odp.cli.outputs import output_file, output_folder, writing_file
 from odp.cli.progress import steps
 
@@ -58,6 +59,10 @@ def simulate(
     save_start: Annotated[
         Path | None,
         typer.Option(callback=output_file, help="Write the trained items (.npz) as the start of other models."),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(callback=output_file, help="Write the trained items for other tools (.npz, .parquet or .onnx)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split, the samples and the noise.")] = 1,
     noise: Annotated[
@@ -107,6 +112,7 @@ def simulate(
             ("--checkpoint", checkpoint),
             ("--report", report),
             ("--save-start", save_start),
+            ("--export", export),
             ("--engine", None if engine == LOCAL else engine),
         ):
             if value is not None:
@@ -116,6 +122,8 @@ def simulate(
     if save_start is not None:
         starting_for(planned.definition())
         catalogue_keys(named.ratings)
+    if export is not None:
+        check_export(planned, export)
     experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
     summary, rounds = _train(
         planned,
@@ -129,6 +137,7 @@ def simulate(
         report=report,
         engine=(engine, address),
         save_start=None if save_start is None else (save_start, named),
+        export=None if export is None else (export, named),
     )
     if json:
         print_json(plain(summary), rows=rounds)
@@ -147,6 +156,7 @@ def _train(
     report: Path | None,
     engine: tuple[str, str | None],
     save_start: tuple[Path, NamedData] | None,
+    export: tuple[Path, NamedData] | None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Runs the task, prints tables, writes its record and its page; returns what ``--json`` and ``--csv`` say."""
     from rich.table import Table
@@ -230,6 +240,8 @@ def _train(
         with writing_file(file):
             starting_for(task.definition()).warm_start(finished.model, catalogue_keys(data.ratings)).save(file)
         found.print(f"start: {file}; `odp simulate --start {file}` begins with it")
+    if export is not None:
+        export_run(finished, *export, out=found)
     summary = finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
     return summary, rounds
 

@@ -265,6 +265,37 @@ def results(
     show_results(found, picture=picture, confidence=confidence, json=json)
 
 
+@app.command("export")
+def export(
+    task: TaskId,
+    file: Annotated[Path, typer.Argument(callback=output_file, help="File to write: .npz, .parquet or .onnx.")],
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Keys of the items, one per line in the order of their numbers \\[default: the numbers]."),
+    ] = None,
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
+    """Write the items of a task's newest model for other tools, with ε and the signature of its last release.
+
+    With reference values in the state folder, the command checks that the attested aggregator signed the release.
+    """
+    from odp.cli.exporting import keys_of
+    from odp.item_export import released_items
+    from odp.models.item_files import check_ending, save
+
+    check_ending(file)
+    item_keys = keys_of(keys)
+    with open_connection(server, state) as connection:
+        table = released_items(connection, find_task(connection, task), item_keys)
+    save(table, file)
+    if json:
+        print_json({"file": str(file), "items": len(table.keys), **table.facts})
+    else:
+        print_text(f"items: {file}; {table.facts['privacy']}; signed by: {table.facts['signed_by']}")
+
+
 @app.command("cancel")
 def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
     """End a task: the contributions to its open rounds are erased, and nothing more is released.

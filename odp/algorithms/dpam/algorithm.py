@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from odp import _validate
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
-from odp.algorithms.dpam.terms import GLOBALS_TABLE, GLOBALS_WIDTH, ITEMS_TABLE, Terms
+from odp.algorithms.dpam.terms import (
+    BIAS_COLUMN,
+    COUNT_COLUMN,
+    FACTOR_COLUMNS,
+    GLOBALS_TABLE,
+    GLOBALS_WIDTH,
+    ITEMS_TABLE,
+    Terms,
+)
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.seam import LocalTable, ModelTable, Query
@@ -18,6 +26,7 @@ from odp.wire.encoding import Encoding, encoding_of
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
+    from odp.models.item_table import ItemColumns
     from odp.models.warm_start import WarmStart
 
 
@@ -74,3 +83,12 @@ class TaskAlgorithm(Factorization):
         from odp.algorithms.dpam.warm_start import warm_start
 
         return warm_start(model, item_keys)
+
+    def item_columns(self, model: ModelVersion) -> ItemColumns:
+        from odp.models.item_table import ItemColumns
+
+        rows, terms = model.keyed.rows, self.terms()
+        return ItemColumns(
+            factors=rows[:, FACTOR_COLUMNS:], biases=rows[:, BIAS_COLUMN], popularity=rows[:, COUNT_COLUMN],
+            offset=terms.centre, user_bias=True,
+        )  # fmt: skip

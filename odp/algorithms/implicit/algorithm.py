@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
-from odp.algorithms.implicit.terms import GRAMIAN_TABLE, ITEMS_TABLE, Terms
+from odp.algorithms.implicit.terms import FACTOR_COLUMNS, GRAMIAN_TABLE, ITEMS_TABLE, Terms
 from odp.algorithms.seam import LocalTable, ModelTable, Query
 from odp.errors import ConfigurationError
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array
+from odp.wire.model import ModelVersion
+
+if TYPE_CHECKING:
+    from odp.models.item_table import ItemColumns
 
 
 class TaskAlgorithm(Factorization):
@@ -51,3 +57,12 @@ class TaskAlgorithm(Factorization):
         from odp.algorithms.implicit.population import ImplicitPopulation
 
         return ImplicitPopulation(self.definition)
+
+    def item_columns(self, model: ModelVersion) -> ItemColumns:
+        import numpy as np
+
+        from odp.models.item_table import ItemColumns
+
+        rows = model.keyed.rows
+        none = np.zeros(len(rows), dtype=np.float32)
+        return ItemColumns(rows[:, FACTOR_COLUMNS:], none, None, offset=0.0, user_bias=False)

@@ -1,0 +1,147 @@
+"""Trained items for other tools: of a simulation, or of a task of a server, with facts about their privacy."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from odp.algorithms.registry import recommender_for
+from odp.algorithms.release import planned_charges
+from odp.errors import ConfigurationError
+from odp.models.item_files import check_ending, save
+from odp.models.item_table import ItemTable
+from odp.privacy.adjacency import of_list
+from odp.signed.release import open_release
+from odp.signed.task import open_task, task_sha256
+
+if TYPE_CHECKING:
+    from odp.client import Connection, TaskHandle
+    from odp.privacy.events import Event
+    from odp.simulation.engine import RunResult
+    from odp.v1 import common_pb2, server_pb2
+    from odp.wire.model import ModelVersion
+
+SIMULATED = "simulated, no signature"
+NOT_PRIVATE = "not private: trained without noise"
+_NOT_CHECKED = "not checked against an attested aggregator: no reference values were given"
+
+
+def export_items(
+    source: RunResult | TaskHandle, path: str | Path, *, item_keys: Sequence[str] | None = None
+) -> ItemTable:
+    """Writes the items of a trained recommender to a file for other tools, and returns them.
+
+    The ending chooses the form: .npz; .parquet, with the extra ``data``; .onnx, with the extra ``onnx``, a graph from
+    users' vectors to scores. Facts in each: ``privacy``, ``epsilon``, ``delta``, ``adjacency``, ``task``,
+    ``population``, ``definition_sha256``, ``model_version``, ``signature`` and, of a server's task,
+    ``release_round``, ``release_sha256`` and ``signed_by``. The signature is the attested aggregator's, over the
+    release that the model ends with; the server made the items of such releases.
+
+    Args:
+      source: what ``odp.simulate`` returned, or the handle of a task of a server.
+      path: of the file, which is written whole or not at all.
+      item_keys: of the items, in the order of their numbers; by default these numbers.
+
+    Raises:
+      ConfigurationError: another ending, a missing extra, a place that cannot be written, a task without a model that
+        scores items or without a release, or keys that are not as many as the items, or stand twice.
+      DataError: the model has numbers that are not finite.
+      ServiceError: the server does not answer, or the release is not of this task.
+    """
+    from odp.simulation.engine import RunResult
+
+    target = Path(path)
+    check_ending(target)
+    if isinstance(source, RunResult):
+        table = simulated_items(source, item_keys)
+    else:
+        table = released_items(source.connection, source.status(), item_keys)
+    save(table, target)
+    return table
+
+
+def simulated_items(result: RunResult, item_keys: Sequence[str] | None = None) -> ItemTable:
+    """The items of a simulation; their facts say that nobody signed them. Raises as ``export_items``."""
+    definition = result.task.definition()
+    sha256 = hashlib.sha256(definition.SerializeToString(deterministic=True)).digest()
+    events = [event for charged in result.charges for event in charged] if result.noisy else []
+    facts = _facts(definition, sha256, result.model, epsilon=result.epsilon, events=events)
+    table = _table(definition, result.model, item_keys, facts | {"signature": SIMULATED})
+    if table.columns.popularity is not None:
+        return table
+    popularity = np.asarray(result.item_counts, dtype=np.float32)
+    return ItemTable(table.keys, table.columns._replace(popularity=popularity), table.facts)
+
+
+def released_items(
+    connection: Connection, status: server_pb2.TaskStatus, item_keys: Sequence[str] | None = None
+) -> ItemTable:
+    """The items of a task's newest model. With reference values, the release's signature is checked.
+
+    Raises:
+      AttestationError: the aggregator's evidence is not accepted.
+      Others as ``export_items``.
+    """
+    definition = open_task(status.task)
+    algorithm = recommender_for(definition)
+    if not any(one.release.release for one in status.rounds):
+        raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its first round")
+    model = connection.model(status)
+    # Version v is what the release of round v - 1 made.
+    last = next((one for one in status.rounds if one.round == model.version - 1 and one.release.release), None)
+    if last is None:
+        raise ConfigurationError(f"task {definition.name!r} has no model of its releases yet; try again in a moment")
+    sha256, pins = task_sha256(status.task), connection.reference_values
+    key = None if pins is None else connection.attested_aggregator(status, pins).signing_key
+    open_release(
+        last.release, task_sha256=sha256, round=last.round, model_sha256=None,
+        declared=algorithm.query(last.round).releases, signing_key=key,
+    )  # fmt: skip
+    noisy = math.isfinite(definition.privacy.epsilon)
+    events = [event for charged in planned_charges(algorithm) for event in charged] if noisy else []
+    facts = _facts(definition, sha256, model, epsilon=status.epsilon_spent if noisy else math.inf, events=events)
+    signed = {
+        "signature": last.release.signature.hex(),
+        "release_round": str(last.round),
+        "release_sha256": hashlib.sha256(last.release.release).hexdigest(),
+        "signed_by": _NOT_CHECKED if key is None else key.hex(),
+    }
+    return _table(definition, model, item_keys, facts | signed)
+
+
+def _facts(
+    definition: common_pb2.TaskDefinition,
+    sha256: bytes,
+    model: ModelVersion,
+    *,
+    epsilon: float,
+    events: Iterable[Event],
+) -> dict[str, str]:
+    """Facts that both kinds of models have; none of them tells of a person."""
+    noisy = math.isfinite(epsilon)
+    return {
+        "privacy": "differentially private per user" if noisy else NOT_PRIVATE,
+        "epsilon": repr(epsilon),
+        "delta": repr(definition.privacy.delta),
+        "adjacency": of_list(event.adjacency for event in events).value if noisy else "none",
+        "task": definition.name,
+        "population": definition.population,
+        "definition_sha256": sha256.hex(),
+        "model_version": str(model.version),
+    }
+
+
+def _table(
+    definition: common_pb2.TaskDefinition, model: ModelVersion, item_keys: Sequence[str] | None, facts: dict[str, str]
+) -> ItemTable:
+    columns = recommender_for(definition).item_columns(model)
+    items = len(columns.factors)
+    keys = [str(number) for number in range(items)] if item_keys is None else item_keys
+    if len(keys) != items:
+        raise ConfigurationError(f"Expected item_keys for {items} items of the model (got {len(keys)})")
+    return ItemTable(keys, columns, facts)

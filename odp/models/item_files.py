@@ -1,0 +1,196 @@
+"""Files of item tables: NumPy .npz, Parquet and ONNX.
+
+=========  ==================================================================================================
+ending     holds
+=========  ==================================================================================================
+.npz       keys, factors float32 [m, r], biases float32 [m], popularity float32 [m] if known, facts (JSON)
+.parquet   columns key, factors (lists of float32), bias, popularity if known; facts in the schema's metadata
+.onnx      a graph: users float32 [n, w] -> scores float32 [n, m] (``ItemTable.weights``); keys and facts in
+           the model's metadata
+=========  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from odp.errors import ConfigurationError, DataError
+from odp.extras import require
+from odp.models.item_table import ItemColumns, ItemTable
+
+if TYPE_CHECKING:
+    from odp.numerics.arrays import Float32Array
+
+_FORMAT = "odp-items-1"
+_FACTS = "odp"
+# ONNX files are one message of protobuf.
+_LARGEST_ONNX = 2**31 - 2**24
+_OPSET, _IR_VERSION = 17, 8
+
+
+def check_ending(path: Path) -> None:
+    """Returns if a table can be written to a file of that name. Raises ConfigurationError."""
+    _, needs = _form(path)
+    if needs:
+        require(needs, to=f"write {path.suffix} files")
+
+
+def save(table: ItemTable, path: Path) -> None:
+    """Writes .npz, .parquet or .onnx, by the ending; whole or not at all.
+
+    Raises:
+      ConfigurationError: another ending, a missing extra, or a place that cannot be written.
+    """
+    check_ending(path)
+    write, _ = _form(path)
+    content = write(table)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(content)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise ConfigurationError(f"cannot write to {path}: {error.strerror}; give another place") from error
+
+
+def load_items(path: str | Path) -> ItemTable:
+    """The items of an .npz or .parquet file that ``odp.export_items`` wrote.
+
+    Raises:
+      ConfigurationError: another ending, or a missing extra.
+      DataError: the file cannot be read, or holds something else.
+    """
+    path = Path(path)
+    if path.suffix not in _READERS:
+        raise ConfigurationError(f"cannot read items of {path}: give a file that ends in .npz or .parquet")
+    if path.suffix == ".parquet":
+        require("pyarrow", to="read .parquet files")
+    try:
+        return _READERS[path.suffix](path)
+    except OSError as error:
+        # pyarrow's errors of form are OSErrors, too, without a number.
+        raise DataError(f"cannot read the items of {path}: {error.strerror or 'damaged, or another form'}") from error
+    except ConfigurationError as error:
+        raise DataError(f"{path} is a damaged table of items: {error}") from error
+    except (KeyError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is no table of items; write one by `odp simulate --export`") from error
+
+
+def _form(path: Path) -> tuple[Callable[[ItemTable], bytes], str]:
+    if path.suffix not in _WRITERS:
+        raise ConfigurationError(
+            f"cannot export to {path}: give a file that ends in .npz, .parquet or .onnx (got {path.suffix!r})"
+        )
+    return _WRITERS[path.suffix]
+
+
+def _described(table: ItemTable) -> str:
+    """Facts, and the numbers of the table that are no columns, as JSON."""
+    own = {"format": _FORMAT, "offset": table.columns.offset, "user_bias": table.columns.user_bias}
+    return json.dumps(own | {"facts": dict(table.facts)}, ensure_ascii=False)
+
+
+def _table_of(
+    described: str, keys: list[str], factors: Float32Array, biases: Float32Array, popularity: Float32Array | None
+) -> ItemTable:
+    found: dict[str, Any] = json.loads(described)
+    if found["format"] != _FORMAT:
+        raise KeyError("format")
+    columns = ItemColumns(factors, biases, popularity, offset=found["offset"], user_bias=found["user_bias"])
+    return ItemTable(keys=keys, columns=columns, facts=found["facts"])
+
+
+def _npz(table: ItemTable) -> bytes:
+    columns, file = table.columns, io.BytesIO()
+    arrays: dict[str, Any] = {
+        "keys": np.array(table.keys, dtype=np.str_), "factors": columns.factors, "biases": columns.biases,
+    }  # fmt: skip
+    if columns.popularity is not None:
+        arrays["popularity"] = columns.popularity
+    np.savez(file, facts=np.array(_described(table)), **arrays)
+    return file.getvalue()
+
+
+def _from_npz(path: Path) -> ItemTable:
+    with np.load(path, allow_pickle=False) as found:
+        popularity = found.get("popularity")
+        return _table_of(str(found["facts"]), found["keys"].tolist(), found["factors"], found["biases"], popularity)
+
+
+def _parquet(table: ItemTable) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    columns, file = table.columns, io.BytesIO()
+    m, rank = columns.factors.shape
+    offsets = pa.array(np.arange(m + 1, dtype=np.int64) * rank)
+    factors = pa.LargeListArray.from_arrays(offsets, pa.array(columns.factors.reshape(-1)))
+    arrays = {"key": pa.array(list(table.keys)), "factors": factors, "bias": pa.array(columns.biases)}
+    if columns.popularity is not None:
+        arrays["popularity"] = pa.array(columns.popularity)
+    facts = {f"odp.{name}": text for name, text in table.facts.items()}
+    metadata = {_FACTS: _described(table), "odp.rank": str(rank)} | facts
+    made = pa.table(arrays, metadata=metadata)
+    pyarrow.parquet.write_table(made, file)
+    return file.getvalue()
+
+
+def _from_parquet(path: Path) -> ItemTable:
+    import pyarrow.parquet
+
+    found = pyarrow.parquet.read_table(path)
+    metadata = found.schema.metadata or {}
+    flat = found["factors"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    rank = int(metadata[b"odp.rank"])
+    factors = flat.astype(np.float32, copy=False).reshape(found.num_rows, rank)
+    popularity = found["popularity"].to_numpy() if "popularity" in found.column_names else None
+    keys, biases = found["key"].to_pylist(), found["bias"].to_numpy()
+    return _table_of(metadata[_FACTS.encode()].decode(), keys, factors, biases, popularity)
+
+
+def _onnx(table: ItemTable) -> bytes:
+    from onnx import TensorProto, checker, helper, numpy_helper
+
+    weights, m = table.weights, len(table.keys)
+    size = weights.nbytes + sum(len(key) + 8 for key in table.keys)
+    if size > _LARGEST_ONNX:
+        raise ConfigurationError(f"{m} items are too many for one .onnx file; export to .npz or .parquet")
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["users", "weights"], ["products"]),
+            helper.make_node("Add", ["products", "offsets"], ["scores"]),
+        ],
+        "items",
+        [helper.make_tensor_value_info("users", TensorProto.FLOAT, ["n", len(weights)])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", m])],
+        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(table.offsets, "offsets")],
+    )
+    model = helper.make_model(
+        graph, producer_name="odp", opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION
+    )
+    props: dict[str, str] = {"keys": json.dumps(list(table.keys), ensure_ascii=False)} | dict(table.facts)
+    helper.set_model_props(model, props)
+    checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+#: Ending -> (how a table is written, the module that it takes).
+_WRITERS: dict[str, tuple[Callable[[ItemTable], bytes], str]] = {
+    ".npz": (_npz, ""),
+    ".parquet": (_parquet, "pyarrow"),
+    ".onnx": (_onnx, "onnx"),
+}
+_READERS: dict[str, Callable[[Path], ItemTable]] = {".npz": _from_npz, ".parquet": _from_parquet}

@@ -1,0 +1,57 @@
+"""`odp task export`: the items of a task of a server, with the signature of the release that made them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.conftest import Printed
+from e2e.world import World, small_ratings, small_task
+
+import odp as platform
+from odp.client import connect
+from odp.crypto import domains
+from odp.crypto.signing import verify
+from odp.errors import ConfigurationError, DataError
+from odp.task_file import render_task
+
+Odp = Callable[..., Printed]
+
+
+def test_the_items_of_a_task_are_exported_with_a_signature_that_verifies(odp: Odp, tmp_path: Path) -> None:
+    task_file = tmp_path / "task.toml"
+    task_file.write_text(render_task(small_task(small_ratings(), rank=2)))
+    file, keys = tmp_path / "items.parquet", tmp_path / "keys.txt"
+    keys.write_text("".join(f"Film {number}\n" for number in range(40)))
+    with contextlib.ExitStack() as stack:
+        world = World(tmp_path / "world").start(stack)
+        at = ("--server", world.server.address, "--state", world.root)
+        identifier = odp("task", "submit", task_file, *at).out.strip()
+        with pytest.raises(ConfigurationError, match="has released nothing yet"):
+            odp("task", "export", identifier, file, *at)
+        devices = world.devices(small_ratings(), until_finished=True)
+        stack.callback(devices.stop)
+        assert devices.join(600)
+        with pytest.raises(ConfigurationError, match=r"ends in \.npz"):
+            odp("task", "export", identifier, tmp_path / "items.csv", *at)
+        with pytest.raises(DataError, match="cannot read the keys"):
+            odp("task", "export", identifier, file, "--keys", tmp_path / "none.txt", *at)
+        printed = odp("task", "export", identifier, file, "--keys", keys, *at, "--json").json
+        connection = stack.enter_context(connect(world.server.address, state=world.root))
+        (status,) = connection.tasks()
+        model = connection.model(status)
+    found = platform.load_items(file)
+    assert printed == {"file": str(file), "items": 40, **found.facts}
+    assert found.keys[39] == "Film 39"
+    np.testing.assert_array_equal(found.columns.factors, model.keyed.rows[:, 3:])
+    last = status.rounds[-1]
+    assert found.facts["definition_sha256"] == identifier
+    assert found.facts["release_round"] == str(last.round)
+    assert float(found.facts["epsilon"]) == status.epsilon_spent
+    assert found.facts["adjacency"] == "zero_out_user"
+    signature = bytes.fromhex(found.facts["signature"])
+    assert signature == last.release.signature
+    verify(bytes.fromhex(found.facts["signed_by"]), signature, domains.RELEASE, last.release.release)
