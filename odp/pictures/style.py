@@ -131,6 +131,8 @@ _LOOKS = {
     "DP popularity": Look("DP popularity", LIGHT.strong, "-", "^"),
     "ALS, all data in one place": _CEILING,
     "iALS, all data in one place": Look("iALS, all data in one place", LIGHT.strong, (0, (6, 2)), "D"),
+    "item kNN, all data in one place": Look("item kNN, all data in one place", LIGHT.plain, (0, (5, 2)), "s"),
+    "EASE, all data in one place": Look("EASE, all data in one place", LIGHT.plain, (0, (1, 1)), "v"),
 }
 #: Keys of baselines in records of runs -> names in comparisons.
 _STORED = {

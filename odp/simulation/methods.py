@@ -13,6 +13,7 @@ from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError
 from odp.evaluation import baselines
+from odp.evaluation.ceilings import MOST_ITEMS, tuned_ease, tuned_item_knn
 from odp.evaluation.dp_sgd import dp_sgd
 from odp.evaluation.ranking import Ranking
 from odp.simulation.engine import simulate
@@ -116,6 +117,18 @@ RANKING_METHODS = (
         False,
         _ranked(lambda task, split, seed: implicit.ials_ceiling(task, split, seed=seed)),
     ),
+    Method(
+        "item kNN, all data in one place",
+        "not private",
+        False,
+        _ranked(lambda task, split, seed: tuned_item_knn(split, cutoffs=implicit.within((20,), split.test)).ranking),
+    ),
+)
+_EASE = Method(
+    "EASE, all data in one place",
+    "not private",
+    False,
+    _ranked(lambda task, split, seed: tuned_ease(split, cutoffs=implicit.within((20,), split.test)).ranking),
 )
 
 
@@ -125,7 +138,8 @@ def contest_for(ratings: Ratings, *, preset: str, with_presets: bool = True) -> 
     ``with_presets``: the model is a preset's, and not one of a task, which has features or none.
     """
     if ratings.implicit:
-        return Contest((RECALL, NDCG), RANKING_METHODS)
+        # It inverts a matrix of items by items.
+        return Contest((RECALL, NDCG), (*RANKING_METHODS, *([_EASE] if ratings.n_items <= MOST_ITEMS else [])))
     if not has_item_features(ratings) or not with_presets:
         return Contest((RMSE,), RATING_METHODS)
 

@@ -196,7 +196,7 @@ def test_the_command_writes_a_start_and_begins_with_it(tmp_path: Path) -> None:
         str(tmp_path / "none.npz"),
         "--no-features",
     ]
-    assert "--save-start is for models of ratings" in str(runner.invoke(app, run).exception)
+    assert "only items of a model of ratings can begin other models" in str(runner.invoke(app, run).exception)
     (tmp_path / "bad.npz").write_text("no start")
     refused = runner.invoke(app, [*common, "--start", str(tmp_path / "bad.npz")])
     assert isinstance(refused.exception, DataError)

@@ -3,7 +3,7 @@
 ====================  ===============================================================================================
 DP popularity         everyone gets the items of largest noisy count: one release, with the whole budget
 DPAM                  the task itself
-iALS                  the same rank, all data in one place, no privacy
+iALS, EASE, item kNN  all data in one place, no privacy; settings chosen on the validation part (``ceilings.py``)
 ====================  ===============================================================================================
 
 Figures are on the test part; users are solved on, and masked by, their train and validation items.
@@ -22,7 +22,7 @@ from odp import _validate
 from odp.algorithms.experiment import Metrics
 from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
 from odp.datasets.ratings import Ratings, Split, merge
-from odp.evaluation.ials import ials, pairs, solve_rows
+from odp.evaluation.ceilings import tuned_ials
 from odp.evaluation.noise import SeededNoise, noised
 from odp.evaluation.ranking import Ranking, StrongSplit, evaluate, factor_scores, item_scores
 from odp.evaluation.users import chosen_entries
@@ -35,10 +35,6 @@ from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
 CUTOFFS = (20, 50)
-# Of the reference without privacy, chosen once on the validation part of Gowalla.
-_IALS_WEIGHT = 0.005
-_IALS_RIDGE = 3.0
-_IALS_STEPS = 10
 # Per count: rounded noise needs a grid well below its standard deviation.
 _UNITS = 2**10
 # A round is scored on at most this many users; the finished model on all.
@@ -103,7 +99,7 @@ def sampled(ratings: Ratings, most: int) -> np.ndarray:
 
 
 def ranking_baselines(task: Task, split: Split, *, seed: int) -> RankingBaselines:
-    """Both baselines, at the task's budget and rank.
+    """Both baselines, the private one at the task's budget.
 
     Raises:
       DataError: there are no targets.
@@ -121,18 +117,8 @@ def dp_popularity(task: Task, split: Split, *, seed: int) -> Ranking:
 
 
 def ials_ceiling(task: Task, split: Split, *, seed: int) -> Ranking:
-    """Ranking by iALS without privacy, of the task's rank, trained on the same items."""
-    history = merge(split.train, split.validation)
-    rows = ials(
-        split.train,
-        rank=task.factorization.rank,
-        unobserved_weight=_IALS_WEIGHT,
-        ridge=_IALS_RIDGE,
-        steps=_IALS_STEPS,
-        seed=seed,
-    )
-    users = solve_rows(pairs(history), rows, unobserved_weight=_IALS_WEIGHT, ridge=_IALS_RIDGE)
-    return evaluate(factor_scores(users, rows), history, split.test, cutoffs=within(CUTOFFS, split.test))
+    """Ranking by iALS without privacy, trained on the same items; nothing of it depends on the task."""
+    return tuned_ials(split, seed=seed, cutoffs=within(CUTOFFS, split.test)).ranking
 
 
 def strong_generalisation(
