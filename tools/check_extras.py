@@ -26,6 +26,7 @@ PROMISES = {
     "fast": "import odp.numerics.tiles, threadpoolctl; print('compiled')",
     "litert": "import odp.models.litert.inspection; from ai_edge_litert.interpreter import Interpreter; print('ran')",
     "keras": "import tensorflow, ai_edge_litert, odp; print(odp.KerasModel.__name__)",
+    "onnx": "import onnx; print(onnx.__version__)",
     "postgres": "import psycopg; print(psycopg.pq.version() > 0)",
     "ray": "import ray, odp.numerics.tiles; print(ray.__version__)",
     "s3": "import boto3; print(boto3.__version__)",
