@@ -27,7 +27,7 @@ def main() -> None:
 
     schedule = odp.Schedule(
         every="7d", horizon=f"{given.weeks}w", lifetime_epsilon=given.lifetime_epsilon, delta=1e-6
-    )  # refused here if the budget does not last so long
+    )  # raises PrivacyError if the budget is too small
     found = odp.retrain(
         schedule,
         drifting_ratings(weeks=schedule.trainings, n_users=1500, n_items=200),

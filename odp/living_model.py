@@ -7,12 +7,14 @@ what is submitted is stored before it is sent, and the server takes the same tas
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import fcntl
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from odp.wire.model import ModelVersion
 
 _FORMAT = "odp-living-model-1"
-_STATE = "living.json"
+_STATE, _LOCK = "living.json", "lock"
 _DAY_SECONDS = 86_400
 
 
@@ -147,7 +149,12 @@ class LivingModel:
         Raises:
           BudgetExceeded: the next training would exceed the lifetime budget; it does not begin.
           ServiceError: the server does not answer; nothing is lost, and a later call goes on.
+          StateError: another program works in the folder at this moment, or the folder cannot be read or written.
         """
+        with self._alone():
+            return self._advance(connection, now)
+
+    def _advance(self, connection: Submitting, now: float) -> Standing:
         trainings = self._state["trainings"]
         if trainings and trainings[-1]["state"] == "submitting":
             self._submit(connection)
@@ -171,10 +178,12 @@ class LivingModel:
 
         Raises:
           ConfigurationError: that training has no release.
+          StateError: as ``advance``.
         """
-        self.start_of(training)
-        self._state["begin_with"] = training
-        self._write()
+        with self._alone():
+            self.start_of(training)
+            self._state["begin_with"] = training
+            self._write()
 
     def start_of(self, training: int) -> WarmStart:
         """The items that ``training`` released. Raises ConfigurationError where it released none."""
@@ -247,9 +256,7 @@ class LivingModel:
             return ""
         definition = self._kept(number).definition()
         start = starting_for(definition).warm_start(connection.model(status), last["item_keys"])
-        path = self._start_path(number)
-        start.save(path.with_suffix(".part"))
-        path.with_suffix(".part").replace(path)
+        _write_whole(self._start_path(number), start.to_bytes())
         last["state"] = "finished"
         self._state["begin_with"] = number
         self._write()
@@ -285,6 +292,22 @@ class LivingModel:
         if hashlib.sha256(content).hexdigest() != stored["definition_sha256"]:
             raise StateError(f"{self._task_path(number)} is not the task that was stored: restore it from a backup")
         return _Kept(common_pb2.TaskDefinition.FromString(content).name, content, matrix)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keeps other programs out, such as a timer's next step, and reads what the last of them left."""
+        path = self._folder / _LOCK
+        try:
+            file = path.open("ab")
+        except OSError as error:
+            raise StateError(f"cannot write {path}: {error.strerror}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise StateError(f"another program works in {self._folder}; try again when it has ended") from error
+            self._state = self._read()
+            yield
 
     def _task_path(self, number: int) -> Path:
         return self._folder / f"training-{number}.task"

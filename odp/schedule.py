@@ -47,7 +47,7 @@ class Schedule:
 
     Raises:
       ConfigurationError: a value is out of range, or ``every`` is longer than ``horizon``.
-      PrivacyError: the lifetime budget does not pay for so many trainings; the message says for how many it does.
+      PrivacyError: the lifetime budget is too small for so many trainings; the message says how many it pays for.
     """
 
     every: str

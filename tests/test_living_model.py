@@ -205,6 +205,27 @@ def test_what_does_not_fit_the_folder_or_the_task_is_refused(tmp_path, changes, 
         _living(tmp_path, **changes)
 
 
+def test_two_programs_do_not_work_in_one_folder_at_once(tmp_path):
+    platform = Platform()
+    first, second = _living(tmp_path), _living(tmp_path)
+    refused: list[str] = []
+    submit = platform.submit
+
+    def meanwhile(task: object) -> SimpleNamespace:
+        for call in (lambda: second.advance(platform, now=0.0), lambda: second.roll_back(0)):
+            with pytest.raises(StateError, match="another program works") as found:
+                call()
+            refused.append(str(found.value))
+        return submit(task)
+
+    platform.submit = meanwhile
+    first.advance(platform, now=0.0)
+    platform.submit = submit
+    assert len(refused) == 2
+    assert second.advance(platform, now=1.0).words == "training 0 goes on", "it reads what the other one left"
+    assert len(platform.tasks) == 1
+
+
 def test_damaged_state_is_refused_and_not_begun_anew(tmp_path):
     platform = Platform()
     _living(tmp_path).advance(platform, now=0.0)

@@ -16,6 +16,7 @@ An item that is new gets what a ridge regression on its own public features pred
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 from collections.abc import Sequence
@@ -111,15 +112,20 @@ class WarmStart:
 
     def save(self, path: Path) -> None:
         """Writes an .npz file, which :meth:`load` reads."""
-        with path.open("wb") as file:
-            np.savez(
-                file,
-                format=np.array(_MAGIC),
-                keys=np.array(self.keys, dtype=np.str_),
-                popularity=self.popularity,
-                biases=self.biases,
-                factors=self.factors,
-            )
+        path.write_bytes(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of that file."""
+        file = io.BytesIO()
+        np.savez(
+            file,
+            format=np.array(_MAGIC),
+            keys=np.array(self.keys, dtype=np.str_),
+            popularity=self.popularity,
+            biases=self.biases,
+            factors=self.factors,
+        )
+        return file.getvalue()
 
     @classmethod
     def load(cls, path: Path) -> WarmStart:
