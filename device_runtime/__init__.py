@@ -3,6 +3,7 @@
 from device_runtime.host.program import Config, Running, charter_memory, log_guard, run, start
 from device_runtime.host.provision import provision
 from device_runtime.inference.candidates import CandidateModel, find_candidates, recommend_candidates
+from device_runtime.inference.indexed import indexed_model, recommend_indexed
 from device_runtime.inference.offline import Available, newest_model
 from device_runtime.inference.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
 from device_runtime.network.addresses import PinnedAddresses
@@ -61,6 +62,7 @@ __all__ = [
     "download_model",
     "find_candidates",
     "host_key",
+    "indexed_model",
     "log_guard",
     "newest_model",
     "predict",
@@ -68,6 +70,7 @@ __all__ = [
     "prune",
     "recommend",
     "recommend_candidates",
+    "recommend_indexed",
     "repair",
     "run",
     "start",

@@ -22,7 +22,7 @@ import contextlib
 import io
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,8 @@ from device_runtime.host.learned import Learned, learned, taken
 from device_runtime.host.newest import fetch_newest
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
-from device_runtime.inference.recommend import recommend
+from device_runtime.inference.indexed import indexed_model, recommend_indexed
+from device_runtime.inference.recommend import Recommendation, recommend
 from device_runtime.inference.shown_results import Notes
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
@@ -261,12 +262,44 @@ class Device:
             clock=self._clock,
         )  # fmt: skip
         with self._open() as store:
-            found = recommend(store, model.downloaded, k=count, clock=self._clock)
-            pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
-            # A service that filled its local data would tell the app so.
-            with self._notes.failures(DataError):
-                store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
+            self._keep(store, recommend(store, model.downloaded, k=count, clock=self._clock))
         return model.offline
+
+    def use_index(
+        self,
+        path: Path | str,
+        *,
+        count: int = 100,
+        candidates: Sequence[int] | None = None,
+        population: str | None = None,
+        sha256: str | None = None,
+    ) -> None:
+        """Gives the service the best items of an index file, as ``use_model`` does, without any network call.
+
+        Args:
+          path: a file of ``odp task export TASK items.index``, for catalogues of up to millions of items.
+          count: how many items.
+          candidates: numbers of the items to choose from; by default all.
+          population: whose model it has to be; by default any.
+          sha256: of the file that is expected, as ``odp.ItemIndex.sha256`` has it; by default any.
+
+        Raises:
+          DataError: the file is damaged, or is another one.
+          ConfigurationError: ``count`` is not positive.
+          StateError: the store cannot be used.
+        """
+        _validate.integer(low=1, high=2**31, count=count)
+        model = indexed_model(path, population=population, sha256=sha256)
+        with self._open() as store:
+            found = recommend_indexed(store, model, k=count, candidates=candidates, clock=self._clock)
+            self._keep(store, found)
+
+    def _keep(self, store: Store, found: Recommendation) -> None:
+        """Gives the service its recommendations."""
+        pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
+        # A service that filled its local data would tell the app so.
+        with self._notes.failures(DataError):
+            store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
 
     # What the app asks
 

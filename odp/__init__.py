@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
     from odp.public_tables.table import Table
     from odp.schedule import Schedule
+    from odp.serving.index_file import open_index
+    from odp.serving.item_index import ItemIndex
     from odp.simulation.comparing import Comparison, compare
     from odp.simulation.engine import RunResult, simulate
     from odp.simulation.retraining import Retraining, retrain
@@ -150,11 +152,13 @@ _HOME = {
     "UsersTexts": "odp.datasets.texts",
     "compare": "odp.simulation.comparing",
     "connect": "odp.client",
+    "ItemIndex": "odp.serving.item_index",
     "ItemTable": "odp.models.item_table",
     "export_items": "odp.item_export",
     "load": "odp.datasets",
     "load_items": "odp.models.item_files",
     "load_task": "odp.task_file",
+    "open_index": "odp.serving.index_file",
     "random_split": "odp.datasets",
     "retrain": "odp.simulation.retraining",
     "simulate": "odp.simulation.engine",
@@ -203,6 +207,7 @@ __all__ = [
     "ImplicitDPAM",
     "ImplicitData",
     "IsolatedService",
+    "ItemIndex",
     "ItemTable",
     "KerasModel",
     "LaplaceMean",
@@ -256,6 +261,7 @@ __all__ = [
     "load",
     "load_items",
     "load_task",
+    "open_index",
     "projection_breach",
     "random_split",
     "retrain",

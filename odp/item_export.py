@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,17 +19,47 @@ from odp.models.item_table import ItemTable
 from odp.privacy.adjacency import of_list
 from odp.signed.release import open_release
 from odp.signed.task import open_task, task_sha256
+from odp.v1 import common_pb2
 
 if TYPE_CHECKING:
     from odp.client import Connection, TaskHandle
     from odp.privacy.events import Event
     from odp.simulation.engine import RunResult
-    from odp.v1 import common_pb2, server_pb2
+    from odp.v1 import server_pb2
     from odp.wire.model import ModelVersion
 
 SIMULATED = "simulated, no signature"
 NOT_PRIVATE = "not private: trained without noise"
 _NOT_CHECKED = "not checked against an attested aggregator: no reference values were given"
+_INDEX = ".index"
+
+
+@dataclass(frozen=True)
+class TrainedItems:
+    """Items of a trained model, and what an index of them takes besides: the model, and its task.
+
+    The task of a simulation has no signature.
+    """
+
+    table: ItemTable
+    task: common_pb2.SignedTask
+    model: ModelVersion
+
+    def save(self, path: Path) -> None:
+        """Writes the form that the ending names. Raises as ``export_items``."""
+        if path.suffix != _INDEX:
+            save(self.table, path)
+            return
+        from odp.serving.index_file import save_index
+        from odp.serving.ranking import index_of_model
+
+        save_index(index_of_model(self.task, self.model, self.table.keys, dict(self.table.facts)), path)
+
+
+def check_export(path: Path) -> None:
+    """Returns if items can be written to a file of that name. Raises ConfigurationError."""
+    if path.suffix != _INDEX:
+        check_ending(path)
 
 
 def export_items(
@@ -37,10 +68,10 @@ def export_items(
     """Writes the items of a trained recommender to a file for other tools, and returns them.
 
     The ending chooses the form: .npz; .parquet, with the extra ``data``; .onnx, with the extra ``onnx``, a graph from
-    users' vectors to scores. Facts in each: ``privacy``, ``epsilon``, ``delta``, ``adjacency``, ``task``,
-    ``population``, ``definition_sha256``, ``model_version``, ``signature`` and, of a server's task,
-    ``release_round``, ``release_sha256`` and ``signed_by``. The signature is the attested aggregator's, over the
-    release that the model ends with; the server made the items of such releases.
+    users' vectors to scores; .index, rows of int8 that devices scan (``odp.ItemIndex``). Facts in each: ``privacy``,
+    ``epsilon``, ``delta``, ``adjacency``, ``task``, ``population``, ``definition_sha256``, ``model_version``,
+    ``signature`` and, of a server's task, ``release_round``, ``release_sha256`` and ``signed_by``. The signature is the
+    attested aggregator's, over the release that the model ends with; the server made the items of such releases.
 
     Args:
       source: what ``odp.simulate`` returned, or the handle of a task of a server.
@@ -56,31 +87,32 @@ def export_items(
     from odp.simulation.engine import RunResult
 
     target = Path(path)
-    check_ending(target)
+    check_export(target)
     if isinstance(source, RunResult):
-        table = simulated_items(source, item_keys)
+        trained = simulated_items(source, item_keys)
     else:
-        table = released_items(source.connection, source.status(), item_keys)
-    save(table, target)
-    return table
+        trained = released_items(source.connection, source.status(), item_keys)
+    trained.save(target)
+    return trained.table
 
 
-def simulated_items(result: RunResult, item_keys: Sequence[str] | None = None) -> ItemTable:
+def simulated_items(result: RunResult, item_keys: Sequence[str] | None = None) -> TrainedItems:
     """The items of a simulation; their facts say that nobody signed them. Raises as ``export_items``."""
     definition = result.task.definition()
-    sha256 = hashlib.sha256(definition.SerializeToString(deterministic=True)).digest()
+    task = common_pb2.SignedTask(definition=definition.SerializeToString(deterministic=True))
+    sha256 = hashlib.sha256(task.definition).digest()
     events = [event for charged in result.charges for event in charged] if result.noisy else []
     facts = _facts(definition, sha256, result.model, epsilon=result.epsilon, events=events)
     table = _table(definition, result.model, item_keys, facts | {"signature": SIMULATED})
-    if table.columns.popularity is not None:
-        return table
-    popularity = np.asarray(result.item_counts, dtype=np.float32)
-    return ItemTable(table.keys, table.columns._replace(popularity=popularity), table.facts)
+    if table.columns.popularity is None:
+        popularity = np.asarray(result.item_counts, dtype=np.float32)
+        table = ItemTable(table.keys, table.columns._replace(popularity=popularity), table.facts)
+    return TrainedItems(table, task, result.model)
 
 
 def released_items(
     connection: Connection, status: server_pb2.TaskStatus, item_keys: Sequence[str] | None = None
-) -> ItemTable:
+) -> TrainedItems:
     """The items of a task's newest model. With reference values, the release's signature is checked.
 
     Raises:
@@ -111,7 +143,7 @@ def released_items(
         "release_sha256": hashlib.sha256(last.release.release).hexdigest(),
         "signed_by": _NOT_CHECKED if key is None else key.hex(),
     }
-    return _table(definition, model, item_keys, facts | signed)
+    return TrainedItems(_table(definition, model, item_keys, facts | signed), status.task, model)
 
 
 def _facts(

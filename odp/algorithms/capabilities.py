@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from odp.datasets.ratings import Ratings
-    from odp.models.item_table import ItemColumns
+    from odp.models.item_table import IndexColumns, ItemColumns
     from odp.models.warm_start import WarmStart
     from odp.privacy.events import Event
 
@@ -179,4 +179,26 @@ class Starting(Protocol):
 
     def warm_start(self, model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
         """The items of ``model``, as ``odp.warm_start``."""
+        ...
+
+
+@runtime_checkable
+class ServedClient(RecommenderClient, Protocol):
+    """A client whose predictions are close to a linear function of item rows, so that a scan finds the best items."""
+
+    def linear(self, slices: Slices, data: LocalData) -> Float64Array:
+        """The person's row float64 [rank]: predictions rank items about as their bias plus factors times it do."""
+        ...
+
+
+@runtime_checkable
+class Served(Protocol):
+    """An algorithm whose items can be kept quantised on devices (``odp.serving``)."""
+
+    def index_columns(self, model: ModelVersion) -> IndexColumns:
+        """The numbers of a model's items that a prediction reads."""
+        ...
+
+    def index_rows(self, columns: IndexColumns) -> Float32Array:
+        """Rows of the model's keyed table float32 [n, width] with these numbers; what no prediction reads is 0."""
         ...

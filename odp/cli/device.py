@@ -14,6 +14,9 @@ from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from device_runtime import Recommendation
     from odp.datasets import Ratings
     from odp.models.example_columns import ExampleColumns
 
@@ -184,13 +187,15 @@ def recommend(
     candidates: Annotated[
         bool, typer.Option("--candidates", help="Fetch clusters of items privately, not the whole model.")
     ] = False,
+    index: Annotated[
+        Path | None,
+        typer.Option(help="Item index (`odp task export TASK items.index`): scan it, and make no network call."),
+    ] = None,
     titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles or ids.")] = None,
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print one device's recommendations, computed on the device from its own store. They never leave it."""
-    from rich.table import Table
-
     from device_runtime import (
         Enclaves,
         Lookup,
@@ -199,17 +204,29 @@ def recommend(
         TableCache,
         charter_memory,
         find_candidates,
+        indexed_model,
         log_guard,
         newest_model,
         recommend_candidates,
+        recommend_indexed,
         store_path,
     )
     from device_runtime import Services as Clients
     from device_runtime import recommend as best_items
     from odp.datasets import load
     from odp.enclave.reference_values import ReferenceValues
+    from odp.errors import ConfigurationError
 
     named = load(titles, **columns) if titles is not None else None
+    if index is not None:
+        if candidates:
+            raise ConfigurationError("Expected --candidates or --index, not both: an index has every item")
+        model = indexed_model(index, population=population)
+        with Store.open(store_path(state, device)) as store:
+            found = recommend_indexed(store, model, k=count)
+        keys = model.index.keys
+        _print_recommendations(device, found, keys.__getitem__ if named is None else named.item_name, json=json)
+        return
     pinned = ReferenceValues.load(
         reference_values if reference_values is not None else services / "reference_values.json"
     )
@@ -223,9 +240,9 @@ def recommend(
         if candidates:
             lookup = Lookup(services=clients, enclaves=Enclaves(clients, pinned))
             offer = clients.newest_model(population)
-            model = find_candidates(lookup, offer, cache=cache, charters=charters, log=guard, population=population)
+            clusters = find_candidates(lookup, offer, cache=cache, charters=charters, log=guard, population=population)
             with Store.open(store_path(state, device)) as store:
-                found = recommend_candidates(store, model, lookup, k=count)
+                found = recommend_candidates(store, clusters, lookup, k=count)
         else:
             available = newest_model(
                 clients, population, cache=cache, folder=state / "models", charters=charters, log=lambda: guard
@@ -238,11 +255,18 @@ def recommend(
             console().print(cache.failure, markup=False)
     finally:
         clients.close()
+    _print_recommendations(device, found, None if named is None else named.item_name, json=json)
+
+
+def _print_recommendations(
+    device: int, found: Recommendation, name: Callable[[int], str] | None, *, json: bool
+) -> None:
+    from rich.table import Table
+
     pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
     if json:
         listed = [
-            {"item": item, "score": score} | ({} if named is None else {"name": named.item_name(item)})
-            for item, score in pairs
+            {"item": item, "score": score} | ({} if name is None else {"name": name(item)}) for item, score in pairs
         ]
         print_json({"device": device, "recommendations": listed})
         return
@@ -253,7 +277,7 @@ def recommend(
         return
     shown = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
     for rank, (item, score) in enumerate(pairs, start=1):
-        shown.add_row(str(rank), str(item) if named is None else named.item_name(item), f"{score:.2f}")
+        shown.add_row(str(rank), str(item) if name is None else name(item), f"{score:.2f}")
     results_console().print(shown)
 
 

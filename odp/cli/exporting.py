@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def check_export(task: Task, path: Path) -> None:
     """Returns if the items of a task's model can be exported to ``path``. Raises ConfigurationError."""
     from odp.algorithms.registry import recommender_for
-    from odp.models.item_files import check_ending
+    from odp.item_export import check_export as check_path
 
     recommender_for(task.definition())
-    check_ending(path)
+    check_path(path)
 
 
 def export_run(finished: RunResult, path: Path, data: NamedData, *, out: Console) -> None:

@@ -24,6 +24,7 @@ from odp.cli import (
     doctor,
     enclave,
     fleet,
+    index,
     init,
     issuer,
     population,
@@ -68,6 +69,7 @@ app.command("tune", rich_help_panel=_DEVELOP)(tune.tune)
 app.command("report", rich_help_panel=_DEVELOP)(report.report)
 app.add_typer(reproduce.app, name="reproduce", rich_help_panel=_DEVELOP)
 app.add_typer(table.app, name="table", rich_help_panel=_DEVELOP)
+app.add_typer(index.app, name="index", rich_help_panel=_DEVELOP)
 app.add_typer(population.app, name="population", rich_help_panel=_DEVELOP)
 app.add_typer(services.server_app, name="server", rich_help_panel=_RUN)
 app.add_typer(services.distributor_app, name="distributor", rich_help_panel=_RUN)

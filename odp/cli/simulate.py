@@ -62,7 +62,9 @@ def simulate(
     ] = None,
     export: Annotated[
         Path | None,
-        typer.Option(callback=output_file, help="Write the trained items for other tools (.npz, .parquet or .onnx)."),
+        typer.Option(
+            callback=output_file, help="Write the trained items for other tools (.npz, .parquet, .onnx or .index)."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split, the samples and the noise.")] = 1,
     noise: Annotated[

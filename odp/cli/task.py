@@ -268,7 +268,7 @@ def results(
 @app.command("export")
 def export(
     task: TaskId,
-    file: Annotated[Path, typer.Argument(callback=output_file, help="File to write: .npz, .parquet or .onnx.")],
+    file: Annotated[Path, typer.Argument(callback=output_file, help="File to write: .npz, .parquet, .onnx or .index.")],
     keys: Annotated[
         Path | None,
         typer.Option(help="Keys of the items, one per line in the order of their numbers \\[default: the numbers]."),
@@ -282,14 +282,14 @@ def export(
     With reference values in the state folder, the command checks that the attested aggregator signed the release.
     """
     from odp.cli.exporting import keys_of
-    from odp.item_export import released_items
-    from odp.models.item_files import check_ending, save
+    from odp.item_export import check_export, released_items
 
-    check_ending(file)
+    check_export(file)
     item_keys = keys_of(keys)
     with open_connection(server, state) as connection:
-        table = released_items(connection, find_task(connection, task), item_keys)
-    save(table, file)
+        trained = released_items(connection, find_task(connection, task), item_keys)
+    trained.save(file)
+    table = trained.table
     if json:
         print_json({"file": str(file), "items": len(table.keys), **table.facts})
     else:

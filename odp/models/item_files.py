@@ -92,7 +92,7 @@ def load_items(path: str | Path) -> ItemTable:
 def _form(path: Path) -> tuple[Callable[[ItemTable], bytes], str]:
     if path.suffix not in _WRITERS:
         raise ConfigurationError(
-            f"cannot export to {path}: give a file that ends in .npz, .parquet or .onnx (got {path.suffix!r})"
+            f"cannot export to {path}: give a file that ends in .npz, .parquet, .onnx or .index (got {path.suffix!r})"
         )
     return _WRITERS[path.suffix]
 

@@ -36,6 +36,20 @@ class ItemColumns(NamedTuple):
     user_bias: bool
 
 
+class IndexColumns(NamedTuple):
+    """Numbers of items that a device ranks by: ``odp.serving`` keeps them quantised.
+
+    Attributes:
+      factors: float32 [m, r]; r may be 0.
+      biases: float32 [m]; 0 where the model has none.
+      trust: float32 [m], from 0 to 1: how much an item's row counts where a person's own row is solved.
+    """
+
+    factors: Float32Array
+    biases: Float32Array
+    trust: Float32Array
+
+
 @dataclass(frozen=True, repr=False)
 class ItemTable:
     """Items of a model, by key, and ``facts`` about where they are from and what is private about them.

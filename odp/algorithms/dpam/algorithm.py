@@ -14,6 +14,7 @@ from odp.algorithms.dpam.terms import (
     GLOBALS_TABLE,
     GLOBALS_WIDTH,
     ITEMS_TABLE,
+    TRUST_COLUMN,
     Terms,
 )
 from odp.algorithms.factorization.algorithm import Factorization
@@ -26,7 +27,7 @@ from odp.wire.encoding import Encoding, encoding_of
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
-    from odp.models.item_table import ItemColumns
+    from odp.models.item_table import IndexColumns, ItemColumns
     from odp.models.warm_start import WarmStart
 
 
@@ -92,3 +93,17 @@ class TaskAlgorithm(Factorization):
             factors=rows[:, FACTOR_COLUMNS:], biases=rows[:, BIAS_COLUMN], popularity=rows[:, COUNT_COLUMN],
             offset=terms.centre, user_bias=True,
         )  # fmt: skip
+
+    def index_columns(self, model: ModelVersion) -> IndexColumns:
+        from odp.models.item_table import IndexColumns
+
+        rows = model.keyed.rows
+        return IndexColumns(rows[:, FACTOR_COLUMNS:], rows[:, BIAS_COLUMN], rows[:, TRUST_COLUMN])
+
+    def index_rows(self, columns: IndexColumns) -> Float32Array:
+        import numpy as np
+
+        rows = np.zeros((len(columns.biases), self.terms().width), dtype=np.float32)
+        rows[:, BIAS_COLUMN], rows[:, TRUST_COLUMN] = columns.biases, columns.trust
+        rows[:, FACTOR_COLUMNS:] = columns.factors
+        return rows

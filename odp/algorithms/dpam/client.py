@@ -72,6 +72,14 @@ class DpamClient(OwnItems):
         local = userside.solve(terms, batch, ridges, rank=rank)
         return userside.predict(terms, local, np.zeros(len(items), dtype=np.int64), rows)
 
+    def linear(self, slices: Slices, data: LocalData) -> Float64Array:
+        """The row float64 [rank] of :meth:`predict` without its smooth part. Raises ConfigurationError as that."""
+        terms = self._terms
+        if slices.version < FIRST_FACTOR_ROUND:
+            return np.zeros(terms.rank)
+        batch = self._batch(slices, self._usable(data))
+        return userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=terms.rank).row[0]
+
     def _batch(self, slices: Slices, own: LocalRows) -> userside.Batch:
         found, place = find_slices(slices, own.items)
         return userside.Batch(

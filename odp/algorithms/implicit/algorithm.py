@@ -15,7 +15,7 @@ from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
-    from odp.models.item_table import ItemColumns
+    from odp.models.item_table import IndexColumns, ItemColumns
 
 
 class TaskAlgorithm(Factorization):
@@ -66,3 +66,20 @@ class TaskAlgorithm(Factorization):
         rows = model.keyed.rows
         none = np.zeros(len(rows), dtype=np.float32)
         return ItemColumns(rows[:, FACTOR_COLUMNS:], none, None, offset=0.0, user_bias=False)
+
+    def index_columns(self, model: ModelVersion) -> IndexColumns:
+        import numpy as np
+
+        from odp.models.item_table import IndexColumns
+
+        rows = model.keyed.rows
+        return IndexColumns(
+            rows[:, FACTOR_COLUMNS:], np.zeros(len(rows), dtype=np.float32), np.ones(len(rows), dtype=np.float32)
+        )
+
+    def index_rows(self, columns: IndexColumns) -> Float32Array:
+        import numpy as np
+
+        rows = np.zeros((len(columns.biases), self.terms().width), dtype=np.float32)
+        rows[:, FACTOR_COLUMNS:] = columns.factors
+        return rows

@@ -63,9 +63,12 @@ class ImplicitClient(OwnItems):
           ConfigurationError: as ``check_model``.
         """
         rows = received.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
+        return np.asarray(rows[:, FACTOR_COLUMNS:] @ self.linear(slices, data))
+
+    def linear(self, slices: Slices, data: LocalData) -> Float64Array:
+        """The row float64 [rank] of :meth:`predict`. Raises ConfigurationError as that."""
         gramian = received.gramian(self._terms, slices.dense)
-        row = userside.solve(self._terms, _batch(slices, self._usable(data).items), gramian)[0]
-        return np.asarray(rows[:, FACTOR_COLUMNS:] @ row)
+        return np.asarray(userside.solve(self._terms, _batch(slices, self._usable(data).items), gramian)[0])
 
 
 def _batch(slices: Slices, items: Int64Array) -> userside.Batch:

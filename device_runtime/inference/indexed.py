@@ -1,0 +1,64 @@
+"""Recommendations out of an item index that the app ships: offline, whatever the size of the catalogue.
+
+The whole index lies on the device and the same difference updates it on every device, so no request tells which items
+a person knows. What it finds is for the person alone, as with a downloaded model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from device_runtime.inference.recommend import Recommendation
+from device_runtime.round.examples import examples
+from device_runtime.store.store import Store
+from odp.errors import DataError
+from odp.numerics.arrays import Int64Array
+from odp.serving.index_file import open_index
+from odp.serving.ranking import IndexedModel
+
+
+def indexed_model(path: str | Path, *, population: str | None = None, sha256: str | None = None) -> IndexedModel:
+    """The model of an index file, checked byte by byte; nothing private is read.
+
+    Args:
+      path: of the file.
+      population: whose model it has to be; by default any.
+      sha256: of the file that is expected, as ``ItemIndex.sha256`` has it; by default any.
+
+    Raises:
+      DataError: the file is damaged, or its model is another one.
+    """
+    model = IndexedModel.of(open_index(path, sha256=sha256))
+    if population is not None and model.definition.population != population:
+        raise DataError(
+            f"index {path} is a model of population {model.definition.population!r}, not of {population!r}; "
+            "export the other task's, or change the population"
+        )
+    return model
+
+
+def recommend_indexed(
+    store: Store,
+    model: IndexedModel,
+    *,
+    k: int = 10,
+    candidates: Sequence[int] | Int64Array | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Recommendation:
+    """The ``k`` items with the highest predictions that the device has not rated; fewer if fewer are left.
+
+    Args:
+      store: of the device.
+      model: the index.
+      k: how many.
+      candidates: numbers of the items to choose from; by default all.
+      clock: seconds since the epoch; says how old events are.
+
+    Raises:
+      ConfigurationError: ``k`` is not positive.
+      StateError: the store cannot be read.
+    """
+    found = model.recommend(examples(store, model.definition, now=clock()), k=k, candidates=candidates)
+    return Recommendation(found.items, found.scores)

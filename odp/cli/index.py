@@ -1,0 +1,86 @@
+"""`odp index`: item indexes that devices scan, and the differences that update them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from odp.cli.console import print_json, print_text
+from odp.cli.outputs import output_file, writing_file
+
+app = typer.Typer(help="Show item indexes of devices, and update them by differences.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+IndexFile = Annotated[Path, typer.Argument(help="Item index: a file that `odp task export TASK items.index` wrote.")]
+
+
+@app.command("show")
+def show(file: IndexFile, json: Json = False) -> None:
+    """Check an index byte by byte, and print what it holds."""
+    from odp.serving.index_file import open_index
+    from odp.serving.ranking import IndexedModel
+
+    index = open_index(file)
+    model = IndexedModel.of(index)
+    found = {
+        "sha256": index.sha256,
+        "items": len(index),
+        "rank": index.rank,
+        "bytes": file.stat().st_size,
+        "name": model.definition.name,
+        **index.facts,
+    }
+    if json:
+        print_json(found)
+        return
+    print_text("\n".join(f"{name}: {value}" for name, value in found.items()))
+
+
+@app.command("difference")
+def difference(
+    old: Annotated[Path, typer.Argument(help="Index that devices have.")],
+    new: Annotated[Path, typer.Argument(help="Index that they are to have.")],
+    file: Annotated[Path, typer.Argument(callback=output_file, help="File to write.")],
+    json: Json = False,
+) -> None:
+    """Write what turns one index into another: the same file for every device."""
+    from odp.serving.difference import described
+    from odp.serving.difference import difference as made
+    from odp.serving.index_file import open_index
+    from odp.transport.state_folder import write_atomically
+
+    data = made(open_index(old), open_index(new))
+    with writing_file(file):
+        write_atomically(file, data, mode=0o644)
+    told = described(data)
+    if json:
+        counts = {"changed": told.changed, "new": told.new, "bytes": len(data)}
+        print_json({"base": told.base, "result": told.result, **counts})
+        return
+    print_text(
+        f"difference from {told.base[:12]} to {told.result[:12]}: {told.changed} items changed, {told.new} are new; "
+        f"{len(data)} bytes instead of {new.stat().st_size}"
+    )
+
+
+@app.command("apply")
+def apply(
+    index: IndexFile,
+    difference: Annotated[Path, typer.Argument(help="Difference that `odp index difference` wrote.")],
+    json: Json = False,
+) -> None:
+    """Update an index in its place; on any error the file stays as it was."""
+    from odp.errors import DataError
+    from odp.serving.difference import update_file
+
+    try:
+        data = difference.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read the difference {difference}: {error.strerror}") from error
+    sha256 = update_file(index, data)
+    if json:
+        print_json({"sha256": sha256})
+        return
+    print_text(f"{index} is now {sha256[:12]}")
