@@ -56,6 +56,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "benchmarks.candidates",
         "recommendations from a few privately fetched clusters: recall and bytes; accuracy of float16 rows",
     ),
+    "serving": (
+        "benchmarks.serving",
+        "the best 20 of a million items on a device: time, memory, recall, and differences of versions",
+    ),
     "years": (
         "benchmarks.years",
         "10,000 rounds of one population: growth of log, stored state, memory and starts",

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,20 +29,20 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
+from device_runtime.environment import THIS_MACHINE, Environment
 from device_runtime.host.learned import Learned, learned, taken
 from device_runtime.host.newest import fetch_newest
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
 from device_runtime.inference.indexed import indexed_model, recommend_indexed
 from device_runtime.inference.recommend import Recommendation, recommend
-from device_runtime.inference.shown_results import Notes
+from device_runtime.inference.shown_results import NoResults, Notes
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
 from device_runtime.person.conditions import Conditions, Reading
 from device_runtime.person.limits import Limits
-from device_runtime.person.sensors import Sensors
 from device_runtime.round.gate import FILE as GATE_FILE
-from device_runtime.round.gate import Gate, machine_sensors
+from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.program_time import PROGRAM_SECONDS
 from device_runtime.store.bounds import Bounds, require_space
@@ -76,29 +75,6 @@ _START_SECONDS = 1.0
 _RATING_BYTES = 64
 #: How often ``learn`` looks whether its turns are over.
 _SLICE_SECONDS = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """Which store of the folder is the device's, how it is opened, and what the machine says of itself.
-
-    Attributes:
-      name: of the service, in its store and for the person; by default its file's.
-      index: of the device, where the folder holds those of several people.
-      create: make the store where there is none.
-      key_file: holds the key that the store is encrypted under; by default see ``device_runtime.store.keys``.
-      keyring: whether a new key may be kept in the operating system's keyring.
-      sensors: readings of the device whose store lies at a path; by default this machine's.
-      clock: seconds since the epoch.
-    """
-
-    name: str | None = None
-    index: int = 0
-    create: bool = True
-    key_file: Path | None = None
-    keyring: bool = True
-    sensors: Callable[[Path], Sensors] = machine_sensors
-    clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True)
@@ -140,7 +116,7 @@ class Device:
         retention: Retention | None = None,
         say: Callable[[str], None] = lambda line: None,
         isolation: Isolation | None = None,
-        environment: Environment = Environment(),
+        environment: Environment = THIS_MACHINE,
     ) -> None:
         self.state, self._environment = Path(state), environment
         self._index, self._clock = environment.index, environment.clock
@@ -346,7 +322,7 @@ class Device:
         if shown is not None:
             require_sanitizer()
         if self._view is None:
-            results = _NoResults() if self._own is None else self._own.results
+            results = NoResults() if self._own is None else self._own.results
             self._view = start_view(
                 controls=DeviceControls(
                     store_path(self.state, self._index), self._gate,
@@ -513,18 +489,3 @@ class Device:
         if self._own is None:
             raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
         return self._own
-
-
-class _NoResults:
-    """Of a device without a service."""
-
-    def results(self) -> tuple[()]:
-        """None."""
-        return ()
-
-    def result(self, id: str) -> None:
-        """None."""
-
-    def __call__(self, result: object, type: str, values: Mapping[str, str]) -> None:
-        """There is no page that an event could come from."""
-        raise DataError("this device has no service")

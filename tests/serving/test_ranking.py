@@ -122,7 +122,9 @@ def test_an_index_of_another_model_is_refused_in_one_line(trained: Trained) -> N
 
     refused(changed_task(index, one_more_item), f"has {ITEMS} items of rank .* has {ITEMS + 1} of rank")
     wider = np.zeros((ITEMS, index.rank + 1), np.int8)
-    refused(dataclasses.replace(index, steps=wider), f"items of rank {index.rank + 1}, and task .* of rank {index.rank}")
+    refused(
+        dataclasses.replace(index, steps=wider), f"items of rank {index.rank + 1}, and task .* of rank {index.rank}"
+    )
     refused(dataclasses.replace(index, tables={}), "dense tables are not those of its task")
     zeros = {name: np.zeros_like(rows) - 1 for name, rows in index.tables.items()}
     refused(dataclasses.replace(index, tables=zeros), "the model cannot be")

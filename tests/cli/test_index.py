@@ -1,0 +1,53 @@
+"""`odp index`, and `odp device recommend --index`: from a simulation's export to a device's recommendations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.conftest import Printed
+
+import odp as platform
+from device_runtime import provision
+from odp.errors import ConfigurationError, DataError
+from odp.serving import IndexedModel
+
+Odp = Callable[..., Printed]
+
+
+def test_an_index_is_exported_shown_updated_and_recommended_from(odp: Odp, tmp_path: Path) -> None:
+    ratings = platform.synthetic_movielens(n_users=120, n_items=40, ratings_per_user=8, seed=5)
+    ratings.save(tmp_path / "films.npz")
+    old, new, update = tmp_path / "old.index", tmp_path / "new.index", tmp_path / "update"
+    command = ["simulate", "--data", tmp_path / "films.npz", "--no-baselines", "--no-features", "--json"]
+    for seed, file in ((1, old), (2, new)):
+        odp(*command, "--no-noise", "--seed", seed, "--export", file)
+    shown = odp("index", "show", old, "--json").json
+    index = platform.open_index(old)
+    assert (shown["items"], shown["rank"], shown["sha256"]) == (40, index.rank, index.sha256)
+    assert shown["privacy"].startswith("not private")
+    assert f"sha256: {index.sha256}" in odp("index", "show", old).out
+
+    made = odp("index", "difference", old, new, update, "--json").json
+    assert (made["base"], made["new"], made["bytes"]) == (index.sha256, 0, update.stat().st_size)
+    assert f"difference from {index.sha256[:12]} to" in odp("index", "difference", old, new, update).out
+    assert odp("index", "apply", old, update, "--json").json == {"sha256": made["result"]}
+    assert old.read_bytes() == new.read_bytes()
+    with pytest.raises(DataError, match="the difference is for index"):
+        odp("index", "apply", old, update)
+    with pytest.raises(DataError, match="cannot read the difference"):
+        odp("index", "apply", old, tmp_path / "none")
+
+    provision(tmp_path / "devices", ratings.select_users(range(2)))
+    population = IndexedModel.of(platform.open_index(old)).definition.population
+    at = ["--population", population, "--state", tmp_path / "devices", "--index", old]
+    found = odp("device", "recommend", *at, "--count", 3, "--json").json["recommendations"]
+    own = set(ratings.user(0)[0].tolist())
+    assert len(found) == 3
+    assert [one["name"] for one in found] == [platform.open_index(old).keys[one["item"]] for one in found]
+    assert not own & {one["item"] for one in found}
+    with pytest.raises(ConfigurationError, match="--candidates or --index, not both"):
+        odp("device", "recommend", *at, "--candidates")
+    with pytest.raises(DataError, match="not of 'others'"):
+        odp("device", "recommend", *at, "--population", "others")
