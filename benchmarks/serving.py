@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.harness import Figure, Limit, progress
 from benchmarks.serving_data import RANK, Catalogue, catalogue
 from benchmarks.serving_device import BEST, times
+from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import recommender_for
 from odp.errors import ConfigurationError
 from odp.numerics import parallel
@@ -32,7 +33,7 @@ from odp.numerics.arrays import Float32Array, Int64Array
 from odp.serving.difference import apply, difference
 from odp.serving.index_file import save_index
 from odp.serving.item_index import ItemIndex
-from odp.serving.scan import person_row
+from odp.serving.scan import best, person_row
 
 ITEMS = 1_000_000
 _SMALLER = (10_000, 100_000)
@@ -54,9 +55,7 @@ def _all(made: Catalogue, *, people: int, repeats: int, full: bool) -> list[Figu
     index = made.index()
     served, recommended = _served(made, people=people, repeats=repeats, index=index, goals=full)
     progress("the float model, which predicts all items")
-    hits = [
-        len(set(_float_best(made, person)) & set(found)) / BEST for person, found in enumerate(recommended)
-    ]
+    hits = [len(set(_float_best(made, person)) & set(found)) / BEST for person, found in enumerate(recommended)]
     name = f"{len(index):,} items"
     recall = Figure(f"{name}: recall of the {BEST} best by the float model", float(np.mean(hits)), "", ">= 0.98")
     return [*served, recall, *_beside_others(made, index, repeats), *_differences(made, index)]
@@ -74,7 +73,7 @@ def _served(
         save_index(index, path)
         save_index(catalogue(1_000).index(), small)
         size = path.stat().st_size
-        persons = [made.person(number)["rows"] for number in range(people)]
+        persons = [made.person(number)[ROWS] for number in range(people)]
         np.savez(
             f"{path}.people.npz",
             items=np.stack([one.items for one in persons]),
@@ -116,8 +115,6 @@ def _float_best(made: Catalogue, person: int) -> list[int]:
 
 def _beside_others(made: Catalogue, index: ItemIndex, repeats: int) -> list[Figure]:
     """The scan beside other ways to the same items, in turns in this process."""
-    from odp.serving.scan import best
-
     name = f"{len(index):,} items"
     factors = np.ascontiguousarray(made.rows[:, 3:])
     biases = np.ascontiguousarray(made.rows[:, 1])
@@ -125,12 +122,13 @@ def _beside_others(made: Catalogue, index: ItemIndex, repeats: int) -> list[Figu
     vectors = generator.standard_normal((50, RANK)) * np.std(factors, axis=0)
     vector = vectors[0]
 
-    def plain(row: Float32Array = vector.astype(np.float32)) -> Int64Array:
+    def plain(row: Float32Array) -> Int64Array:
         scores = factors @ row
         scores += biases
         return np.argpartition(scores, len(scores) - BEST)[-BEST:]
 
-    works: list[Callable[[], object]] = [lambda: best(index, vector, BEST), plain]
+    single = vector.astype(np.float32)
+    works: list[Callable[[], object]] = [lambda: best(index, vector, BEST), lambda: plain(single)]
     code = _compiled(index, vector)
     with parallel.one_blas_thread():
         found = times(works if code is None else [*works, code], repeats)
