@@ -39,16 +39,16 @@ ITEMS = 1_000_000
 _SMALLER = (10_000, 100_000)
 _PREDICTED = 25_000  # items that the float model predicts at a time
 _MEGA, _MILLI = 1e6, 1e3
-_LISTS, _PROBES = 1024, (16, 64, 128, 256)
+_LISTS, _PROBES = 1024, (64, 128, 256)
 _MOVED = 0.05  # standard deviations that rows move by in a retraining
 
 
 def run(quick: bool) -> list[Figure]:
     """A million items, and smaller catalogues; 100,000 alone in quick mode."""
     if not quick:
-        found = [figure for items in _SMALLER for figure in _served(catalogue(items), people=2, repeats=25)[0]]
-        return found + _all(catalogue(ITEMS), people=10, repeats=51, full=True)
-    return _all(catalogue(100_000), people=3, repeats=15, full=False)
+        found = [figure for items in _SMALLER for figure in _served(catalogue(items), people=2, repeats=15)[0]]
+        return found + _all(catalogue(ITEMS), people=4, repeats=25, full=True)
+    return _all(catalogue(100_000), people=2, repeats=15, full=False)
 
 
 def _all(made: Catalogue, *, people: int, repeats: int, full: bool) -> list[Figure]:
@@ -119,7 +119,7 @@ def _beside_others(made: Catalogue, index: ItemIndex, repeats: int) -> list[Figu
     factors = np.ascontiguousarray(made.rows[:, 3:])
     biases = np.ascontiguousarray(made.rows[:, 1])
     generator = np.random.default_rng(3)
-    vectors = generator.standard_normal((50, RANK)) * np.std(factors, axis=0)
+    vectors = generator.standard_normal((30, RANK)) * np.std(factors, axis=0)
     vector = vectors[0]
 
     def plain(row: Float32Array) -> Int64Array:

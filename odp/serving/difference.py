@@ -269,12 +269,6 @@ class _Stream:
             return b""
         found = self._unpacker.decompress(self._waiting, size)
         self._waiting = self._unpacker.unconsumed_tail
-        while len(found) < size and self._waiting:
-            more = self._unpacker.decompress(self._waiting, size - len(found))
-            if not more and len(self._unpacker.unconsumed_tail) == len(self._waiting):
-                break
-            found += more
-            self._waiting = self._unpacker.unconsumed_tail
         if len(found) != size:
             raise DataError("the difference is truncated: fetch it again")
         return found

@@ -29,7 +29,9 @@ import hashlib
 import io
 import json
 import mmap
+import os
 import struct
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +44,6 @@ from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array
 from odp.serving.item_index import MOST_ITEMS, MOST_RANK, ItemIndex
 from odp.serving.item_keys import MOST_BYTES, ItemKeys
-from odp.transport.durability import replaced_file
 
 _MAGIC, _VERSION = b"odp-indx", 1
 _FIRST = struct.Struct("<8sII")
@@ -139,14 +140,23 @@ def save_index(index: ItemIndex, path: str | Path) -> None:
     """
     path = Path(path)
     first, rest = _pieces(index)
+    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced_file(path, mode=0o644) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
             file.write(first)
             file.write(bytes.fromhex(index.sha256))
             for piece in rest:
                 file.write(piece)
+            file.flush()
+            # A name that a power cut left on half a file would cost every device the whole index again.
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
         raise ConfigurationError(f"cannot write to {path}: {error.strerror}; give another place") from error
 
 

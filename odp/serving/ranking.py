@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from odp import _validate
-from odp.algorithms.capabilities import Recommender, Served, ServedClient
+from odp.algorithms.capabilities import Served, ServedClient
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
 from odp.crypto.signing import SignatureError
@@ -46,7 +46,7 @@ class IndexedModel:
 
     index: ItemIndex
     definition: common_pb2.TaskDefinition
-    algorithm: Recommender
+    algorithm: Served
     client: ServedClient
 
     @classmethod
@@ -83,7 +83,6 @@ class IndexedModel:
     def slices(self, items: Int64Array) -> Slices:
         """Decoded rows of items that the index has, in the form of rows that were fetched by key."""
         keys = np.unique(items)
-        assert isinstance(self.algorithm, Served)  # checked by ``of``
         rows = self.algorithm.index_rows(self.index.columns(keys))
         return Slices(self.index.version, keys, rows, self.index.tables)
 
