@@ -59,6 +59,7 @@ from odp.errors import ConfigurationError, DataError, OdpError, StateError
 from odp.isolated import Declined
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
 from odp.services_folder import NAME, ServicesFolder
+from odp.serving.ranking import IndexedModel
 from odp.transport.logs import Log
 from odp.transport.private_files import private_folder
 from odp.transport.state_folder import keep_out_of_git, state_errors, write_atomically
@@ -243,7 +244,7 @@ class Device:
 
     def use_index(
         self,
-        path: Path | str,
+        index: Path | str | IndexedModel,
         *,
         count: int = 100,
         candidates: Sequence[int] | None = None,
@@ -253,7 +254,8 @@ class Device:
         """Gives the service the best items of an index file, as ``use_model`` does, without any network call.
 
         Args:
-          path: a file of ``odp task export TASK items.index``, for catalogues of up to millions of items.
+          index: a file of ``odp task export TASK items.index``, for catalogues of up to millions of items; or
+            ``device_runtime.indexed_model`` of it, which checks the file once for several calls.
           count: how many items.
           candidates: numbers of the items to choose from; by default all.
           population: whose model it has to be; by default any.
@@ -265,7 +267,7 @@ class Device:
           StateError: the store cannot be used.
         """
         _validate.integer(low=1, high=2**31, count=count)
-        model = indexed_model(path, population=population, sha256=sha256)
+        model = indexed_model(index, population=population, sha256=sha256)
         with self._open() as store:
             found = recommend_indexed(store, model, k=count, candidates=candidates, clock=self._clock)
             self._keep(store, found)

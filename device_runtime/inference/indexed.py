@@ -19,22 +19,26 @@ from odp.serving.index_file import open_index
 from odp.serving.ranking import IndexedModel
 
 
-def indexed_model(path: str | Path, *, population: str | None = None, sha256: str | None = None) -> IndexedModel:
+def indexed_model(
+    index: str | Path | IndexedModel, *, population: str | None = None, sha256: str | None = None
+) -> IndexedModel:
     """The model of an index file, checked byte by byte; nothing private is read.
 
     Args:
-      path: of the file.
+      index: the file; or what this function returned for it, so that several calls check it once.
       population: whose model it has to be; by default any.
       sha256: of the file that is expected, as ``ItemIndex.sha256`` has it; by default any.
 
     Raises:
       DataError: the file is damaged, or its model is another one.
     """
-    model = IndexedModel.of(open_index(path, sha256=sha256))
+    model = index if isinstance(index, IndexedModel) else IndexedModel.of(open_index(index, sha256=sha256))
+    if sha256 is not None and model.index.sha256 != sha256:
+        raise DataError(f"index {model.index.sha256[:12]} is open, and {sha256[:12]} was expected; open that one")
     if population is not None and model.definition.population != population:
         raise DataError(
-            f"index {path} is a model of population {model.definition.population!r}, not of {population!r}; "
-            "export the other task's, or change the population"
+            f"index {model.index.sha256[:12]} is a model of population {model.definition.population!r}, not of "
+            f"{population!r}; export the other task's, or change the population"
         )
     return model
 

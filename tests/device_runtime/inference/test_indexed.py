@@ -73,7 +73,8 @@ def test_the_service_gets_the_best_items_offline_and_the_app_is_told_nothing(
         [item, score] for item, score in zip(wanted.items.tolist(), wanted.scores.tolist(), strict=True)
     ]
     assert not set(wanted.items.tolist()) & {3, 4, 9}
-    device.use_index(files[0], candidates=[3, 8, 11])
+    model = indexed_model(files[0])
+    device.use_index(model, candidates=[3, 8, 11])
     assert sorted(item for item, _ in recommended(device)) == [8, 11]
 
 
@@ -85,6 +86,7 @@ def test_another_model_a_damaged_file_and_bad_counts_are_refused_and_the_old_res
     (tmp_path / "torn.index").write_bytes(files[0].read_bytes()[:-9])
     for path, settings, message in (
         (files[0], {"population": "songs"}, "is a model of population 'films', not of 'songs'"),
+        (indexed_model(files[0]), {"sha256": "0" * 64}, "is open, and 000000000000 was expected"),
         (files[0], {"sha256": odp.open_index(files[1]).sha256}, "was expected"),
         (tmp_path / "torn.index", {}, "truncated"),
         (tmp_path / "none.index", {}, "cannot read the index"),
