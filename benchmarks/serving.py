@@ -110,7 +110,7 @@ def _float_best(made: Catalogue, person: int) -> list[int]:
         scores = client.predict(made.slices(first, end, data), data, items)
         scores[np.isin(items, own)] = -np.inf
         parts.append(scores)
-    return np.argsort(-np.concatenate(parts), kind="stable")[:BEST].tolist()
+    return [int(item) for item in np.argsort(-np.concatenate(parts), kind="stable")[:BEST]]
 
 
 def _beside_others(made: Catalogue, index: ItemIndex, repeats: int) -> list[Figure]:
@@ -228,7 +228,7 @@ def _differences(made: Catalogue, index: ItemIndex) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         save_index(index, Path(folder) / "items.index")
         whole = Limit("whole file", (Path(folder) / "items.index").stat().st_size / _MEGA)
-    for what, changed, goal in (("1 % of the rows changed", few, 0.012), ("every row moved by 5 %", moved, None)):
+    for what, changed, goal in (("1 % of the rows changed", few, "<= 0.012"), ("every row moved by 5 %", moved, None)):
         new = made.index(changed)
         data = difference(index, new)
         started = time.perf_counter()
@@ -238,7 +238,7 @@ def _differences(made: Catalogue, index: ItemIndex) -> list[Figure]:
         size = len(data) / _MEGA
         figures += [
             Figure(f"{name}: difference, {what}", size, "MB", None, whole),
-            Figure(f"{name}: share of the whole file, {what}", size / whole.value, "", goal and f"<= {goal}"),
+            Figure(f"{name}: share of the whole file, {what}", size / whole.value, "", goal),
             Figure(f"{name}: applying it, {what}", applied, "s"),
         ]
     return figures

@@ -248,7 +248,7 @@ def _pieces(index: ItemIndex) -> tuple[bytes, Iterator[bytes | memoryview]]:
             at += -at % _ALIGNED
             array = np.ascontiguousarray(arrays[name], dtype=kind)
             if array.size:
-                yield memoryview(array).cast("B")
+                yield array.data.cast("B")
             at += array.nbytes
             if array.shape != shape:
                 raise ConfigurationError(f"Expected {name} of an index to have the shape {shape} (got {array.shape})")

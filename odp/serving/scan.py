@@ -20,7 +20,7 @@ import numpy as np
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics import parallel
-from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.numerics.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from odp.serving.item_index import ItemIndex
 from odp.serving.quantised import STEPS, Int8Array, UInt16Array, scale_values
 
@@ -144,10 +144,10 @@ def _fill(row: PersonRow, steps: Int8Array, scales: UInt16Array, biases: Float32
     out += biases
 
 
-def _among(items: Int64Array, sorted_items: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _among(items: Int64Array, sorted_items: Int64Array) -> BoolArray:
     if not len(sorted_items):
         return np.zeros(len(items), dtype=np.bool_)
-    return sorted_items[np.minimum(np.searchsorted(sorted_items, items), len(sorted_items) - 1)] == items
+    return np.asarray(sorted_items[np.minimum(np.searchsorted(sorted_items, items), len(sorted_items) - 1)] == items)
 
 
 def _kept(items: Int64Array, scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:

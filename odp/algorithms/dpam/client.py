@@ -78,7 +78,8 @@ class DpamClient(OwnItems):
         if slices.version < FIRST_FACTOR_ROUND:
             return np.zeros(terms.rank)
         batch = self._batch(slices, self._usable(data))
-        return userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=terms.rank).row[0]
+        local = userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=terms.rank)
+        return np.asarray(local.row[0])
 
     def _batch(self, slices: Slices, own: LocalRows) -> userside.Batch:
         found, place = find_slices(slices, own.items)
