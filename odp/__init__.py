@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
     from odp.public_tables.table import Table
     from odp.schedule import Schedule
+    from odp.schedule_limits import DeviceLimits
     from odp.simulation.comparing import Comparison, compare
     from odp.simulation.engine import RunResult, simulate
     from odp.simulation.retraining import Retraining, retrain
@@ -124,6 +125,7 @@ _HOME = {
     "Retraining": "odp.simulation.retraining",
     "RunResult": "odp.simulation.engine",
     "Schedule": "odp.schedule",
+    "DeviceLimits": "odp.schedule_limits",
     "Statistics": "odp.algorithms.statistics.task",
     "Table": "odp.public_tables.table",
     # The names here that a service provides: what an app embeds.
@@ -188,6 +190,7 @@ __all__ = [
     "DPFedAvg",
     "DataError",
     "Device",
+    "DeviceLimits",
     "DiskFull",
     "DrawAndDiscard",
     "Evaluation",
