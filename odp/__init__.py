@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from odp.models.litert.two_tower import TwoTower
     from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
+    from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart
     from odp.privacy.mechanisms.categorical import UnaryEncoding
     from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
@@ -120,6 +121,7 @@ _HOME = {
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "PrivateFL": "odp.algorithms.private_fl.config",
     "Quantiles": "odp.algorithms.quantiles.task",
+    "RatedItems": "odp.models.rated_items",
     "RatingsData": "odp.algorithms.dpam.data",
     "Reconstruction": "odp.models.local_training",
     "Retraining": "odp.simulation.retraining",
@@ -224,6 +226,7 @@ __all__ = [
     "Quantiles",
     "RandomSource",
     "RandomizedResponse",
+    "RatedItems",
     "Ratings",
     "RatingsData",
     "Reconstruction",

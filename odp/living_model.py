@@ -24,6 +24,7 @@ import numpy as np
 from odp.algorithms.registry import starting_for
 from odp.errors import ConfigurationError, StateError
 from odp.models.item_features import Float32Array
+from odp.models.rated_items import RatedItems
 from odp.models.warm_start import WarmStart, checked_keys
 from odp.privacy.accounting import epsilon, noised_coordinates
 from odp.privacy.events import Event
@@ -223,8 +224,46 @@ class LivingModel:
                     tainted.add(number)
             return tuple(sorted(tainted - {training}))
 
+    def compared(self, connection: Submitting, first: int, second: int) -> dict[str, Any]:
+        """Arguments of an ``odp.Evaluation`` that tests two versions on random halves of the population.
+
+        ``odp.Evaluation(name=.., privacy=.., cohort=.., **living.compared(connection, 3, 4))`` is a task of its own. Its
+        ε comes on top of the schedule's, in the same ledger.
+
+        Raises:
+          ConfigurationError: one of them has no release or was withdrawn, or they are of different items or scales.
+          ServiceError: the server does not answer.
+          StateError: as ``advance``.
+        """
+        for number in (first, second):
+            self._require_usable(number)
+        stored = [self._state["trainings"][number] for number in (first, second)]
+        if stored[0]["item_keys"] != stored[1]["item_keys"]:
+            raise ConfigurationError(
+                f"Expected trainings {first} and {second} to have the same items: devices know items by their numbers"
+            )
+        definitions = [self._kept(number).definition() for number in (first, second)]
+        scales = {(one.data.low, one.data.high, one.dpam.centre) for one in definitions}
+        data: Any = self._task.data
+        if len(scales) != 1 or (data.low, data.high) != (definitions[0].data.low, definitions[0].data.high):
+            raise ConfigurationError(f"Expected trainings {first} and {second} to have one range and centre of ratings")
+        ((low, high, centre),) = scales
+        models = [connection.model(connection.status(bytes.fromhex(one["task_sha256"]))) for one in stored]
+        rank = max(one.model.rank for one in definitions)
+        return {
+            "population": self._task.population,
+            "model": RatedItems(items=len(stored[0]["item_keys"]), rank=rank, low=low, high=high, centre=centre),
+            "data": data,
+            "of": models[0],
+            "against": models[1],
+        }
+
     def start_of(self, training: int) -> WarmStart:
         """The items that ``training`` released. Raises ConfigurationError where it released none, or was withdrawn."""
+        self._require_usable(training)
+        return WarmStart.load(self._start_path(training))
+
+    def _require_usable(self, training: int) -> None:
         self._require_released(training)
         reason = self._state["trainings"][training].get("withdrawn")
         if reason is not None:
@@ -232,7 +271,6 @@ class LivingModel:
                 f"training {training} was withdrawn ({reason}) and begins no other; those that can: "
                 f"{self._usable() or 'none'}"
             )
-        return WarmStart.load(self._start_path(training))
 
     def _require_released(self, training: int) -> None:
         trainings = self._state["trainings"]

@@ -207,6 +207,36 @@ def test_where_all_versions_are_withdrawn_the_next_training_begins_as_the_first(
     assert list(platform.features.values()) == [None, None]
 
 
+def test_two_versions_are_compared_on_halves_of_the_population(tmp_path):
+    platform = Platform()
+    for week in range(2):
+        _living(tmp_path).advance(platform, now=7 * DAY * week)
+        platform.finish()
+    _living(tmp_path).advance(platform, now=8 * DAY)
+    living = _living(tmp_path)
+    task = odp.Evaluation(
+        name="films-0-1",
+        privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-5),
+        cohort=odp.Cohort(minimum=100, goal=USERS),
+        **living.compared(platform, 0, 1),
+    )
+    assert task.population == "films"
+    found = odp.simulate(task, RATINGS, noise=False).results
+    # The platform here gives one model for both: a half differs from the other by who is in it.
+    first, second = (found.models()[name].metrics["loss"].value for name in ("a", "b"))
+    assert 0.1 < first < 4.0
+    assert second == pytest.approx(first, rel=0.3)
+    assert found.models()["a"].users.value + found.models()["b"].users.value == pytest.approx(USERS, abs=0.1)
+    with pytest.raises(ConfigurationError, match="training 2 has no release"):
+        living.compared(platform, 0, 2)
+    living._state["trainings"][1]["item_keys"] = list(reversed(KEYS))
+    with pytest.raises(ConfigurationError, match="the same items"):
+        living.compared(platform, 0, 1)
+    living.withdraw(1, reason="worse")
+    with pytest.raises(ConfigurationError, match="withdrawn"):
+        living.compared(platform, 0, 1)
+
+
 def test_a_schedule_of_which_devices_would_decline_a_training_is_refused_when_it_is_made(tmp_path):
     beyond = _schedule(lifetime_epsilon=24.0)
     with pytest.raises(PrivacyError, match=r"decline training 3 of 4: ε of 30 days is above .*_30_days=20"):
