@@ -89,13 +89,14 @@ def noises(trainings: int) -> tuple[dict[str, Float64Array], dict[str, float]]:
     """(covariance [n, n] of the releases' noise by rule, all at one lifetime ε; least eigenvalue of each Laplacian)."""
     allowed = Participation(rounds=trainings, most=trainings, separation=1)
     unit = (_BOUND / (mu_for(epsilon=_EPSILON, delta=_DELTA) * math.sqrt(_SHARE))) ** 2
-    found, least = {}, {}
+    found: dict[str, Float64Array] = {}
+    least: dict[str, float] = {}
     for rule in (UNIFORM, FRONT_LOADED):
         schedule = Schedule(
             every="7d", horizon=f"{trainings}w", lifetime_epsilon=_EPSILON, delta=_DELTA, rule=rule, least_epsilon=0.01
         )
         mus = np.array([mu_for(epsilon=one.epsilon, delta=_DELTA) for one in schedule.budgets()])
-        found[rule] = np.diag(_BOUND**2 / (_SHARE * mus**2))
+        found[rule] = np.asarray(np.diag(_BOUND**2 / (_SHARE * mus**2)), dtype=np.float64)
     for name, stream in streams(trainings).items():
         matrix = stream.matrix()
         gram = matrix.T @ matrix

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from odp.algorithms.registry import starting_for
+from odp.algorithms.capabilities import TestedItems
+from odp.algorithms.registry import algorithm_for, starting_for
 from odp.errors import ConfigurationError, StateError
 from odp.models.item_features import Float32Array
-from odp.models.rated_items import RatedItems
 from odp.models.warm_start import WarmStart, checked_keys
 from odp.privacy.accounting import epsilon, noised_coordinates
 from odp.privacy.events import Event
@@ -227,8 +227,8 @@ class LivingModel:
     def compared(self, connection: Submitting, first: int, second: int) -> dict[str, Any]:
         """Arguments of an ``odp.Evaluation`` that tests two versions on random halves of the population.
 
-        ``odp.Evaluation(name=.., privacy=.., cohort=.., **living.compared(connection, 3, 4))`` is a task of its own. Its
-        ε comes on top of the schedule's, in the same ledger.
+        ``odp.Evaluation(name=.., privacy=.., cohort=.., **living.compared(connection, 3, 4))`` is a task of its own.
+        Its ε comes on top of the schedule's, in the same ledger.
 
         Raises:
           ConfigurationError: one of them has no release or was withdrawn, or they are of different items or scales.
@@ -242,17 +242,21 @@ class LivingModel:
             raise ConfigurationError(
                 f"Expected trainings {first} and {second} to have the same items: devices know items by their numbers"
             )
-        definitions = [self._kept(number).definition() for number in (first, second)]
-        scales = {(one.data.low, one.data.high, one.dpam.centre) for one in definitions}
+        tested = []
+        for number in (first, second):
+            algorithm = algorithm_for(self._kept(number).definition())
+            if not isinstance(algorithm, TestedItems):
+                raise ConfigurationError(f"Expected training {number} to be of ratings: devices test no other items")
+            tested.append(algorithm.rated_items)
+        rank = max(one.rank for one in tested)
+        model = replace(tested[0], rank=rank)
         data: Any = self._task.data
-        if len(scales) != 1 or (data.low, data.high) != (definitions[0].data.low, definitions[0].data.high):
+        if model != replace(tested[1], rank=rank) or (data.low, data.high) != (model.low, model.high):
             raise ConfigurationError(f"Expected trainings {first} and {second} to have one range and centre of ratings")
-        ((low, high, centre),) = scales
         models = [connection.model(connection.status(bytes.fromhex(one["task_sha256"]))) for one in stored]
-        rank = max(one.model.rank for one in definitions)
         return {
             "population": self._task.population,
-            "model": RatedItems(items=len(stored[0]["item_keys"]), rank=rank, low=low, high=high, centre=centre),
+            "model": model,
             "data": data,
             "of": models[0],
             "against": models[1],

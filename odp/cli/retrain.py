@@ -58,9 +58,10 @@ def retrain(
     A schedule that the lifetime budget cannot pay is refused, with what it can. With --by-month, a device trains on all
     its ratings up to the end of a month, and is tested on those of the next one.
     """
-    from odp.errors import ConfigurationError
+    from odp.errors import ConfigurationError, PrivacyError
     from odp.pictures.retraining import draw
     from odp.schedule import Schedule
+    from odp.schedule_limits import DeviceLimits
     from odp.simulation.inputs import SIMULATION
     from odp.simulation.retraining import retrain as run
 
@@ -76,6 +77,10 @@ def retrain(
     months = list(_months(weeks[0], schedule.trainings)) if weeks and by_month else None
     out = console()
     out.print(f"note: {SIMULATION}")
+    try:
+        DeviceLimits().check(schedule)
+    except PrivacyError as declined:
+        out.print(f"note: {declined}")
     if not noise:
         out.print("note: noise is off: this run shows what privacy costs, and protects nobody")
     given = months or weeks
@@ -89,7 +94,7 @@ def retrain(
                 place = len(found) * count + done.number + 1
                 shown.advance(place, len(ways) * count, f"{name}: test RMSE {done.test_rmse:.4f}")
 
-            data = iter(months) if months else _weeks(weeks, schedule.trainings, seed=seed, **invented)
+            data: Iterator[Any] = iter(months) if months else _weeks(weeks, schedule.trainings, seed=seed, **invented)
             found[name] = run(schedule, data, warm=warm, noise=noise, seed=seed, on_training=on_training)
     ours = found["from the release before"]
     results = results_console(machine=json)

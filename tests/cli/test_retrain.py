@@ -38,9 +38,20 @@ def test_a_data_set_with_times_trains_by_month(odp, tmp_path):
     times = 1 + month * (np.arange(ratings.n_ratings) % 3)
     lines = zip(ratings.users(), ratings.items, ratings.values.astype(int), times, strict=True)
     (tmp_path / "ratings.dat").write_text("".join(f"{u + 1}::{i + 1}::{v}::{t}\n" for u, i, v, t in lines))
-    options = ("--by-month", "--every", "30d", "--horizon", "360d", "--no-scratch", "--json")
+    options = (
+        "--by-month",
+        "--every",
+        "30d",
+        "--horizon",
+        "360d",
+        "--lifetime-epsilon",
+        "30",
+        "--no-scratch",
+        "--json",
+    )
     printed = odp("retrain", tmp_path, *options)
     rows = printed.json["trainings"]
+    assert "devices would decline training" in " ".join((printed.err + printed.out).split())
     assert [row["items"] for row in rows] == [40, 40]
     assert [row["known"] for row in rows] == [0, 40]
 
