@@ -64,6 +64,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "benchmarks.years",
         "10,000 rounds of one population: growth of log, stored state, memory and starts",
     ),
+    "continual": (
+        "benchmarks.continual",
+        "a lifetime budget by the matrix mechanism beside independent noise, on statistics that drift",
+    ),
     "local": ("benchmarks.local", "mechanisms that are private by themselves, and services of local trust"),
     "isolated": ("benchmarks.isolated", "a developer's isolated code on a device: start of its processes, one call"),
     "silent": ("benchmarks.silent", "honest calls beside 1,024 calls of 64 connections that never send a request"),

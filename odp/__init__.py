@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from odp.models.litert.two_tower import TwoTower
     from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
+    from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart
     from odp.privacy.mechanisms.categorical import UnaryEncoding
     from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
     from odp.public_tables.table import Table
     from odp.schedule import Schedule
+    from odp.schedule_limits import DeviceLimits
     from odp.serving.index_file import open_index
     from odp.serving.item_index import ItemIndex
     from odp.simulation.comparing import Comparison, compare
@@ -121,11 +123,13 @@ _HOME = {
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "PrivateFL": "odp.algorithms.private_fl.config",
     "Quantiles": "odp.algorithms.quantiles.task",
+    "RatedItems": "odp.models.rated_items",
     "RatingsData": "odp.algorithms.dpam.data",
     "Reconstruction": "odp.models.local_training",
     "Retraining": "odp.simulation.retraining",
     "RunResult": "odp.simulation.engine",
     "Schedule": "odp.schedule",
+    "DeviceLimits": "odp.schedule_limits",
     "Statistics": "odp.algorithms.statistics.task",
     "Table": "odp.public_tables.table",
     # The names here that a service provides: what an app embeds.
@@ -192,6 +196,7 @@ __all__ = [
     "DPFedAvg",
     "DataError",
     "Device",
+    "DeviceLimits",
     "DiskFull",
     "DrawAndDiscard",
     "Evaluation",
@@ -226,6 +231,7 @@ __all__ = [
     "Quantiles",
     "RandomSource",
     "RandomizedResponse",
+    "RatedItems",
     "Ratings",
     "RatingsData",
     "Reconstruction",

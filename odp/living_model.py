@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from odp.algorithms.registry import starting_for
+from odp.algorithms.capabilities import TestedItems
+from odp.algorithms.registry import algorithm_for, starting_for
 from odp.errors import ConfigurationError, StateError
 from odp.models.item_features import Float32Array
 from odp.models.warm_start import WarmStart, checked_keys
-from odp.privacy.accounting import epsilon
+from odp.privacy.accounting import epsilon, noised_coordinates
 from odp.privacy.events import Event
 from odp.schedule import Schedule, days
 from odp.schedule_charges import charges_of_task, payable, with_share
+from odp.schedule_limits import DeviceLimits
 from odp.task import Task
 from odp.v1 import common_pb2, server_pb2
 
@@ -115,9 +117,11 @@ class LivingModel:
       schedule: as at the first ``advance``; another one in the same folder is refused.
       item_keys: catalogue keys of the items of ``task``, in the order of their numbers.
       start: what the first training begins with.
+      limits: of the devices, if they are not the default.
 
     Raises:
       ConfigurationError: items of the task's model cannot begin others, or the keys do not fit its items.
+      PrivacyError: devices of these limits would decline a training of the schedule.
       StateError: the folder belongs to another schedule or population, or its state cannot be read.
     """
 
@@ -129,8 +133,11 @@ class LivingModel:
         schedule: Schedule,
         item_keys: Sequence[str],
         start: WarmStart | None = None,
+        limits: DeviceLimits | None = None,
     ) -> None:
         starting_for(task.definition())
+        first = with_share(schedule, 0, task).definition()
+        (limits or DeviceLimits()).check(schedule, coordinates=noised_coordinates(charges_of_task(first)))
         self._folder, self._task, self._schedule, self._start = Path(folder), task, schedule, start
         self._keys = checked_keys(item_keys, name="item_keys")
         if len(self._keys) != task.factorization.items:
@@ -177,7 +184,7 @@ class LivingModel:
         What was spent stays spent. Idempotent.
 
         Raises:
-          ConfigurationError: that training has no release.
+          ConfigurationError: that training has no release, or was withdrawn.
           StateError: as ``advance``.
         """
         with self._alone():
@@ -185,13 +192,103 @@ class LivingModel:
             self._state["begin_with"] = training
             self._write()
 
+    def withdraw(self, training: int, *, reason: str) -> tuple[int, ...]:
+        """No training begins with the release of ``training`` any more; the next one takes the last that is left.
+
+        What was spent stays spent, and what is public stays public. Idempotent; the first reason stays.
+
+        Args:
+          training: one with a release.
+          reason: for whoever asks for it later; not empty.
+
+        Returns:
+          Later trainings that began with it, or with one of those: what was wrong with it may be in them, too.
+
+        Raises:
+          ConfigurationError: that training has no release, or the reason is empty.
+          StateError: as ``advance``.
+        """
+        if not reason.strip():
+            raise ConfigurationError(f"Expected reason={reason!r} to say why training {training} is withdrawn")
+        with self._alone():
+            trainings = self._state["trainings"]
+            self._require_released(training)
+            trainings[training].setdefault("withdrawn", reason)
+            if self._state["begin_with"] == training:
+                left = self._usable()
+                self._state["begin_with"] = left[-1] if left else None
+            self._write()
+            tainted = {training}
+            for number in range(training + 1, len(trainings)):
+                if trainings[number]["begun_with"] in tainted:
+                    tainted.add(number)
+            return tuple(sorted(tainted - {training}))
+
+    def compared(self, connection: Submitting, first: int, second: int) -> dict[str, Any]:
+        """Arguments of an ``odp.Evaluation`` that tests two versions on random halves of the population.
+
+        ``odp.Evaluation(name=.., privacy=.., cohort=.., **living.compared(connection, 3, 4))`` is a task of its own.
+        Its ε comes on top of the schedule's, in the same ledger.
+
+        Raises:
+          ConfigurationError: one of them has no release or was withdrawn, or they are of different items or scales.
+          ServiceError: the server does not answer.
+          StateError: as ``advance``.
+        """
+        for number in (first, second):
+            self._require_usable(number)
+        stored = [self._state["trainings"][number] for number in (first, second)]
+        if stored[0]["item_keys"] != stored[1]["item_keys"]:
+            raise ConfigurationError(
+                f"Expected trainings {first} and {second} to have the same items: devices know items by their numbers"
+            )
+        tested = []
+        for number in (first, second):
+            algorithm = algorithm_for(self._kept(number).definition())
+            if not isinstance(algorithm, TestedItems):
+                raise ConfigurationError(f"Expected training {number} to be of ratings: devices test no other items")
+            tested.append(algorithm.rated_items)
+        rank = max(one.rank for one in tested)
+        model = replace(tested[0], rank=rank)
+        data: Any = self._task.data
+        if model != replace(tested[1], rank=rank) or (data.low, data.high) != (model.low, model.high):
+            raise ConfigurationError(f"Expected trainings {first} and {second} to have one range and centre of ratings")
+        models = [connection.model(connection.status(bytes.fromhex(one["task_sha256"]))) for one in stored]
+        return {
+            "population": self._task.population,
+            "model": model,
+            "data": data,
+            "of": models[0],
+            "against": models[1],
+        }
+
     def start_of(self, training: int) -> WarmStart:
-        """The items that ``training`` released. Raises ConfigurationError where it released none."""
+        """The items that ``training`` released. Raises ConfigurationError where it released none, or was withdrawn."""
+        self._require_usable(training)
+        return WarmStart.load(self._start_path(training))
+
+    def _require_usable(self, training: int) -> None:
+        self._require_released(training)
+        reason = self._state["trainings"][training].get("withdrawn")
+        if reason is not None:
+            raise ConfigurationError(
+                f"training {training} was withdrawn ({reason}) and begins no other; those that can: "
+                f"{self._usable() or 'none'}"
+            )
+
+    def _require_released(self, training: int) -> None:
         trainings = self._state["trainings"]
         if not 0 <= training < len(trainings) or trainings[training]["state"] != "finished":
             released = [place for place, one in enumerate(trainings) if one["state"] == "finished"]
             raise ConfigurationError(f"training {training} has no release; those with one: {released or 'none'}")
-        return WarmStart.load(self._start_path(training))
+
+    def _usable(self) -> list[int]:
+        """Trainings with a release that was not withdrawn."""
+        return [
+            place
+            for place, one in enumerate(self._state["trainings"])
+            if one["state"] == "finished" and one.get("withdrawn") is None
+        ]
 
     @property
     def epsilon(self) -> float:
@@ -208,7 +305,7 @@ class LivingModel:
         """Stores the next training before anybody hears of it."""
         trainings = self._state["trainings"]
         number, begin_with = len(trainings), self._state["begin_with"]
-        start = self._start if begin_with is None else WarmStart.load(self._start_path(begin_with))
+        start = self._start if begin_with is None else self.start_of(begin_with)
         model = self._task.factorization
         if start is not None:
             model = replace(model, start=start, item_keys=self._keys)

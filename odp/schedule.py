@@ -8,8 +8,11 @@ uniform        each training gets the same share
 front-loaded   the first one gets a tenth of the whole, and the others share the rest equally
 =============  ===================================================================================
 
-Both are fixed before the first training and read nothing. The population's ledger adds up what was really charged,
-which is the guarantee: a schedule is how its budget lasts as long as it should.
+Both are fixed before the first training and read nothing. The ledger of the population adds up what was charged, which
+is the guarantee: a schedule is how its budget lasts as long as it should.
+
+Noise that is correlated over trainings (DP-FTRL) has no rule here: where everybody takes part in every training,
+independent noise tells at least as much (``benchmarks/continual.py``).
 """
 
 from __future__ import annotations

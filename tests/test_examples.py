@@ -268,7 +268,7 @@ def test_each_python_block_of_the_statistics_page_is_a_task_of_one_release() -> 
 
 
 def test_the_python_block_of_the_evaluation_page_measures_what_it_says(tmp_path: Path) -> None:
-    quality, recommended = _python_blocks(ROOT / "docs" / "evaluation.md")
+    quality, recommended, rated = _python_blocks(ROOT / "docs" / "evaluation.md")
     names: dict[str, Any] = {}
     exec(compile(quality, "docs/evaluation.md", "exec"), names)
     run = names["run"]
@@ -288,6 +288,8 @@ def test_the_python_block_of_the_evaluation_page_measures_what_it_says(tmp_path:
     names |= {"towers": made, "choices": CHOICES, "trained": np.zeros(made.size)}
     exec(compile(recommended, "docs/evaluation.md", "exec"), names)
     assert list(names["recommended"].definition().model_evaluation.ranked) == [5, 10]
+    exec(compile(rated, "docs/evaluation.md", "exec"), names)
+    assert 0.3 < names["error"].value < 2.0
 
 
 def test_the_first_page_quotes_the_error_of_a_misspelt_key() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import odp
-from odp.errors import BudgetExceeded, ConfigurationError, ServiceError, StateError
+from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, ServiceError, StateError
 from odp.living_model import LivingModel, Stage
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
@@ -174,6 +174,76 @@ def test_a_roll_back_changes_what_the_next_training_begins_with(tmp_path):
     assert _living(tmp_path)._state["trainings"][2]["begun_with"] == 0
     with pytest.raises(ConfigurationError, match="training 7 has no release"):
         _living(tmp_path).roll_back(7)
+
+
+def test_a_withdrawn_version_begins_no_other(tmp_path):
+    platform = Platform()
+    for week in range(3):
+        _living(tmp_path).advance(platform, now=7 * DAY * week)
+        platform.finish()
+    _living(tmp_path).advance(platform, now=15 * DAY)
+    living = _living(tmp_path)
+    assert living.withdraw(1, reason="ratings of bots") == (2,), "training 2 began with it"
+    assert living.withdraw(1, reason="another word") == (2,)
+    for use in (living.start_of, living.roll_back):
+        with pytest.raises(ConfigurationError, match=r"withdrawn \(ratings of bots\) .*those that can: \[0, 2\]"):
+            use(1)
+    living.withdraw(2, reason="began with 1")
+    _living(tmp_path).advance(platform, now=21 * DAY)
+    assert _living(tmp_path)._state["trainings"][3]["begun_with"] == 0, "the last release that is left"
+    with pytest.raises(ConfigurationError, match="training 3 has no release"):
+        _living(tmp_path).withdraw(3, reason="early")
+    with pytest.raises(ConfigurationError, match="say why"):
+        _living(tmp_path).withdraw(0, reason=" ")
+
+
+def test_where_all_versions_are_withdrawn_the_next_training_begins_as_the_first(tmp_path):
+    platform = Platform()
+    _living(tmp_path).advance(platform, now=0.0)
+    platform.finish()
+    _living(tmp_path).advance(platform, now=DAY)
+    assert _living(tmp_path).withdraw(0, reason="ratings of bots") == ()
+    _living(tmp_path).advance(platform, now=7 * DAY)
+    assert list(platform.features.values()) == [None, None]
+
+
+def test_two_versions_are_compared_on_halves_of_the_population(tmp_path):
+    platform = Platform()
+    for week in range(2):
+        _living(tmp_path).advance(platform, now=7 * DAY * week)
+        platform.finish()
+    _living(tmp_path).advance(platform, now=8 * DAY)
+    living = _living(tmp_path)
+    task = odp.Evaluation(
+        name="films-0-1",
+        privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-5),
+        cohort=odp.Cohort(minimum=100, goal=USERS),
+        **living.compared(platform, 0, 1),
+    )
+    assert task.population == "films"
+    found = odp.simulate(task, RATINGS, noise=False).results
+    # The platform here gives one model for both: a half differs from the other by who is in it.
+    first, second = (found.models()[name].metrics["loss"].value for name in ("a", "b"))
+    assert 0.1 < first < 4.0
+    assert second == pytest.approx(first, rel=0.3)
+    assert found.models()["a"].users.value + found.models()["b"].users.value == pytest.approx(USERS, abs=0.1)
+    with pytest.raises(ConfigurationError, match="training 2 has no release"):
+        living.compared(platform, 0, 2)
+    living._state["trainings"][1]["item_keys"] = list(reversed(KEYS))
+    with pytest.raises(ConfigurationError, match="the same items"):
+        living.compared(platform, 0, 1)
+    living.withdraw(1, reason="worse")
+    with pytest.raises(ConfigurationError, match="withdrawn"):
+        living.compared(platform, 0, 1)
+
+
+def test_a_schedule_of_which_devices_would_decline_a_training_is_refused_when_it_is_made(tmp_path):
+    beyond = _schedule(lifetime_epsilon=24.0)
+    with pytest.raises(PrivacyError, match=r"decline training 3 of 4: ε of 30 days is above .*_30_days=20"):
+        _living(tmp_path, schedule=beyond)
+    assert not list(tmp_path.iterdir())
+    limits = odp.DeviceLimits(max_total_epsilon=30.0, max_total_epsilon_30_days=30.0)
+    assert _living(tmp_path, schedule=beyond, limits=limits).advance(Platform(), now=0.0).training == 0
 
 
 def test_a_training_that_the_lifetime_budget_does_not_hold_never_begins(tmp_path, monkeypatch):

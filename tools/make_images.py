@@ -230,12 +230,32 @@ def broadcast_cost(work: Path, camera: Camera) -> None:
     ran(["-m", "benchmarks.broadcast_figure", str(figures), str(IMAGES / "broadcast-cost.png")], folder=ROOT)
 
 
+def retraining_by_month(work: Path, camera: Camera) -> None:
+    """retraining-by-month.png: MovieLens-1M in the order of its time stamps, mean of three seeds; an hour."""
+    from odp.pictures.retraining import draw
+
+    ways: dict[str, list[list[float]]] = {"from the release before": [], "from nothing each time": []}
+    last: dict[str, list[float]] = {}
+    for seed in ("1", "2", "3"):
+        options = ("--by-month", "--every", "30d", "--horizon", "360d", "--seed", seed, "--json")
+        found = json.loads(odp("retrain", "ml-1m", *options, folder=work).splitlines()[-1])
+        for name, key in zip(ways, ("trainings", "from_nothing"), strict=True):
+            ways[name].append([training["test_rmse"] for training in found[key]])
+        last = {name: [one[name] for one in found["trainings"]] for name in ("epsilon_so_far", "user_mean_rmse")}
+    draw(
+        IMAGES / "retraining-by-month.png",
+        {name: [sum(month) / len(month) for month in zip(*runs, strict=True)] for name, runs in ways.items()},
+        epsilon=last["epsilon_so_far"], budget=20.0, reference=last["user_mean_rmse"],
+        title="test error and ε over the months of MovieLens-1M",
+    )  # fmt: skip
+
+
 USUAL: tuple[Callable[[Path, Camera], None], ...] = (
     demo, demo_terminal, report, comparison, data_check, device_privacy, device_mix, docs_home, local_errors,
     control_room,
 )  # fmt: skip
 NAMED: tuple[Callable[[Path, Camera], None], ...] = (
-    dpam_comparison, implicit_comparison, broadcast_cost,
+    dpam_comparison, implicit_comparison, broadcast_cost, retraining_by_month,
 )  # fmt: skip
 
 

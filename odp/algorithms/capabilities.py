@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from odp.datasets.ratings import Ratings
     from odp.models.item_table import IndexColumns, ItemColumns
+    from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart
     from odp.privacy.events import Event
 
@@ -171,6 +172,16 @@ class Recommender(Algorithm):
     @abc.abstractmethod
     def item_columns(self, model: ModelVersion) -> ItemColumns:
         """What the rows of a model's items hold, for other tools."""
+
+
+@runtime_checkable
+class TestedItems(Protocol):
+    """An algorithm whose trained items devices can test on their own ratings."""
+
+    @property
+    def rated_items(self) -> RatedItems:
+        """The model of an evaluation of them."""
+        ...
 
 
 @runtime_checkable

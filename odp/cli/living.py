@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import console, print_json, print_text
 from odp.cli.outputs import output_folder
 
 
@@ -30,6 +30,16 @@ def retrain(
     roll_back: Annotated[
         int | None, typer.Option(help="Begin the next training with the items of this earlier one.")
     ] = None,
+    withdraw: Annotated[
+        int | None, typer.Option(help="No training begins with the items of this one any more; needs --reason.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why a training is withdrawn.")] = "",
+    device_epsilon: Annotated[
+        float, typer.Option(help="Limit of your devices on ε in total, if it is not the default.")
+    ] = 20.0,
+    device_epsilon_30_days: Annotated[
+        float, typer.Option(help="Limit of your devices on ε in 30 days, if it is not the default.")
+    ] = 20.0,
     server: Annotated[
         str, typer.Option(help="host:port of the server; several servers with commas between.")
     ] = "127.0.0.1:7200",
@@ -41,13 +51,15 @@ def retrain(
     """Take the release of the last training, and begin the next one if it is due. Run it once a day, by a timer.
 
     δ is that of the task file; its ε is replaced by the share that the schedule gives to each training. The command can
-    die at any moment: the next one goes on where it was.
+    die at any moment: the next one goes on where it was. A schedule is refused if devices would decline a training by
+    their limits.
     """
     from odp.client import connect
     from odp.errors import ConfigurationError
     from odp.living_model import LivingModel
     from odp.models.warm_start import WarmStart
     from odp.schedule import Schedule
+    from odp.schedule_limits import DeviceLimits
     from odp.task import Task
     from odp.task_file import load_task
 
@@ -67,11 +79,19 @@ def retrain(
         schedule=schedule,
         item_keys=keys,
         start=None if start is None else WarmStart.load(start),
+        limits=DeviceLimits(max_total_epsilon=device_epsilon, max_total_epsilon_30_days=device_epsilon_30_days),
     )
+    later: tuple[int, ...] = ()
+    if withdraw is not None:
+        later = living.withdraw(withdraw, reason=reason)
     if roll_back is not None:
         living.roll_back(roll_back)
     with connect(server, state=state) as connection:
         found = living.advance(connection, now=time.time())
+    if later:
+        console().print(
+            f"note: training {withdraw} was withdrawn; later ones began with it: {', '.join(map(str, later))}"
+        )
     if json:
         print_json(asdict(found) | {"stage": found.stage.value})
         return

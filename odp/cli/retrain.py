@@ -15,6 +15,7 @@ from odp.cli.outputs import output_folder, writing
 from odp.cli.progress import steps
 
 if TYPE_CHECKING:
+    from odp.datasets.monthly import Month
     from odp.datasets.ratings import Ratings
     from odp.simulation.retraining import Retraining, Training
 
@@ -35,6 +36,10 @@ def retrain(
     new_items: Annotated[
         int | None, typer.Option(help="Invented ratings: items that come, and go, each week \\[default: 5].")
     ] = None,
+    by_month: Annotated[
+        bool,
+        typer.Option(help="One form of MovieLens: a training after each month of its time stamps, tested on the next."),
+    ] = False,
     scratch: Annotated[
         bool, typer.Option(help="Train once more with each training from nothing, at the same budget.")
     ] = True,
@@ -50,11 +55,13 @@ def retrain(
 ) -> None:
     """Retrain a model of ratings again and again, each training beginning with the release before it.
 
-    A schedule that the lifetime budget cannot pay is refused, with what it can.
+    A schedule that the lifetime budget cannot pay is refused, with what it can. With --by-month, a device trains on all
+    its ratings up to the end of a month, and is tested on those of the next one.
     """
-    from odp.errors import ConfigurationError
+    from odp.errors import ConfigurationError, PrivacyError
     from odp.pictures.retraining import draw
     from odp.schedule import Schedule
+    from odp.schedule_limits import DeviceLimits
     from odp.simulation.inputs import SIMULATION
     from odp.simulation.retraining import retrain as run
 
@@ -65,11 +72,19 @@ def retrain(
     if weeks and invented:
         option = "--" + next(iter(invented)).replace("_", "-")
         raise ConfigurationError(f"{option} is for invented ratings: leave it out, or the data sets")
+    if by_month and len(weeks or ()) != 1:
+        raise ConfigurationError("--by-month is for one data set with times: give its name, such as ml-1m")
+    months = list(_months(weeks[0], schedule.trainings)) if weeks and by_month else None
     out = console()
     out.print(f"note: {SIMULATION}")
+    try:
+        DeviceLimits().check(schedule)
+    except PrivacyError as declined:
+        out.print(f"note: {declined}")
     if not noise:
         out.print("note: noise is off: this run shows what privacy costs, and protects nobody")
-    count = min(schedule.trainings, len(weeks)) if weeks else schedule.trainings
+    given = months or weeks
+    count = min(schedule.trainings, len(given)) if given else schedule.trainings
     ways = {"from the release before": True, **({"from nothing each time": False} if scratch else {})}
     found: dict[str, Retraining] = {}
     with steps(out, "retraining") as shown:
@@ -79,7 +94,7 @@ def retrain(
                 place = len(found) * count + done.number + 1
                 shown.advance(place, len(ways) * count, f"{name}: test RMSE {done.test_rmse:.4f}")
 
-            data = _weeks(weeks, schedule.trainings, seed=seed, **invented)
+            data: Iterator[Any] = iter(months) if months else _weeks(weeks, schedule.trainings, seed=seed, **invented)
             found[name] = run(schedule, data, warm=warm, noise=noise, seed=seed, on_training=on_training)
     ours = found["from the release before"]
     results = results_console(machine=json)
@@ -105,6 +120,12 @@ def retrain(
         results.print(f"figure: {output / 'retraining.png'}; the last items as a start: {output / 'start.npz'}")
     if json:
         print_json(summary, rows=ours.rows)
+
+
+def _months(path: str, trainings: int) -> Iterator[Month]:
+    from odp.datasets.monthly import monthly_ratings
+
+    return itertools.islice(monthly_ratings(path), trainings)
 
 
 def _weeks(paths: list[str] | None, trainings: int, *, seed: int, **invented: Any) -> Iterator[Any]:

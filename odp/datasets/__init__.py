@@ -6,6 +6,7 @@ from odp.datasets.drifting import Week, drifting_ratings
 from odp.datasets.fetch import fetch
 from odp.datasets.item_features import has_item_features, item_features
 from odp.datasets.mnist import Images, load_mnist
+from odp.datasets.monthly import Month, monthly_ratings
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.registry import load, load_split
 from odp.datasets.splitting import permutation_split, random_split, time_split
@@ -15,6 +16,7 @@ __all__ = [
     "DATASETS",
     "DatasetSource",
     "Images",
+    "Month",
     "Ratings",
     "Split",
     "Week",
@@ -27,6 +29,7 @@ __all__ = [
     "load_mnist",
     "load_split",
     "merge",
+    "monthly_ratings",
     "permutation_split",
     "random_split",
     "synthetic_movielens",

@@ -5,7 +5,8 @@ form                    files                                                   
 ======================  ===========================================================  ==========
 ``ml-1m``               ``ratings.dat`` (``user::item::rating::timestamp``),         1..5
                         ``movies.dat`` (Latin-1)
-``ml-1m`` as arrays     ``ratings.npz`` with user, item, rating_halfstars, order     1..5
+``ml-1m`` as arrays     ``ratings.npz`` with user, item, rating_halfstars, order;    1..5
+                        and ``timestamp`` for ``odp.datasets.monthly_ratings``
 ``ml-100k``             ``u.data`` (tabs), ``u.item`` (``|``, Latin-1)               1..5
 ``ml-latest-small``     ``ratings.csv``, ``movies.csv`` (UTF-8)                      0.5..5
 ======================  ===========================================================  ==========
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,32 @@ def load_movielens(folder: str | os.PathLike[str], *, whole_catalogue: bool = Fa
       DataError: no form is recognised, or a file is malformed (the message names file and line).
     """
     path = Path(folder)
-    for names, loader in (
-        (("ratings.dat",), load_ml_1m),
-        (("ratings.npz",), load_ml_1m),
-        (("u.data",), load_ml_100k),
-        (("ratings.csv",), load_ml_latest),
+    return Ratings.from_triples(**_reader(path)(path, whole_catalogue=whole_catalogue))
+
+
+def movielens_rows(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> dict[str, Any]:
+    """Arguments of ``Ratings.from_triples`` for the same, with ``times`` int64 in seconds since 1970, 0 if unknown.
+
+    Raises:
+      DataError: as ``load_movielens``; or the file has an order of rows instead of times.
+    """
+    path = Path(folder)
+    rows = _reader(path)(path, whole_catalogue=whole_catalogue)
+    if _reader(path) is _ml_1m and _parsing.find(path, "ratings.dat") is None:
+        archive = _required(path, "ratings.npz")
+        rows["times"] = _timestamps(archive, len(rows["values"]))
+    return rows
+
+
+def _reader(path: Path) -> Callable[..., dict[str, Any]]:
+    for name, reader in (
+        ("ratings.dat", _ml_1m),
+        ("ratings.npz", _ml_1m),
+        ("u.data", _ml_100k),
+        ("ratings.csv", _ml_latest),
     ):
-        if _parsing.find(path, *names) is not None:
-            return loader(path, whole_catalogue=whole_catalogue)
+        if _parsing.find(path, name) is not None:
+            return reader
     raise DataError(f"{path}: no MovieLens files; expected ratings.dat, ratings.npz, u.data or ratings.csv (or .gz)")
 
 
@@ -88,7 +107,10 @@ def load_ml_1m(folder: str | os.PathLike[str], *, whole_catalogue: bool = False)
     Raises:
       DataError: a file is missing or malformed.
     """
-    path = Path(folder)
+    return Ratings.from_triples(**_ml_1m(Path(folder), whole_catalogue=whole_catalogue))
+
+
+def _ml_1m(path: Path, *, whole_catalogue: bool) -> dict[str, Any]:
     movies_file = _parsing.find(path, "movies.dat")
     movies = _movies_dat(movies_file) if movies_file else None
     text = _parsing.find(path, "ratings.dat")
@@ -105,7 +127,10 @@ def load_ml_100k(folder: str | os.PathLike[str], *, whole_catalogue: bool = Fals
     Raises:
       DataError: a file is missing or malformed.
     """
-    path = Path(folder)
+    return Ratings.from_triples(**_ml_100k(Path(folder), whole_catalogue=whole_catalogue))
+
+
+def _ml_100k(path: Path, *, whole_catalogue: bool) -> dict[str, Any]:
     movies_file = _parsing.find(path, "u.item")
     movies = _u_item(movies_file) if movies_file else None
     return _from_text(
@@ -125,7 +150,10 @@ def load_ml_latest(folder: str | os.PathLike[str], *, whole_catalogue: bool = Fa
     Raises:
       DataError: a file is missing or malformed.
     """
-    path = Path(folder)
+    return Ratings.from_triples(**_ml_latest(Path(folder), whole_catalogue=whole_catalogue))
+
+
+def _ml_latest(path: Path, *, whole_catalogue: bool) -> dict[str, Any]:
     movies_file = _parsing.find(path, "movies.csv")
     movies = _movies_csv(movies_file) if movies_file else None
     return _from_text(
@@ -162,7 +190,7 @@ def _from_text(
     low: float,
     whole_catalogue: bool,
     header: bytes | None = None,
-) -> Ratings:
+) -> dict[str, Any]:
     rows = _parsing.table(path, separator=separator, form=form, columns=4, header=header)
     first_line = 1 if header is None else 2
     _parsing.bounded(path, rows[:, 2], low=low, high=5.0, first_line=first_line)
@@ -188,6 +216,19 @@ def _halfstar_arrays(path: Path) -> tuple[Ids, Ids, npt.NDArray[np.float64], Ids
     return user.astype(np.int64), item.astype(np.int64), stars / 2.0, order.astype(np.int64)
 
 
+def _timestamps(path: Path, count: int) -> Ids:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            times = np.asarray(file["timestamp"])
+    except KeyError:
+        raise DataError(f"{path}: the rows have an order and no times; take ratings.dat") from None
+    except (OSError, *UNREADABLE):
+        raise DataError(f"{path}: not a readable npz file") from None
+    if times.shape != (count,) or times.dtype.kind not in "iu":
+        raise DataError(f"{path}: expected timestamp to be {count} whole numbers, one per rating")
+    return times.astype(np.int64)
+
+
 def _assemble(
     name: str,
     users: Ids,
@@ -199,7 +240,8 @@ def _assemble(
     high: float,
     movies: Movies | None,
     whole_catalogue: bool,
-) -> Ratings:
+) -> dict[str, Any]:
+    """Arguments of ``Ratings.from_triples``."""
     user_ids, user = _parsing.dense(users)
     item_ids, item = _parsing.dense(items)
     described: dict[str, Any] = {}
@@ -219,20 +261,20 @@ def _assemble(
             "features": np.array([[genre in own for genre in genres] for _, own in chosen], dtype=np.float32),
             "feature_names": genres,
         }
-    return Ratings.from_triples(
-        name,
-        user,
-        item,
-        values,
-        low=low,
-        high=high,
-        n_users=len(user_ids),
-        n_items=len(item_ids),
-        times=times,
-        user_ids=user_ids,
-        item_ids=item_ids,
+    return {
+        "name": name,
+        "users": user,
+        "items": item,
+        "values": values,
+        "low": low,
+        "high": high,
+        "n_users": len(user_ids),
+        "n_items": len(item_ids),
+        "times": times,
+        "user_ids": user_ids,
+        "item_ids": item_ids,
         **described,
-    )
+    }
 
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:

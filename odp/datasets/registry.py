@@ -110,6 +110,22 @@ def published_split(
     return load_gowalla_split(path, name=_own_name(text, path)) if form == "gowalla" else None
 
 
+def movielens_folder(name_or_path: str | os.PathLike[str], *, cache: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of a form of MovieLens.
+
+    Raises:
+      DataError: as :func:`load`; or the data set is another one.
+    """
+    text = os.fspath(name_or_path)
+    if not _is_synthetic(text):
+        form, path = _locate(text, cache)
+        if form == "movielens":
+            return path
+    raise DataError(
+        f"Expected {text!r} to be MovieLens, whose time stamps are seconds; give one file per month of others"
+    )
+
+
 def load_reading(source: object, **options: Any) -> tuple[TableReading | None, Ratings]:
     """As :func:`load`, with how a table was read, or None where ``source`` is a data set of a known form."""
     reading = _table(source, options, cache=None, whole_catalogue=False, name=None)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from odp.v1 import common_pb2
 
 
-class TrainedModel(Protocol):
-    """A model whose trained parameters are one vector, float32 [size].
+class TestedModel(Protocol):
+    """A model whose parameters are one vector, float32 [size], and that devices can test on examples.
 
     Examples are rows of numbers, float32 [n, width]: the features of the task side by side, clamped and scaled, or the
     numbers of categories and tokens (``ExamplesTerms.matrix``). Targets are float32 [n]; classes are whole numbers.
@@ -39,6 +39,63 @@ class TrainedModel(Protocol):
         """(first, last) of targets that are classes; None where they are numbers."""
         ...
 
+    def reading(self, examples: ExamplesTerms) -> TestedModel:
+        """The model as it reads examples of these features.
+
+        Raises:
+          ConfigurationError: it does not read such examples.
+        """
+        ...
+
+    def check_training(self, training: LocalTraining) -> None:
+        """Raises ConfigurationError where devices cannot train the model so."""
+        ...
+
+    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of examples, those of finite features and a target that the model knows, bool [n]."""
+        ...
+
+    @property
+    def ranked_items(self) -> int:
+        """Items that the model ranks for a person, whose number is the last feature of an example; 0 for none."""
+        ...
+
+    @property
+    def tested_alone(self) -> bool:
+        """Whether the last bits of a result may depend on the examples beside it: then users are tested one by one."""
+        ...
+
+    def check_testing(self) -> None:
+        """Raises ConfigurationError where the model says nothing of an example that a metric could be made of."""
+        ...
+
+    def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
+        """The model on one device's examples, as ``difference``.
+
+        With ``ranked``, the places of their items among all of ``ranked_items`` but the other ones of the examples.
+        """
+        ...
+
+    def tested_here(
+        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
+    ) -> Tested:
+        """``tested`` in a simulation, as ``differences``."""
+        ...
+
+    def on_device(self, trainer: Any, training: LocalTraining) -> TestedModel:
+        """The model as a device runs it.
+
+        ``trainer`` runs programs (``odp.models.litert.trainer.ProgramTrainer``); None where the device runs none.
+
+        Raises:
+          ConfigurationError: the device cannot run it, whatever it holds.
+        """
+        ...
+
+
+class TrainedModel(TestedModel, Protocol):
+    """A model that devices can train, too."""
+
     def reading(self, examples: ExamplesTerms) -> TrainedModel:
         """The model as it reads examples of these features.
 
@@ -50,10 +107,6 @@ class TrainedModel(Protocol):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what ``measures`` gives besides the loss."""
-        ...
-
-    def check_training(self, training: LocalTraining) -> None:
-        """Raises ConfigurationError where devices cannot train the model so."""
         ...
 
     def on_device(self, trainer: Any, training: LocalTraining) -> TrainedModel:
@@ -89,10 +142,6 @@ class TrainedModel(Protocol):
         Raises:
           ConfigurationError: it is missing, or not expected.
         """
-        ...
-
-    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
-        """Of examples, those of finite features and a target that the model knows, bool [n]."""
         ...
 
     def difference(
@@ -137,33 +186,6 @@ class TrainedModel(Protocol):
         """The likeliest class of each example, float32 [n]; of a model of classes alone."""
         ...
 
-    @property
-    def ranked_items(self) -> int:
-        """Items that the model ranks for a person, whose number is the last feature of an example; 0 for none."""
-        ...
-
-    @property
-    def tested_alone(self) -> bool:
-        """Whether the last bits of a result may depend on the examples beside it: then users are tested one by one."""
-        ...
-
-    def check_testing(self) -> None:
-        """Raises ConfigurationError where the model says nothing of an example that a metric could be made of."""
-        ...
-
-    def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
-        """The model on one device's examples, as ``difference``.
-
-        With ``ranked``, the places of their items among all of ``ranked_items`` but the other ones of the examples.
-        """
-        ...
-
-    def tested_here(
-        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
-    ) -> Tested:
-        """``tested`` in a simulation, as ``differences``."""
-        ...
-
 
 @runtime_checkable
 class PartlyLocalModel(TrainedModel, Protocol):
@@ -187,12 +209,13 @@ class PartlyLocalModel(TrainedModel, Protocol):
 class _Kind:
     """Modules and classes of what a developer writes, and of what parties train; the latter has ``of(message)``.
 
-    ``program`` says whether devices run a program of the developer for it.
+    ``program`` says whether devices run a program of the developer for it, ``trains`` whether they can train it.
     """
 
     written: tuple[tuple[str, str], ...]
     trained: tuple[str, str]
     program: bool = True
+    trains: bool = True
 
 
 #: By the model's field of a task definition.
@@ -209,12 +232,23 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
         "two_tower": _Kind(
             (("odp.models.litert.two_tower", "TwoTower"),), ("odp.models.litert.trained_towers", "TrainedTowers")
         ),
+        "rated_items": _Kind(
+            (("odp.models.rated_items", "RatedItems"),),
+            ("odp.models.rated_items", "RatedItems"),
+            program=False,
+            trains=False,
+        ),
     }
 )
 
 
 def trained_models() -> tuple[type, ...]:
     """The classes that a developer can write as the model of a federated training."""
+    return tuple(_imported(place) for kind in _KINDS.values() if kind.trains for place in kind.written)
+
+
+def tested_models() -> tuple[type, ...]:
+    """Those that a developer can write as the model of an evaluation."""
     return tuple(_imported(place) for kind in _KINDS.values() for place in kind.written)
 
 
@@ -225,15 +259,28 @@ def has_program(definition: common_pb2.TaskDefinition) -> bool:
 
 
 def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:
-    """The model of a task definition.
+    """The model of a task definition, to be trained.
+
+    Raises:
+      ConfigurationError: it has none that can be, or a number of it is out of range.
+    """
+    return cast("TrainedModel", _model(definition, [name for name, kind in _KINDS.items() if kind.trains]))
+
+
+def tested_model_of(definition: common_pb2.TaskDefinition) -> TestedModel:
+    """The model of a task definition, to be tested.
 
     Raises:
       ConfigurationError: it has none, or a number of it is out of range.
     """
+    return cast("TestedModel", _model(definition, list(_KINDS)))
+
+
+def _model(definition: common_pb2.TaskDefinition, kinds: list[str]) -> Any:
     kind = definition.WhichOneof("trained_model")
-    if definition.HasField("model") or kind not in _KINDS:
-        raise ConfigurationError(f"Expected task {definition.name!r} to have a model of {', '.join(_KINDS)}")
-    return cast("TrainedModel", _imported(_KINDS[kind].trained).of(getattr(definition, kind)))
+    if definition.HasField("model") or kind not in kinds:
+        raise ConfigurationError(f"Expected task {definition.name!r} to have a model of {', '.join(kinds)}")
+    return _imported(_KINDS[kind].trained).of(getattr(definition, kind))
 
 
 def _imported(place: tuple[str, str]) -> Any:

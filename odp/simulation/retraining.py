@@ -40,6 +40,7 @@ from odp.task import Task
 
 if TYPE_CHECKING:
     from odp.datasets.drifting import Week
+    from odp.datasets.monthly import Month
 
 _MONTH = 4  # weeks
 
@@ -120,7 +121,7 @@ class Retraining:
 
 def retrain(
     schedule: Schedule,
-    weeks: Iterable[Week | Split | Ratings],
+    weeks: Iterable[Week | Month | Split | Ratings],
     *,
     features: bool | None = None,
     start: WarmStart | None = None,

@@ -45,3 +45,17 @@ class PersonalTerms(_message.Message):
     training: _federated_pb2.LocalTrainingTerms
     held_out: float
     def __init__(self, training: _Optional[_Union[_federated_pb2.LocalTrainingTerms, _Mapping]] = ..., held_out: _Optional[float] = ...) -> None: ...
+
+class RatedItems(_message.Message):
+    __slots__ = ("items", "rank", "low", "high", "centre")
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    CENTRE_FIELD_NUMBER: _ClassVar[int]
+    items: int
+    rank: int
+    low: float
+    high: float
+    centre: float
+    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., centre: _Optional[float] = ...) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import odp as platform
@@ -30,7 +31,35 @@ def test_files_are_one_training_each(odp, tmp_path):
     assert printed.json["epsilon"] == "inf"
 
 
+def test_a_data_set_with_times_trains_by_month(odp, tmp_path):
+    ratings = platform.synthetic_movielens(n_users=1200, n_items=40, ratings_per_user=12)
+    month = 31 * 86_400
+    # Of each person, a third of the ratings in January, in February and in March 1970.
+    times = 1 + month * (np.arange(ratings.n_ratings) % 3)
+    lines = zip(ratings.users(), ratings.items, ratings.values.astype(int), times, strict=True)
+    (tmp_path / "ratings.dat").write_text("".join(f"{u + 1}::{i + 1}::{v}::{t}\n" for u, i, v, t in lines))
+    options = (
+        "--by-month",
+        "--every",
+        "30d",
+        "--horizon",
+        "360d",
+        "--lifetime-epsilon",
+        "30",
+        "--no-scratch",
+        "--json",
+    )
+    printed = odp("retrain", tmp_path, *options)
+    rows = printed.json["trainings"]
+    assert "devices would decline training" in " ".join((printed.err + printed.out).split())
+    assert [row["items"] for row in rows] == [40, 40]
+    assert [row["known"] for row in rows] == [0, 40]
+
+
 def test_what_does_not_fit_is_refused(odp):
+    with pytest.raises(ConfigurationError, match="--by-month is for one data set"):
+        odp("retrain", "--by-month")
+
     with pytest.raises(PrivacyError, match="it pays for"):
         odp("retrain", "--lifetime-epsilon", "1")
     with pytest.raises(ConfigurationError, match="--drift is for invented"):

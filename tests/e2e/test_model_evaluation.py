@@ -69,3 +69,29 @@ def test_parameters_other_than_the_named_ones_are_refused(tmp_path: Path, stack:
     object.__setattr__(asked, "of", asked.of + np.float32(1.0))
     with pytest.raises(odp.OdpError, match="SHA-256"):
         world.connection.submit(asked)
+
+
+def test_devices_test_two_versions_of_items_on_their_own_ratings(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    ratings = odp.synthetic_movielens(n_users=DEVICES, n_items=30, ratings_per_user=8)
+    model = odp.RatedItems(items=30, rank=2)
+    generator = np.random.default_rng(1)
+    first, second = (generator.uniform(0.1, 1.0, model.size).astype(np.float32) for _ in range(2))
+    asked = odp.Evaluation(
+        name="versions", population="films", model=model, data=odp.RatingsData(), of=first, against=second,
+        privacy=odp.UserLevelDP(epsilon=4, delta=1e-6), cohort=odp.Cohort(minimum=20, goal=DEVICES),
+    )  # fmt: skip
+    world = World(tmp_path, noise=NoNoise()).start(stack)
+    handle = world.connection.submit(asked)
+    status = world.finish(handle, world.devices(ratings))
+    (entry,) = status.rounds
+    assert entry.contributions == DEVICES
+    (tensor,) = common_pb2.Release.FromString(entry.release.release).tensors
+    networked = np.frombuffer(tensor.integers, "<i8")
+    algorithm = algorithm_for(open_task(status.task))
+    server = algorithm.server(item_features=asked.public_matrix)
+    seeds = device_seeds(world, DEVICES)
+    simulated = algorithm.population().contribute(server.broadcast(server.start()), ratings, round=0, seeds=seeds)
+    assert np.abs((networked - simulated[RELEASE]) * tensor.step / DEVICES).max() <= 1e-5
+    assert all(
+        one.users.value > 0 for one in handle.results(ReferenceValues.load(world.reference_values)).models().values()
+    )

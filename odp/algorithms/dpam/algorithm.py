@@ -28,6 +28,7 @@ from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.models.item_table import IndexColumns, ItemColumns
+    from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart
 
 
@@ -84,6 +85,13 @@ class TaskAlgorithm(Factorization):
         from odp.algorithms.dpam.warm_start import warm_start
 
         return warm_start(model, item_keys)
+
+    @property
+    def rated_items(self) -> RatedItems:
+        from odp.models.rated_items import RatedItems
+
+        terms = self.terms()
+        return RatedItems(items=terms.items, rank=terms.rank, low=terms.low, high=terms.high, centre=terms.centre)
 
     def item_columns(self, model: ModelVersion) -> ItemColumns:
         from odp.models.item_table import ItemColumns

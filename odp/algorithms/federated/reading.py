@@ -14,14 +14,14 @@ import numpy.typing as npt
 from odp.algorithms.seam import LocalRows
 from odp.errors import DataError
 from odp.models.examples import ExamplesTerms
-from odp.models.trained import TrainedModel
+from odp.models.trained import TestedModel
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
 
 
-def usable_rows(model: TrainedModel, examples: ExamplesTerms, rows: LocalRows) -> tuple[Float32Array, Float32Array]:
+def usable_rows(model: TestedModel, examples: ExamplesTerms, rows: LocalRows) -> tuple[Float32Array, Float32Array]:
     """Features float32 [n, width] and targets float32 [n] of one device's usable rows."""
     features = examples.matrix(rows.features, examples=len(rows.values))
     targets = examples.labels(rows.values, classes=model.classes_range is not None)
@@ -40,7 +40,7 @@ class UsableTable:
     keep: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, model: TrainedModel, examples: ExamplesTerms, users: UsersExamples) -> Self:
+    def of(cls, model: TestedModel, examples: ExamplesTerms, users: UsersExamples) -> Self:
         """Raises DataError: examples have another number of features."""
         width = examples.width
         if users.features.shape[1] != width:

@@ -11,6 +11,7 @@ from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import DenseInquiry
 from odp.algorithms.model_evaluation.terms import RELEASE, ROWS, Terms
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server
+from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array, Float64Array
 
 
@@ -26,6 +27,10 @@ class TaskAlgorithm(DenseInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         examples = self.terms().examples
+        if examples is None:
+            data = self.definition.data
+            events = EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
+            return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events),)
         return (
             LocalTable(
                 ROWS,

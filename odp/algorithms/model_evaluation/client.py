@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from odp.algorithms.dense.grid import NUMBER, quantise_rows
 from odp.algorithms.dense.records import ROUND, check_round
-from odp.algorithms.federated.reading import usable_rows
 from odp.algorithms.model_evaluation.measures import vectors_of_users
 from odp.algorithms.model_evaluation.terms import ROWS, Terms
 from odp.algorithms.seam import LocalData
@@ -20,6 +19,7 @@ from odp.wire.model import Slices
 
 if TYPE_CHECKING:
     from odp.models.litert.trainer import ProgramTrainer
+    from odp.models.trained import TrainedModel
 
 
 class EvaluationClient:
@@ -58,7 +58,7 @@ class EvaluationClient:
         """
         check_round(round)
         terms = self._terms
-        features, targets = usable_rows(terms.model, terms.examples, data[ROWS])
+        features, targets = terms.read(data[ROWS])
         kept = terms.kept(targets)
         features, targets = features[kept], targets[kept]
         seeds, counts = np.array([seed], dtype=np.uint64), np.array([len(targets)], dtype=np.int64)
@@ -81,4 +81,5 @@ class EvaluationClient:
         if self._terms.personal is None:
             raise ConfigurationError("Expected a task with personal models")
         training = self._terms.personal.training
-        return self._terms.model.difference(start, *examples, training, seed=int(seeds[0]), round=ROUND)[None]
+        model = cast("TrainedModel", self._terms.model)  # ``Terms.of`` lets personal models be of no other
+        return model.difference(start, *examples, training, seed=int(seeds[0]), round=ROUND)[None]

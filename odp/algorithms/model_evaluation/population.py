@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +15,21 @@ from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.model_evaluation.measures import Labelled, vectors_of_users
 from odp.algorithms.model_evaluation.terms import RELEASE, Terms
 from odp.datasets.examples import UsersExamples
+from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.wire.model import ModelVersion
+
+if TYPE_CHECKING:
+    from odp.models.trained import TrainedModel
 
 _NUMBERS = 2**22  # of a block of vectors, and of the examples of one: bounds memory
 
 
 class EvaluationPopulation:
-    """``odp.algorithms.seam.Population`` of one task, of ``UsersExamples`` with all tensors side by side.
+    """``odp.algorithms.seam.Population`` of one task.
+
+    Users are ``UsersExamples`` with all tensors side by side, or those of ``Ratings``.
 
     Memory beside the examples is bounded by a block of users, never by the population.
     """
@@ -33,7 +40,7 @@ class EvaluationPopulation:
     def contribute(
         self,
         broadcast: ModelVersion,
-        users: UsersExamples,
+        users: UsersExamples | Ratings,
         *,
         round: int,
         seeds: npt.NDArray[np.uint64],
@@ -50,10 +57,9 @@ class EvaluationPopulation:
             raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
         terms, grid = self._terms, self._terms.grid
         models = terms.vectors(broadcast.dense)
-        table = UsableTable.of(terms.model, terms.examples, users)
-        usable = dataclasses.replace(table, keep=table.keep & terms.kept(table.targets)).usable(users)
+        usable = self._usable(users)
         total = np.zeros(grid.size)
-        examples = max(1, _NUMBERS // terms.examples.width)
+        examples = max(1, _NUMBERS // terms.numbers)
         together = 1 if terms.model.tested_alone else max(1, _NUMBERS // grid.size)
         for first, last in _blocks(usable.offsets, users=together, examples=examples):
             rows = usable.rows[usable.offsets[first] : usable.offsets[last]]
@@ -67,6 +73,21 @@ class EvaluationPopulation:
             if progress is not None:
                 progress(last)
         return {RELEASE: total.astype(np.int64)}
+
+    def _usable(self, users: UsersExamples | Ratings) -> UsersExamples:
+        """What the model can use and the task tests on. Raises DataError as ``contribute``."""
+        terms = self._terms
+        if isinstance(users, Ratings):
+            own = UsersExamples(
+                users.items[:, None].astype(np.float32), np.asarray(users.values, dtype=np.float32),
+                np.arange(users.n_ratings, dtype=np.int64), users.offsets,
+            )  # fmt: skip
+            keep = terms.model.usable(own.features, own.targets)
+            return UsableTable(own, own.features, own.targets, 1.0, keep).usable(own)
+        if terms.examples is None:
+            raise DataError("Expected odp.Ratings with an odp.RatedItems")
+        table = UsableTable.of(terms.model, terms.examples, users)
+        return dataclasses.replace(table, keep=table.keep & terms.kept(table.targets)).usable(users)
 
     def _train(
         self,
@@ -84,7 +105,8 @@ class EvaluationPopulation:
             features, targets, np.arange(len(targets), dtype=np.int64), np.concatenate(([0], np.cumsum(counts)))
         )
         out = np.empty((len(counts), len(start)), dtype=np.float32)
-        return self._terms.model.differences(
+        model = cast("TrainedModel", self._terms.model)  # ``Terms.of`` lets personal models be of no other
+        return model.differences(
             start, own, self._terms.personal.training, seeds=seeds, round=ROUND, users=slice(0, len(counts)), out=out
         )
 

@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.model_evaluation.layout import Layout
 from odp.algorithms.model_evaluation.parameters import LARGEST, sha256_of
 from odp.algorithms.model_evaluation.terms import MOST_BINS, PARAMETERS
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.local_training import LocalTraining
-from odp.models.trained import TrainedModel, model_of, trained_models
+from odp.models.rated_items import RatedItems
+from odp.models.trained import TestedModel, tested_model_of, tested_models
 from odp.numerics.arrays import Float32Array
 from odp.task import Question
 from odp.v1 import common_pb2
@@ -73,7 +75,8 @@ class Evaluation(Question):
 
     Attributes:
       model: what was trained.
-      data: the examples. Devices should not have trained the model on them, or the metrics flatter it.
+      data: the examples; of an ``odp.RatedItems``, ratings. Devices should not have trained the model on them, or the
+        metrics flatter it.
       of: the parameters: a vector, or the model of a finished run or task (``RunResult.model``, ``Connection.model``).
       against: other parameters of the same model. A random half of the users tests ``of``, the other half these.
       personal: devices also train ``of`` further, and both models are tested on held-out examples.
@@ -82,7 +85,8 @@ class Evaluation(Question):
         "recall@K" is the share of chosen items that are among the first K of all items but the person's other ones;
         such metrics make an evaluation of their own.
       loss_low, loss_high: the range that the loss of an example is clamped to. For models of classes, the default is 0
-        to twice the loss of guessing; others need a range.
+        to twice the loss of guessing; for rated items, 0 to the squared error of half the range of ratings; others need
+        a range.
       bins: of the histograms of predicted probabilities, which "auc" and "calibration" share.
       most_examples: of a device.
 
@@ -90,7 +94,7 @@ class Evaluation(Question):
     """
 
     model: Any
-    data: Examples
+    data: Examples | RatingsData
     of: Any = field(repr=False, compare=False)
     against: Any = field(default=None, repr=False, compare=False)
     personal: PersonalTraining | None = None
@@ -102,10 +106,11 @@ class Evaluation(Question):
     parameters_sha256: bytes = field(init=False, repr=False, default=b"")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, trained_models()):
-            names = " or ".join(f"odp.{kind.__name__}" for kind in trained_models())
+        if not isinstance(self.model, tested_models()):
+            names = " or ".join(f"odp.{kind.__name__}" for kind in tested_models())
             raise ConfigurationError(f"Expected model to be an {names}, got a {type(self.model).__name__}")
-        for name, kind in (("data", Examples), ("personal", PersonalTraining)):
+        wanted: type = RatingsData if isinstance(self.model, RatedItems) else Examples
+        for name, kind in (("data", wanted), ("personal", PersonalTraining)):
             value = getattr(self, name)
             if not isinstance(value, kind) and (name != "personal" or value is not None):
                 raise ConfigurationError(f"Expected {name} to be an odp.{kind.__name__}, got a {type(value).__name__}")
@@ -118,7 +123,10 @@ class Evaluation(Question):
             object.__setattr__(self, "metrics", tuple(self.metrics))
         trained = self._trained()
         given = (self.of,) if self.against is None else (self.of, self.against)
-        rows = [_vector(one, name, trained.size) for one, name in zip(given, ("of", "against"), strict=False)]
+        rows = [
+            _vector(self._own_vector(one), name, trained.size)
+            for one, name in zip(given, ("of", "against"), strict=False)
+        ]
         matrix = np.stack(rows)
         if matrix.nbytes > LARGEST:
             raise ConfigurationError(
@@ -143,7 +151,8 @@ class Evaluation(Question):
         definition, privacy = self.unresolved(), self.privacy
         self.model.write(definition)
         self.data.write(definition)
-        write_label_range(definition)
+        if isinstance(self.data, Examples):
+            write_label_range(definition)
         names, trained = self._names(), self._trained()
         written = definition.model_evaluation
         written.models = 1 if self.against is None else 2
@@ -168,10 +177,16 @@ class Evaluation(Question):
         written.dense.CopyFrom(grid.to_proto())
         return definition
 
-    def _trained(self) -> TrainedModel:
+    def _own_vector(self, given: Any) -> Any:
+        """Parameters, of a model of ratings as the vector that devices test."""
+        if isinstance(self.model, RatedItems) and isinstance(given, ModelVersion):
+            return self.model.parameters(given)
+        return given
+
+    def _trained(self) -> TestedModel:
         definition = common_pb2.TaskDefinition(name=self.name)
         self.model.write(definition)
-        return model_of(definition)
+        return tested_model_of(definition)
 
     def _names(self) -> tuple[str, ...]:
         trained = self._trained()
@@ -204,9 +219,11 @@ class Evaluation(Question):
             )
         return tuple(self.metrics)
 
-    def _loss_range(self, trained: TrainedModel) -> tuple[float, float]:
+    def _loss_range(self, trained: TestedModel) -> tuple[float, float]:
         if self.loss_high is not None:
             return self.loss_low, self.loss_high
+        if isinstance(self.model, RatedItems):
+            return self.loss_low, self.model.loss_high
         if trained.classes_range is None:
             raise ConfigurationError(
                 f"Expected loss_high={self.loss_high!r} to be a number: the loss of a model of numbers has no bound"

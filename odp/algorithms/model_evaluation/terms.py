@@ -12,13 +12,16 @@ import numpy.typing as npt
 from odp import _validate
 from odp.algorithms.dense.grid import MAX_SIZE, Grid
 from odp.algorithms.dense.records import check_question
+from odp.algorithms.federated.reading import usable_rows
 from odp.algorithms.model_evaluation.layout import Layout
+from odp.algorithms.seam import LocalRows
 from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.errors import ConfigurationError
 from odp.models.examples import ExamplesTerms
 from odp.models.local_training import MOST_EXAMPLES, LocalTraining
 from odp.models.negatives import CHOSEN
-from odp.models.trained import TrainedModel, model_of
+from odp.models.rated_items import RatedItems
+from odp.models.trained import TestedModel, tested_model_of
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.v1 import common_pb2, model_evaluation_pb2
 
@@ -68,10 +71,10 @@ class Personal:
 
 @dataclass(frozen=True)
 class Terms:
-    """An ``odp.v1.ModelEvaluation``, checked."""
+    """An ``odp.v1.ModelEvaluation``, checked. Devices test on ``examples``, or where there are none on ratings."""
 
-    model: TrainedModel
-    examples: ExamplesTerms
+    model: TestedModel
+    examples: ExamplesTerms | None
     scalars: tuple[Scalar, ...]
     most_examples: int
     personal: Personal | None
@@ -87,19 +90,25 @@ class Terms:
           ConfigurationError: another task, or a field is missing, out of range, or of training.
         """
         check_question(definition, TRAINING, reads_model=True)
-        given, model = definition.model_evaluation, model_of(definition)
-        if definition.WhichOneof("local_data") != "examples":
-            raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
-        examples = ExamplesTerms.of(definition.examples)
-        model = model.reading(examples)
+        given, model = definition.model_evaluation, tested_model_of(definition)
+        examples = None
+        if isinstance(model, RatedItems):
+            _check_ratings(definition, model)
+        else:
+            if definition.WhichOneof("local_data") != "examples":
+                raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
+            examples = ExamplesTerms.of(definition.examples)
+            model = model.reading(examples)
+            if examples.label_range != (model.classes_range or examples.label_range):
+                raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         model.check_testing()
-        if examples.label_range != (model.classes_range or examples.label_range):
-            raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
         _validate.integer(low=1, high=2, models=given.models)
         if len(given.parameters_sha256) != hashlib.sha256().digest_size:
             raise ConfigurationError("Expected parameters_sha256 of 32 bytes")
         _validate.integer(low=1, high=MOST_EXAMPLES, most_examples=given.most_examples)
         personal = _personal(given)
+        if personal is not None and examples is None:
+            raise ConfigurationError("Expected no personal model of rated items: each device solves its own as it is")
         if personal is not None and given.models != 1:
             raise ConfigurationError(f"Expected models={given.models} to be 1 with a personal model")
         if personal is not None:
@@ -119,6 +128,20 @@ class Terms:
             Grid.of(given.dense, definition.cohort, size=layout.size),
             key_of(f"half of users {definition.name} {given.parameters_sha256.hex()}"),
         )  # fmt: skip
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of an example."""
+        return 1 if self.examples is None else self.examples.width
+
+    def read(self, rows: LocalRows) -> tuple[Float32Array, Float32Array]:
+        """Features float32 [n, width] and targets float32 [n] of the rows of one device that the model can use."""
+        if self.examples is not None:
+            return usable_rows(self.model, self.examples, rows)
+        order = np.argsort(rows.items, kind="stable")
+        features, targets = rows.items[order, None].astype(np.float32), rows.values[order].astype(np.float32)
+        usable = self.model.usable(features, targets)
+        return features[usable], targets[usable]
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -176,7 +199,15 @@ class Terms:
         return np.stack([table[:, 0].astype(np.float32) for table in found])
 
 
-def _scalars(given: model_evaluation_pb2.ModelEvaluation, model: TrainedModel) -> tuple[Scalar, ...]:
+def _check_ratings(definition: common_pb2.TaskDefinition, model: RatedItems) -> None:
+    data = definition.data
+    if definition.WhichOneof("local_data") != "data" or (data.low, data.high) != (model.low, model.high):
+        raise ConfigurationError(
+            f"Expected task {definition.name!r} to have ratings from {model.low:g} to {model.high:g}, as its model"
+        )
+
+
+def _scalars(given: model_evaluation_pb2.ModelEvaluation, model: TestedModel) -> tuple[Scalar, ...]:
     found = []
     if given.HasField("loss"):
         low, high = given.loss.low, given.loss.high
@@ -195,7 +226,7 @@ def _scalars(given: model_evaluation_pb2.ModelEvaluation, model: TrainedModel) -
     return tuple(found)
 
 
-def _ranked(given: model_evaluation_pb2.ModelEvaluation, model: TrainedModel) -> tuple[Scalar, ...]:
+def _ranked(given: model_evaluation_pb2.ModelEvaluation, model: TestedModel) -> tuple[Scalar, ...]:
     found = tuple(given.ranked)
     if not found:
         return ()

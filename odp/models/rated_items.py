@@ -1,0 +1,203 @@
+"""The released items of a model of ratings, as devices test them: each on its own ratings, in two folds.
+
+A device solves its bias and row on one fold of its ratings, predicts the other, and the reverse: so each of its ratings
+is tested once, by parameters that do not know it. What was learned so stays on the device.
+
+The parameters of all items are one vector, float32 [size]:
+
+================  ===========================  ========================================
+first 2           row ridge, bias ridge        as devices of the training use them
+then per item     bias, trust, row [rank]      of the last model that the task published
+================  ===========================  ========================================
+
+The smooth part that devices add when they predict for their person (``odp.DPAM(kernel_variance=)``) is left out: what
+is compared are items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from odp import _validate
+from odp.crypto.keyed_hash import key_of, keyed_hash
+from odp.errors import ConfigurationError
+from odp.models.tested import Tested
+from odp.numerics.arrays import Float32Array, Float64Array
+
+if TYPE_CHECKING:
+    from odp.models.examples import ExamplesTerms
+    from odp.models.local_training import LocalTraining
+    from odp.v1 import common_pb2, model_evaluation_pb2
+    from odp.wire.model import ModelVersion
+
+MOST_ITEMS, MOST_RANK = 2**22, 64  # numbers of items are exact in float32
+_GLOBALS = 2
+# Columns of a published table: count, bias, trust, row.
+_BIAS, _ROW = 1, 3
+_LARGEST, _LEAST_RIDGE = 1e6, 1e-6
+
+
+@_validate.strict_keywords
+@dataclass(frozen=True)
+class RatedItems:
+    """A model of ratings that ``odp.Evaluation`` tests on devices; it is never trained.
+
+    Attributes:
+      items: number of items.
+      rank: width of the rows; those of a model of lower rank are filled with zeros.
+      low, high: declared range of ratings, as of ``odp.RatingsData``; predictions are clamped to it.
+      centre: constant of the training; None is the default of ``odp.DPAM``, 3.5 for 1 .. 5.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+
+    items: int
+    rank: int
+    low: float = 1.0
+    high: float = 5.0
+    centre: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=MOST_ITEMS, items=self.items)
+        _validate.integer(low=0, high=MOST_RANK, rank=self.rank)
+        _validate.within(low=-1e6, high=1e6, data_low=self.low, data_high=self.high)
+        if not self.low < self.high:
+            raise ConfigurationError(f"Expected low={self.low!r} to be below high={self.high!r}")
+        if self.centre is None:
+            object.__setattr__(self, "centre", self.low + 0.625 * (self.high - self.low))
+        _validate.within(low=-1e6, high=1e6, centre=self._centre)
+
+    @classmethod
+    def of(cls, given: model_evaluation_pb2.RatedItems) -> Self:
+        """The model of a definition. Raises ConfigurationError for a number out of range."""
+        return cls(given.items, given.rank, given.low, given.high, given.centre)
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """Writes itself into a definition."""
+        from odp.v1 import model_evaluation_pb2
+
+        definition.rated_items.CopyFrom(
+            model_evaluation_pb2.RatedItems(
+                items=self.items, rank=self.rank, low=self.low, high=self.high, centre=self._centre
+            )
+        )
+
+    def parameters(self, model: ModelVersion) -> Float32Array:
+        """The vector of a model that a task ended with, float32 [size].
+
+        Raises:
+          ConfigurationError: it is no model of ratings, of other items, or of a higher rank.
+        """
+        keyed = [table for table in model.tables if table.keyed]
+        ridges = model.dense.get("globals")
+        if len(keyed) != 1 or ridges is None or ridges.shape != (1, _GLOBALS) or keyed[0].rows.shape[1] < _ROW:
+            raise ConfigurationError("Expected a model of ratings, as an odp.DPAM task ends with")
+        rows = keyed[0].rows
+        if len(rows) != self.items or rows.shape[1] - _ROW > self.rank:
+            raise ConfigurationError(
+                f"Expected a model of {self.items} items and a rank of at most {self.rank} (got {len(rows)} and "
+                f"{rows.shape[1] - _ROW})"
+            )
+        padded = np.zeros((self.items, 2 + self.rank), dtype=np.float32)
+        padded[:, : rows.shape[1] - _BIAS] = rows[:, _BIAS:]
+        return np.concatenate((ridges[0].astype(np.float32), padded.ravel()))
+
+    @property
+    def public_matrix(self) -> None:
+        """None: an evaluation has the parameters."""
+        return None
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return _GLOBALS + self.items * (2 + self.rank)
+
+    @property
+    def classes_range(self) -> None:
+        """None: ratings are numbers."""
+        return None
+
+    @property
+    def loss_high(self) -> float:
+        """Squared errors are clamped to that of half the range: a wider one would have more noise."""
+        return (0.5 * (self.high - self.low)) ** 2
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def ranked_items(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def tested_alone(self) -> bool:
+        """Yes: a person's parameters are solved from all of their ratings."""
+        return True
+
+    def check_testing(self) -> None:
+        """Accepts all."""
+
+    def check_training(self, training: LocalTraining) -> None:
+        """Accepts all: nothing is trained."""
+
+    def reading(self, examples: ExamplesTerms) -> NoReturn:
+        """Raises ConfigurationError: it reads ratings."""
+        raise ConfigurationError("Expected odp.RatingsData with an odp.RatedItems, and no examples")
+
+    def on_device(self, trainer: Any, training: LocalTraining) -> RatedItems:
+        """This model: it has no program."""
+        return self
+
+    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of ratings, those of an item of the model and a finite value, bool [n]."""
+        item = features[:, 0].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            known = (item >= 0) & (item < self.items) & (item == np.floor(item))
+        return np.asarray(known & np.isfinite(targets), dtype=np.bool_)
+
+    def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
+        """Squared errors of one person's ratings: items [n, 1] and values [n]. ``ranked`` is False."""
+        item = features[:, 0].astype(np.int64)
+        # Whatever a server publishes, the systems below stay solvable.
+        table = vector[_GLOBALS:].reshape(self.items, 2 + self.rank)[item].astype(np.float64)
+        table = np.clip(table, -_LARGEST, _LARGEST)
+        values = np.clip(targets.astype(np.float64), self.low, self.high)
+        residual = values - self._centre - table[:, 0]
+        fold = keyed_hash(_FOLDS, item) >> np.uint64(63)
+        off = np.empty(len(item))
+        for side in (0, 1):
+            tests = fold == side
+            local = self._solved(vector, table[~tests], residual[~tests])
+            added = local[0] + table[tests, 2:] @ local[1:]
+            predicted = np.clip(self._centre + table[tests, 0] + added, self.low, self.high)
+            off[tests] = predicted - values[tests]
+        return Tested(off**2)
+
+    def tested_here(
+        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
+    ) -> Tested:
+        """``tested``: there is no program."""
+        return self.tested(vector, features, targets, ranked=ranked)
+
+    def _solved(self, vector: Float32Array, table: Float64Array, residual: Float64Array) -> Float64Array:
+        """A person's bias and row, float64 [1 + rank], by weighted ridge regression as in the training."""
+        design = np.concatenate((np.ones((len(table), 1)), table[:, 2:]), axis=1)
+        weighted = design * np.clip(table[:, 1:2], 0.0, 1.0)
+        row_ridge, bias_ridge = (min(max(float(one), _LEAST_RIDGE), _LARGEST) for one in vector[:_GLOBALS])
+        normal = weighted.T @ design + np.diag([bias_ridge, *[row_ridge] * self.rank])
+        return np.asarray(np.linalg.lstsq(normal, weighted.T @ residual, rcond=None)[0])
+
+    @property
+    def _centre(self) -> float:
+        return float(self.centre or 0.0)
+
+
+_FOLDS = key_of("folds of ratings")
