@@ -223,6 +223,37 @@ class Catalogue:
             raise DataError(f"{path} is no catalogue, or a damaged one: {error}") from error
 
 
+def require_named(newest: Catalogue | None, definition: common_pb2.TaskDefinition) -> None:
+    """Returns if a task may name the catalogue version that it does.
+
+    Args:
+      newest: the newest version of the catalogue of the task's population; None where there is none.
+      definition: a task's, which names a version.
+
+    Raises:
+      ConfigurationError: the version does not exist or is another one, was withdrawn, or has another number of items.
+    """
+    named, population = definition.model.catalogue, definition.population
+    if newest is None or named.version > newest.version:
+        known = "no catalogue" if newest is None else f"version {newest.version} of the catalogue as its newest"
+        raise ConfigurationError(
+            f"task {definition.name!r} names catalogue version {named.version}, and population {population!r} has "
+            f"{known}: run `odp catalogue publish` first"
+        )
+    if newest.hashes[named.version - 1] != named.sha256:
+        raise ConfigurationError(
+            f"task {definition.name!r} names another catalogue version {named.version} of population {population!r} "
+            "than the one that was published: make it with that catalogue file"
+        )
+    newest.require_usable(named.version)
+    items = Step.decode(newest.steps[named.version - 1]).items
+    if items != definition.model.items:
+        raise ConfigurationError(
+            f"Expected items={definition.model.items} of task {definition.name!r} to be the {items} of catalogue "
+            f"version {named.version}"
+        )
+
+
 def block_of(version: int) -> int:
     """The number of the block that has ``version``: 0 for version 1 alone, then 8 versions each."""
     return 0 if version == 1 else 1 + (version - 2) // BLOCK

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Make, change and publish the catalogue of a population's items.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="Catalogue file; it holds all versions so far.")]
+Server = Annotated[str, typer.Option(help="host:port of the server; several servers with commas between.")]
+State = Annotated[Path, typer.Option(help="State folder of `odp up`, with the CA and the operator's token.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -81,6 +83,20 @@ def show(
         print_text("\n".join(shown.keys))
         return
     _say(shown, json=json, withdrawn=whole.withdrawn, keys=keys)
+
+
+@app.command("publish")
+def publish(
+    file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
+) -> None:
+    """Publish the versions that the server lacks: it signs them, and they are in its log for everyone to see."""
+    from odp.catalogues.catalogue import Catalogue
+    from odp.client import connect
+
+    catalogue = Catalogue.load(file)
+    with connect(server, state=state) as connection:
+        connection.publish_catalogue(catalogue)
+    _say(catalogue, json=json)
 
 
 def item_keys(path: Path) -> list[str]:
