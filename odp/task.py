@@ -275,6 +275,11 @@ class Task:
             raise ConfigurationError(
                 f"Expected population={self.population!r} to be that of the catalogue, {model.catalogue.population!r}"
             )
+        events = getattr(self.data, "events", None)
+        if model.catalogue is not None and events is not None and (events.buckets or events.edges):
+            raise ConfigurationError(
+                "Expected events without buckets or edges: the catalogue says which items there are"
+            )
         if model.rank > model.items:
             raise ConfigurationError(f"Expected rank={model.rank} to be at most items={model.items}")
         if self.privacy.bound(model.items) > model.items:

@@ -28,6 +28,8 @@ from odp.v1 import common_pb2
 BLOCK = 8
 #: Of the steps of a block together.
 LARGEST_BLOCK = LARGEST_STEP
+#: Of all steps together.
+LARGEST_CATALOGUE = 64 * 2**20
 _MAGIC = b"odp-catalogue-1\n"
 _LENGTH_BYTES = 4
 #: A file of more is none of this program.
@@ -67,11 +69,16 @@ class Catalogue:
         items: dict[str, None] = {}
         withdrawn: set[int] = set()
         hashes: list[bytes] = []
-        population, block_bytes = "", 0
+        population, block_bytes, whole_bytes = "", 0, 0
         for number, data in enumerate(self.steps, start=1):
             step = Step.decode(data)
             population = population or step.population
             _check_follows(step, number, population, hashes)
+            whole_bytes += len(data)
+            if whole_bytes > LARGEST_CATALOGUE:
+                raise ConfigurationError(
+                    f"Expected a catalogue of at most {LARGEST_CATALOGUE} bytes, all versions together"
+                )
             block_bytes = len(data) + (block_bytes if number > 2 and block_of(number) == block_of(number - 1) else 0)
             if block_bytes > LARGEST_BLOCK:
                 raise ConfigurationError(

@@ -23,7 +23,8 @@ HASH_BYTES = 32
 MOST_ITEMS = 2**24
 LARGEST_STEP = 16 * 2**20
 LONGEST_KEY = 256
-LARGEST_VERSION = 2**31 - 1
+#: A version a week for 190 years.
+LARGEST_VERSION = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ SIGNATURE_BYTES = 64
 LARGEST_DEFINITION = 64 * 2**10
 LARGEST_MANIFEST = 64 * 2**10
 MOST_ITEMS = 2**24
+#: Of a catalogue (``odp.catalogues.step``, which enclaves do not load).
+MOST_VERSIONS = 10_000
 #: Numbers of a dense vector: as many as a contribution can have.
 MOST_NUMBERS = 2**25
 
@@ -98,7 +100,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
 
 def _check_catalogue(model: common_pb2.MatrixFactorizationModel) -> None:
     if model.HasField("catalogue"):
-        integer(low=1, high=2**31 - 1, catalogue_version=model.catalogue.version)
+        integer(low=1, high=MOST_VERSIONS, catalogue_version=model.catalogue.version)
         check_length("catalogue sha256", model.catalogue.sha256, HASH_BYTES)
 
 
