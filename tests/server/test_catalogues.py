@@ -138,7 +138,7 @@ def test_a_task_names_a_version_that_was_published_and_not_withdrawn(
     wrong = dataclasses.replace(films(FIRST), model=odp.MatrixFactorization(items=11, rank=0))
     definition = wrong.definition()
     definition.model.catalogue.CopyFrom(FIRST.to_proto())
-    with pytest.raises(ServiceError, match="Expected items=11 .* to be the 12 of catalogue version 1"):
+    with pytest.raises(ServiceError, match=r"Expected items=11 .* to be the 12 of catalogue version 1"):
         connection.submit(_Definition(definition))  # type: ignore[arg-type]
     world.aggregator.contributions = 5
     handle = connection.submit(films(FIRST))

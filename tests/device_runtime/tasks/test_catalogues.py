@@ -1,4 +1,4 @@
-"""R186: catalogues come from a hostile server; a host takes the chain that its logged tasks name, and no other."""
+"""R294: catalogues come from a hostile server; a host takes the chain that its logged tasks name, and no other."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _forged(at: int) -> Callable[[], Catalogue]:
     ],
     ids=["too few", "nothing", "nonsense", "a gap", "tampered", "a fork", "another population"],
 )
-def test_r186_a_new_host_refuses_what_does_not_lead_to_the_named_hash(
+def test_r294_a_new_host_refuses_what_does_not_lead_to_the_named_hash(
     tmp_path: Path, steps: Callable[[], Sequence[bytes]], reason: str
 ) -> None:
     memory = CatalogueMemory(tmp_path, Server(steps()))
@@ -102,11 +102,11 @@ def test_r186_a_new_host_refuses_what_does_not_lead_to_the_named_hash(
     assert CatalogueMemory(tmp_path, Server(LONG.steps)).of(naming(LONG.at(5))) == LONG.at(5)
 
 
-def test_r186_a_host_refuses_a_fork_and_a_rollback_of_what_it_knows(tmp_path: Path) -> None:
+def test_r294_a_host_refuses_a_fork_and_a_rollback_of_what_it_knows(tmp_path: Path) -> None:
     memory = CatalogueMemory(tmp_path, Server(LONG.steps))
     memory.of(naming(LONG.at(4)))
     fork = _forged(4)()
-    with pytest.raises(TransparencyError, match="version 4 .* is another one than the version of this number before"):
+    with pytest.raises(TransparencyError, match=r"version 4 .* is another one than the version of this number before"):
         memory.of(naming(fork.at(4)))
     for steps, words in ((fork.steps, "another version 4 than before"), (LONG.steps[:3], "had 4 versions, and has 3")):
         with pytest.raises(TransparencyError, match=words):
@@ -114,17 +114,17 @@ def test_r186_a_host_refuses_a_fork_and_a_rollback_of_what_it_knows(tmp_path: Pa
     assert memory.of(naming(LONG.at(6))) == LONG.at(6)
 
 
-def test_r186_a_withdrawn_version_is_refused_once_a_task_showed_its_withdrawal() -> None:
+def test_r294_a_withdrawn_version_is_refused_once_a_task_showed_its_withdrawal() -> None:
     changed = LONG.at(3).change(withdraw=[2])
     memory = CatalogueMemory(None, Server(changed.steps))
     assert memory.of(naming(LONG.at(2))) == LONG.at(2)
     assert memory.of(naming(changed)) == changed
-    with pytest.raises(TransparencyError, match="version 2 .* was withdrawn"):
+    with pytest.raises(TransparencyError, match=r"version 2 .* was withdrawn"):
         memory.of(naming(LONG.at(2)))
     assert memory.of(naming(LONG.at(3))) == LONG.at(3)
 
 
-def test_r186_versions_that_no_task_named_are_not_believed(tmp_path: Path) -> None:
+def test_r294_versions_that_no_task_named_are_not_believed(tmp_path: Path) -> None:
     """A server that adds a version of its own to an honest block cannot keep a host from the honest one later."""
     forged = grown(LONG.at(3), 2, word="forged")
     CatalogueMemory(tmp_path, Server(forged.steps)).of(naming(LONG.at(3)))
