@@ -17,7 +17,7 @@ from device_runtime.host.newest import fetch_newest
 from odp.catalogues.catalogue import Catalogue
 from odp.datasets import Ratings, Split, catalogue_keys, load
 from odp.enclave.reference_values import ReferenceValues
-from odp.errors import ServiceError
+from odp.errors import ServiceError, TransparencyError
 from odp.evaluation.noise import NoNoise
 from odp.living_model import LivingModel, Stage
 from odp.simulation import engine
@@ -113,7 +113,7 @@ def test_no_device_takes_part_under_a_catalogue_that_does_not_lead_to_the_tasks_
     monkeypatch.setattr(device_runtime.Services, "catalogue_steps", forked)
     devices = world.devices(ratings, keyed=True)
     # A host whose log is refused again and again ends by itself, as it does for any other lie about the log.
-    with pytest.raises(odp.TransparencyError, match="another version 1 than the task names"):
+    with pytest.raises(TransparencyError, match="another version 1 than the task names"):
         devices.join(120.0)
     assert set(asked) == {(POPULATION, 0)}
     assert [entry.contributions for entry in handle.status().rounds] == [0]
