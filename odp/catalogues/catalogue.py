@@ -170,7 +170,7 @@ class Catalogue:
     @functools.cached_property
     def numbers(self) -> Mapping[str, int]:
         """The number of each item, by its key."""
-        return MappingProxyType({key: number for number, key in enumerate(self.keys)})
+        return MappingProxyType(dict(zip(self.keys, range(len(self.keys)), strict=True)))
 
     def at(self, version: int) -> Catalogue:
         """An earlier version, as it was then. Raises ConfigurationError where there is none of this number."""
@@ -289,10 +289,10 @@ def _apply(step: Step, items: dict[str, None], withdrawn: set[int]) -> None:
             near = _validate.nearest(key, items) if len(items) <= 10_000 else ""
             raise ConfigurationError(f"{where} retires {key!r}, which is no item of the version before{near}")
         del items[key]
-    for key in step.added:
-        if key in items:
-            raise ConfigurationError(f"{where} adds {key!r}, which is an item already")
-        items[key] = None
+    if not items.keys().isdisjoint(step.added):
+        known = next(key for key in step.added if key in items)
+        raise ConfigurationError(f"{where} adds {known!r}, which is an item already")
+    items.update(dict.fromkeys(step.added))
     for version in step.withdrawn:
         if version in withdrawn:
             raise ConfigurationError(f"{where} withdraws version {version}, which is withdrawn already")
