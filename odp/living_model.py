@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import grpc
 import numpy as np
 
 from odp.algorithms.registry import starting_for
@@ -258,8 +259,11 @@ class LivingModel:
         try:
             self._submit(connection)
         except ServiceError as error:
-            refused = error.code is not None and error.code.name == "INVALID_ARGUMENT"
-            if not refused or self._catalogue is None or named not in self._catalogue.withdrawn:
+            if (
+                error.code is not grpc.StatusCode.INVALID_ARGUMENT
+                or self._catalogue is None
+                or named not in self._catalogue.withdrawn
+            ):
                 raise
             self._state["trainings"][number]["state"] = "ended"
             self._write()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import grpc
 
@@ -13,7 +13,7 @@ from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, ca
 from odp.v1 import catalogue_pb2, catalogue_pb2_grpc
 
 
-def publish(catalogue: Catalogue, channel: grpc.Channel, *, address: str, metadata: Sequence[tuple[str, str]]) -> None:
+def publish(catalogue: Catalogue, channel: grpc.Channel, *, address: str, metadata: list[tuple[str, str]]) -> None:
     """Publishes the versions of a catalogue that the server lacks, in order. Idempotent.
 
     Raises:
