@@ -66,6 +66,17 @@ class LoggedCatalogues:
         entry = decode(self._log.entry(index))
         return entry.step if isinstance(entry, CatalogueEntry) else None
 
+    def shared(self, population: str, version: int) -> Catalogue | None:
+        """``newest``, after a look at what other servers of a shared log published, where it is not ``version`` yet.
+
+        Not from inside of the log's own lock. Raises StateError.
+        """
+        known = self.newest(population)
+        if known is None or known.version < version:
+            self._log.reach(self._log.size + 1)
+            known = self.newest(population)
+        return known
+
     def after(self, step: Step, data: bytes) -> bool:
         """Whether ``data``, a checked step, is the next version of its catalogue; False where it is one already.
 
@@ -84,15 +95,18 @@ class LoggedCatalogues:
         Catalogue((*(() if newest is None else newest.steps), data))
         return True
 
-    def require(self, definition: common_pb2.TaskDefinition) -> None:
+    def require(self, definition: common_pb2.TaskDefinition, *, shared: bool = True) -> None:
         """Returns if a task names no catalogue, or may name the version that it does.
+
+        Without ``shared``, the log is as it is: for calls from inside of its lock.
 
         Raises:
           ConfigurationError: as ``require_named``.
           StateError: the log cannot be read.
         """
         if definition.model.HasField("catalogue"):
-            require_named(self.newest(definition.population), definition)
+            population, version = definition.population, definition.model.catalogue.version
+            require_named(self.shared(population, version) if shared else self.newest(population), definition)
 
 
 def catalogue_servicer(
@@ -126,6 +140,7 @@ def catalogue_servicer(
             if len(data) > LARGEST_STEP:
                 raise ConfigurationError(f"Expected a catalogue step of at most {LARGEST_STEP} bytes")
         step = Step.decode(bytes(data))
+        catalogues.shared(step.population, step.version - 1)
         if catalogues.after(step, bytes(data)):
             require_owned(step.population)
             if publish(SignedStep.by(key, bytes(data))):
@@ -140,7 +155,8 @@ def catalogue_servicer(
     ) -> Iterator[catalogue_pb2.GetCatalogueStepsResponse]:
         identifier(population=request.population)
         integer(low=0, high=LARGEST_VERSION, block=request.block)
-        newest = catalogues.newest(request.population)
+        wanted = versions_in(request.block)
+        newest = catalogues.shared(request.population, wanted.stop - 1)
         if newest is None:
             raise NotFound(f"population {request.population!r} has no catalogue; `odp catalogue publish` gives it one")
         permit = contextlib.ExitStack()
@@ -148,7 +164,6 @@ def catalogue_servicer(
         # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
         if not context.add_callback(permit.close):
             permit.close()
-        wanted = versions_in(request.block)
         steps = newest.steps[wanted.start - 1 : wanted.stop - 1]
         return (catalogue_pb2.GetCatalogueStepsResponse(step=step) for step in steps)
 

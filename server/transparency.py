@@ -148,7 +148,7 @@ class LogKeeper:
         definition = open_task(task)
 
         def check() -> bool:
-            self.catalogues.require(definition)
+            self.catalogues.require(definition, shared=False)
             return False
 
         return check

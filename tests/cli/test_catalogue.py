@@ -37,3 +37,19 @@ def test_what_no_catalogue_can_be_is_refused(odp, tmp_path):
         odp("catalogue", "change", file, "--add", "x", "--items", items)
     with pytest.raises(DataError, match="is no catalogue"):
         odp("catalogue", "show", items)
+
+
+def test_retraining_takes_a_catalogue_or_a_list_of_items(odp, tmp_path):
+    (tmp_path / "films.txt").write_text("Alien\nBrazil\n")
+    odp("catalogue", "make", tmp_path / "films.catalogue", "--population", "films", "--items", tmp_path / "films.txt")
+    task = tmp_path / "films.toml"
+    task.write_text(
+        'name = "films"\n[model]\nitems = 2\nrank = 0\n[data]\nlow = 1\nhigh = 5\n'
+        "[privacy]\nepsilon = 8\ndelta = 1e-6\n"
+    )
+    both = ("--catalogue", tmp_path / "films.catalogue", "--items", tmp_path / "films.txt")
+    for given in ((), both):
+        with pytest.raises(ConfigurationError, match="Expected --catalogue or --items"):
+            odp("task", "retrain", task, "--folder", tmp_path / "living", *given)
+    with pytest.raises(DataError, match=r"films\.txt is no catalogue"):
+        odp("task", "retrain", task, "--folder", tmp_path / "living", "--catalogue", tmp_path / "films.txt")
