@@ -1,6 +1,6 @@
 """The programs of a person's device, and a host that runs many devices in one process."""
 
-from device_runtime.host.program import Config, Running, charter_memory, log_guard, run, start
+from device_runtime.host.program import Config, Running, catalogue_memory, charter_memory, log_guard, run, start
 from device_runtime.host.provision import provision
 from device_runtime.inference.candidates import CandidateModel, find_candidates, recommend_candidates
 from device_runtime.inference.indexed import indexed_model, recommend_indexed
@@ -58,6 +58,7 @@ __all__ = [
     "TableCache",
     "Unreadable",
     "at_rest",
+    "catalogue_memory",
     "charter_memory",
     "download_model",
     "find_candidates",

@@ -46,6 +46,7 @@ from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.program_time import PROGRAM_SECONDS
 from device_runtime.store.bounds import Bounds, require_space
+from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention, prune
@@ -166,18 +167,19 @@ class Device:
         with self._open() as store:
             store.data(self.service).add_event(type, data, time=self._clock() if time is None else time)
 
-    def rate(self, item: int, value: float) -> None:
+    def rate(self, item: int | str, value: float) -> None:
         """Sets the person's rating of an item, in the table ``ratings``, which ``odp.RatingsData()`` of a task reads.
 
+        An item is a key of the population's catalogue, or a number where tasks name no catalogue.
+
         Raises:
-          ConfigurationError: the item is no number from 0, or the value is not finite.
+          ConfigurationError: the item is no number from 0 and can be no key, or the value is not finite.
           DataError: the store has no room.
         """
-        _validate.integer(low=0, high=2**31 - 1, item=item)
         _validate.within(low=-1e300, high=1e300, value=value)
         with self._open() as store:
             require_space(store, _RATING_BYTES, Bounds(), whose="ratings")
-            store.rate(item, value)
+            rate(store, item, value)
 
     def add_examples(self, columns: Mapping[str, npt.ArrayLike], *, time: float | None = None) -> int:
         """Keeps labelled examples of the service; ``odp.Examples(table="examples.SERVICE")`` of a task asks for them.
@@ -274,10 +276,9 @@ class Device:
 
     def _keep(self, store: Store, found: Recommendation) -> None:
         """Gives the service its recommendations."""
-        pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
         # A service that filled its local data would tell the app so.
         with self._notes.failures(DataError):
-            store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
+            store.data(self.service).set(RECOMMENDED, json.dumps(found.named).encode(), time=self._clock())
 
     # What the app asks
 

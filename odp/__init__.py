@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.algorithms.statistics.task import Statistics
     from odp.broadcast.config import Broadcast
+    from odp.catalogues.catalogue import Catalogue
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.datasets.examples import ExamplesSplit, UsersExamples
@@ -101,6 +102,7 @@ _HOME = {
     "ExamplesSplit": "odp.datasets.examples",
     "UsersExamples": "odp.datasets.examples",
     "Glm": "odp.models.glm",
+    "Catalogue": "odp.catalogues.catalogue",
     "Category": "odp.models.features",
     "Tensor": "odp.models.features",
     "Text": "odp.models.features",
@@ -186,6 +188,7 @@ __all__ = [
     "Boolean",
     "Broadcast",
     "BudgetExceeded",
+    "Catalogue",
     "Category",
     "Cohort",
     "Comparison",

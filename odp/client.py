@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from odp.algorithms.capabilities import Diagnosed
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for, inquiry_for
+from odp.catalogues.exchange import publish
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
@@ -58,6 +59,7 @@ from odp.wire.tables import broadcast_from, entry_bytes
 if TYPE_CHECKING:
     from odp.algorithms.capabilities import Answers
     from odp.algorithms.seam import Algorithm, NoisyTensors
+    from odp.catalogues.catalogue import Catalogue
     from odp.task import Question
 
 
@@ -366,6 +368,10 @@ class Connection:
         if hashlib.sha256(table.content).digest() != opened.entry.sha256:
             raise ConfigurationError(f"could not {what}: the server at {self.address} acknowledged another table")
         return opened
+
+    def publish_catalogue(self, catalogue: Catalogue) -> None:
+        """Publishes the versions that the server lacks. Raises ConfigurationError where it has others."""
+        publish(catalogue, self._channel, address=self.address, metadata=self._metadata)
 
     def table(self, name: str) -> OpenedTable:
         """The newest announced version of a public table, its signatures checked."""

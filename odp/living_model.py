@@ -19,11 +19,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import grpc
 import numpy as np
 
 from odp.algorithms.capabilities import TestedItems
 from odp.algorithms.registry import algorithm_for, starting_for
-from odp.errors import ConfigurationError, StateError
+from odp.catalogues.catalogue import Catalogue
+from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.models.item_features import Float32Array
 from odp.models.warm_start import WarmStart, checked_keys
 from odp.privacy.accounting import epsilon, noised_coordinates
@@ -115,7 +117,9 @@ class LivingModel:
       folder: made if it is not there; one living model each.
       task: what every training is made of: its name gets the number of the training, its budget is the schedule's.
       schedule: as at the first ``advance``; another one in the same folder is refused.
-      item_keys: catalogue keys of the items of ``task``, in the order of their numbers.
+      item_keys: keys of the items of ``task``, in the order of their numbers, where devices know items by number.
+      catalogue: the version of the population's catalogue that the next training is of, published already
+        (``Connection.publish_catalogue``), in place of ``item_keys``: the items of ``task`` become its items.
       start: what the first training begins with.
       limits: of the devices, if they are not the default.
 
@@ -131,15 +135,22 @@ class LivingModel:
         *,
         task: Task,
         schedule: Schedule,
-        item_keys: Sequence[str],
+        item_keys: Sequence[str] | None = None,
+        catalogue: Catalogue | None = None,
         start: WarmStart | None = None,
         limits: DeviceLimits | None = None,
     ) -> None:
+        if (item_keys is None) == (catalogue is None):
+            raise ConfigurationError("Expected item_keys or catalogue: which items the model has")
+        if catalogue is not None:
+            model = replace(task.factorization, items=catalogue.items, catalogue=catalogue)
+            task, item_keys = replace(task, model=model, population=task.population), catalogue.keys
         starting_for(task.definition())
         first = with_share(schedule, 0, task).definition()
         (limits or DeviceLimits()).check(schedule, coordinates=noised_coordinates(charges_of_task(first)))
         self._folder, self._task, self._schedule, self._start = Path(folder), task, schedule, start
-        self._keys = checked_keys(item_keys, name="item_keys")
+        self._catalogue = catalogue
+        self._keys = checked_keys(item_keys or (), name="item_keys")
         if len(self._keys) != task.factorization.items:
             raise ConfigurationError(
                 f"Expected item_keys for {task.factorization.items} items of the task (got {len(self._keys)})"
@@ -164,7 +175,7 @@ class LivingModel:
     def _advance(self, connection: Submitting, now: float) -> Standing:
         trainings = self._state["trainings"]
         if trainings and trainings[-1]["state"] == "submitting":
-            self._submit(connection)
+            self._submit_again(connection)
         words = self._collect(connection)
         if trainings and trainings[-1]["state"] == "training":
             return self._standing(Stage.TRAINING, words or f"training {len(trainings) - 1} goes on")
@@ -308,7 +319,7 @@ class LivingModel:
         start = self._start if begin_with is None else self.start_of(begin_with)
         model = self._task.factorization
         if start is not None:
-            model = replace(model, start=start, item_keys=self._keys)
+            model = replace(model, start=start, item_keys=self._keys if self._catalogue is None else None)
         name = f"{self._task.name}-{number}"
         task = with_share(
             self._schedule, number, replace(self._task, name=name, population=self._task.population, model=model)
@@ -337,6 +348,22 @@ class LivingModel:
         handle = connection.submit(self._kept(number))
         self._state["trainings"][number] |= {"state": "training", "task_sha256": handle.task_sha256.hex()}
         self._write()
+
+    def _submit_again(self, connection: Submitting) -> None:
+        """What a step that died left; a training whose catalogue version was withdrawn since then never begins."""
+        number = len(self._state["trainings"]) - 1
+        named = self._kept(number).definition().model.catalogue.version
+        try:
+            self._submit(connection)
+        except ServiceError as error:
+            if (
+                error.code is not grpc.StatusCode.INVALID_ARGUMENT
+                or self._catalogue is None
+                or named not in self._catalogue.withdrawn
+            ):
+                raise
+            self._state["trainings"][number]["state"] = "ended"
+            self._write()
 
     def _collect(self, connection: Submitting) -> str:
         """Takes the release of the last training if it has ended. Returns what happened; empty for nothing."""

@@ -271,6 +271,15 @@ class Task:
         check_broadcast(definition)
 
     def _check_items(self, model: MatrixFactorization) -> None:
+        if model.catalogue is not None and model.catalogue.population != self.population:
+            raise ConfigurationError(
+                f"Expected population={self.population!r} to be that of the catalogue, {model.catalogue.population!r}"
+            )
+        events = getattr(self.data, "events", None)
+        if model.catalogue is not None and events is not None and (events.buckets or events.edges):
+            raise ConfigurationError(
+                "Expected events without buckets or edges: the catalogue says which items there are"
+            )
         if model.rank > model.items:
             raise ConfigurationError(f"Expected rank={model.rank} to be at most items={model.items}")
         if self.privacy.bound(model.items) > model.items:

@@ -34,7 +34,8 @@ from odp.algorithms.quantiles.task import Quantiles
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
 from odp.broadcast.config import Broadcast
-from odp.errors import ConfigurationError, PrivacyError
+from odp.catalogues.catalogue import Catalogue
+from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.models.events import Events
 from odp.models.examples import Examples
 from odp.models.features import KINDS, Category
@@ -69,8 +70,10 @@ _TRUST = ("trust", "corrupt_fraction")
 _MORE_SECTIONS = {"evaluation": ("model", "data")}
 #: Keys whose value is the path of a file of numbers, by section.
 _ARRAYS = {"model": ("item_features",), "evaluation": ("of", "against")}
+#: Key of [model] that names a catalogue file.
+_CATALOGUE = "catalogue"
 #: Fields that a task has, or has not: without them, nothing is chosen by rule.
-_OPTIONAL = ("events", "against", "personal")
+_OPTIONAL = ("events", "against", "personal", _CATALOGUE)
 _LARGEST = 2**20
 #: A task without rounds has all of its fields, but for the two at the top, in one section.
 _LOCAL = "draw_and_discard"
@@ -106,7 +109,7 @@ def names_files(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return any(
-        isinstance(content.get(section), dict) and not content[section].keys().isdisjoint(keys)
+        isinstance(content.get(section), dict) and not content[section].keys().isdisjoint((*keys, _CATALOGUE))
         for section, keys in _ARRAYS.items()
     )
 
@@ -247,6 +250,9 @@ def render_task(task: AnyTask) -> str:
                 continue
             if not field.init or (isinstance(task, Question) and field.name == "max_items_per_user"):
                 continue
+            if isinstance(value, Catalogue):
+                lines.append(f"# {field.name}: version {value.version} of {value.population}, {value.sha256.hex()}")
+                continue
             if isinstance(value, np.ndarray) and value.ndim == 1:
                 lines.append(f"# {field.name}: {len(value)} parameters, SHA-256 {sha256_of(value).hex()}")
                 continue
@@ -331,12 +337,25 @@ def _with_arrays(content: dict[str, Any], section: str, *, where: str, text: str
     given = content[section]
     if not isinstance(given, dict):
         return content
-    arrays = {
+    arrays: dict[str, Any] = {
         key: _array(key, given[key], at=f"{where}:{_line_of(text, section, key)}", folder=Path(where).parent)
         for key in _ARRAYS.get(section, ())
         if key in given
     }
+    if section == "model" and _CATALOGUE in given:
+        arrays[_CATALOGUE] = _catalogue(
+            given[_CATALOGUE], at=f"{where}:{_line_of(text, section, _CATALOGUE)}", folder=Path(where).parent
+        )
     return {**content, section: {**given, **arrays}}
+
+
+def _catalogue(name: object, *, at: str, folder: Path) -> Catalogue:
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{at}: Expected catalogue to be the path of a file of `odp catalogue make`")
+    try:
+        return Catalogue.load(folder / name)
+    except DataError as error:
+        raise ConfigurationError(f"{at}: {error}") from error
 
 
 def _array(key: str, name: object, *, at: str, folder: Path) -> npt.NDArray[Any]:

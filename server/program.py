@@ -29,8 +29,10 @@ from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.sweeping import Sweeping
 from odp.transport.tls import read_ca
-from odp.v1 import local_pb2_grpc, log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
+from odp.v1 import catalogue_pb2_grpc, local_pb2_grpc, log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Addresses, Board
+from server.catalogues import NAME as CATALOGUE_NAME
+from server.catalogues import catalogue_servicer
 from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
 from server.distributors import Copy, Distributors
 from server.driver import Driver
@@ -264,10 +266,15 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             distributor_of=distributors.one_holding,
             aggregator_address=config.aggregator,
             desk=desk,
+            require_catalogue=keeper.catalogues.require,
             log=log,
         )
         answering_reports = local_servicer(storage=storage, desk=desk, operator=operator, log=log)
         tables = storage.log_rows if shared else TableFiles(state.path(TABLE_FOLDER), health=state.health)
+        answering_catalogues = catalogue_servicer(
+            keeper.catalogues, publish=keeper.log_catalogue, require_owned=populations.require_owned, key=key,
+            operator=operator, log=log,
+        )  # fmt: skip
         book = TableBook(tables, key)
         publisher = TablePublisher(book, distributors, address_of=distributors.one_holding, log=log)
         answering_tables = table_servicer(publisher, operator=operator, log=log)
@@ -278,13 +285,14 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             server_pb2_grpc.add_ServerServiceServicer_to_server(answering, server)
             log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer(files, values, log), server)
             table_pb2_grpc.add_TableServiceServicer_to_server(answering_tables, server)
+            catalogue_pb2_grpc.add_CatalogueServiceServicer_to_server(answering_catalogues, server)
             local_pb2_grpc.add_LocalServiceServicer_to_server(answering_reports, server)
 
         service = serve(
             address=config.listen,
             identity=identity,
             add=add,
-            service_names=[NAME, LOG_NAME, TABLE_NAME, LOCAL_NAME],
+            service_names=[NAME, LOG_NAME, TABLE_NAME, LOCAL_NAME, CATALOGUE_NAME],
             workers=_WORKERS,
             immediate=immediate(desk),
             limits=config.limits,

@@ -55,13 +55,14 @@ def server_servicer(
     distributor_of: Callable[[bytes], str],
     aggregator_address: str,
     desk: Desk | None = None,
+    require_catalogue: Callable[[common_pb2.TaskDefinition], None] = lambda definition: None,
     log: Log,
 ) -> server_pb2_grpc.ServerServiceServicer:
     """The service. ``wake`` is called after a change.
 
     ``distributor_of`` gives the address of one that holds a task's models.
     ``waits_for`` says what a task waits for; ``check_task`` asks the aggregator whether a task could begin.
-    ``desk`` has the tasks of local trust.
+    ``desk`` has the tasks of local trust. ``require_catalogue`` refuses a task that may not name its catalogue version.
     """
     # By task and round: a release never changes, and may be long.
     spent: dict[tuple[bytes, int], float] = {}
@@ -148,6 +149,7 @@ def server_servicer(
         request = whole_request(requests)
         task = checked_task(request, key)
         if storage.task(task.sha256) is None:
+            require_catalogue(request.definition)
             require_accepted(task)
         if storage.add_task(task, item_features=request.item_features):
             log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)

@@ -2,6 +2,7 @@
 
 =================================  ==============================================================================
 before its population's tasks      each charter, once it is in force
+when it is published               each version of a catalogue
 before the first model is made     the task; policies and endorsements of the enclaves (these at the start, too)
 after the distributor took it      each model version
 before a release is applied        the aggregator's evidence, the release, and what was charged to its population since
@@ -24,15 +25,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from odp.catalogues.step import SignedStep
 from odp.crypto.note import Kind, VerifierKey, parse_line
 from odp.enclave.evidence import Claims, read_token
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.privacy.ledger_state import LedgerHead
-from odp.signed.task import task_sha256
+from odp.signed.task import open_task, task_sha256
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.endorsements import EndorsementFile, open_endorsement
 from odp.transparency.entries import (
     HEAD_BYTES,
+    CatalogueEntry,
     CharterEntry,
     EndorsementEntry,
     EvidenceEntry,
@@ -51,6 +54,7 @@ from odp.transport.logs import Log, short
 from odp.transport.sweeping import DAY
 from odp.transport.tls import WARN_SECONDS, utc
 from odp.v1 import attestation_pb2, common_pb2, log_pb2, population_pb2
+from server.catalogues import LoggedCatalogues
 from server.clients import Aggregator
 
 #: How often the newest checkpoint is signed and cosigned again.
@@ -101,6 +105,8 @@ class LogKeeper:
         ``reread`` gives the endorsements again where they changed since; these are logged as well.
         """
         self._log = log
+        #: Those in the log.
+        self.catalogues = LoggedCatalogues(log)
         self._endorsements = endorsements
         self._events = events
         self._clock = clock
@@ -128,9 +134,36 @@ class LogKeeper:
             self._events.event("charter_logged", size=self._log.size)
 
     def log_task(self, task: common_pb2.SignedTask) -> None:
-        """Logs a task. Raises StateError."""
-        if self._append([TaskEntry.of(task).encode()]):
+        """Logs a task.
+
+        Raises:
+            ConfigurationError: it names a catalogue version that is not in the log, or was withdrawn.
+            StateError: the log cannot be written.
+        """
+        if not self.has_task(task) and self._append([TaskEntry.of(task).encode()], unless=self._unnamed(task)):
             self._events.event("task_logged", size=self._log.size)
+
+    def _unnamed(self, task: common_pb2.SignedTask) -> Callable[[], bool]:
+        """Raises, and is never true: under the log's lock, so that no version is withdrawn in between."""
+        definition = open_task(task)
+
+        def check() -> bool:
+            self.catalogues.require(definition, shared=False)
+            return False
+
+        return check
+
+    def log_catalogue(self, signed: SignedStep) -> bool:
+        """Logs the next version of a catalogue; False where it is logged already.
+
+        Raises:
+            ConfigurationError: it does not follow the newest one.
+            StateError: the log cannot be written.
+        """
+        step = signed.open()
+        return self._append(
+            [CatalogueEntry.of(signed).encode()], unless=lambda: not self.catalogues.after(step, signed.step)
+        )
 
     def has_task(self, task: common_pb2.SignedTask) -> bool:
         """Whether a task is logged."""

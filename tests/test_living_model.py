@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import grpc
 import numpy as np
 import pytest
 
@@ -306,3 +307,54 @@ def test_damaged_state_is_refused_and_not_begun_anew(tmp_path):
     (tmp_path / "living.json").write_text("{")
     with pytest.raises(StateError, match=r"living\.json"):
         _living(tmp_path)
+
+
+def test_a_catalogue_gives_each_training_its_items_and_carries_over_what_stays(tmp_path):
+    platform = Platform()
+    first = odp.Catalogue.make("films", KEYS)
+    second = first.change(add=["new film"], retire=["film 3", "film 4"])
+    assert _living(tmp_path, item_keys=None, catalogue=first).advance(platform, now=1e9).training == 0
+    platform.finish()
+    found = _living(tmp_path, item_keys=None, catalogue=second).advance(platform, now=1e9 + 7 * DAY)
+    assert (found.stage, found.training) == (Stage.TRAINING, 1)
+    before, after = (task.model for task in platform.tasks.values())
+    assert (before.items, before.catalogue.version) == (ITEMS, 1)
+    assert (after.items, after.catalogue.version, after.catalogue.sha256) == (ITEMS - 1, 2, second.sha256)
+    columns = list(platform.features.values())[1]
+    assert columns is not None
+    assert len(columns) == ITEMS - 1
+    assert not columns[second.numbers["new film"]].any(), "a new item begins with the mean"
+    assert columns[second.numbers["film 29"]].any()
+
+
+def test_a_training_whose_version_was_withdrawn_before_it_arrived_is_given_up(tmp_path):
+    platform = Platform()
+    first = odp.Catalogue.make("films", KEYS)
+    platform.dies = "before submit"
+    with pytest.raises(ServiceError):
+        _living(tmp_path, item_keys=None, catalogue=first).advance(platform, now=1e9)
+    refusal = ServiceError("catalogue version 1 of population 'films' was withdrawn")
+    refusal.code = grpc.StatusCode.INVALID_ARGUMENT
+
+    def refuse(task: object) -> None:
+        raise refusal
+
+    healthy, platform.submit = platform.submit, refuse
+    with pytest.raises(ServiceError, match="withdrawn"):  # this catalogue file does not know of it
+        _living(tmp_path, item_keys=None, catalogue=first).advance(platform, now=1e9)
+    second = first.change(withdraw=[1])
+    found = _living(tmp_path, item_keys=None, catalogue=second).advance(platform, now=1e9 + DAY)
+    assert (found.stage, found.training) == (Stage.WAITING, 0)
+    platform.submit = healthy
+    found = _living(tmp_path, item_keys=None, catalogue=second).advance(platform, now=1e9 + 7 * DAY)
+    assert (found.stage, found.training) == (Stage.TRAINING, 1)
+    assert [task.model.catalogue.version for task in platform.tasks.values()] == [2]
+
+
+def test_items_come_from_keys_or_from_a_catalogue_that_is_usable(tmp_path):
+    catalogue = odp.Catalogue.make("films", KEYS)
+    for keys, version in ((None, None), (KEYS, catalogue)):
+        with pytest.raises(ConfigurationError, match="Expected item_keys or catalogue"):
+            _living(tmp_path, item_keys=keys, catalogue=version)
+    with pytest.raises(ConfigurationError, match="Expected population='films' to be that of the catalogue, 'songs'"):
+        _living(tmp_path, item_keys=None, catalogue=odp.Catalogue.make("songs", KEYS))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from device_runtime.host.program import TABLES, charter_memory, log_guard
+from device_runtime.host.program import TABLES, catalogue_memory, charter_memory, log_guard
 from device_runtime.inference.offline import Available, newest_model
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.services import Services
@@ -48,6 +48,7 @@ def fetch_newest(
             cache=TableCache(state / TABLES),
             folder=state / MODELS,
             charters=charter_memory(pinned, state),
+            catalogues=catalogue_memory(clients, state),
             log=lambda: log_guard(clients, pinned, state, clock=clock),
         )
     finally:

@@ -33,6 +33,8 @@ from device_runtime.rows.table_cache import TableCache
 from device_runtime.store.keys import at_rest, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention
+from device_runtime.tasks.catalogues import FOLDER as CATALOGUES
+from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import FILE as CHARTERS_FILE
 from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
@@ -87,6 +89,7 @@ class Config:
       end_after: seconds after which the host ends; with ``until_finished`` that is an error. 0 is one look at what the
         server offers.
       most_contributions: the host ends after that many.
+      keyed: keep the ratings of ``start`` by the keys of their items, for tasks that name a catalogue.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
       allow_private_addresses: names of services may lead to private and other addresses that are not public.
 
@@ -113,6 +116,7 @@ class Config:
     until_finished: bool = False
     end_after: float | None = None
     most_contributions: int | None = None
+    keyed: bool = False
     keep_running: bool = False
     allow_private_addresses: bool = False
 
@@ -264,7 +268,7 @@ def start(
             if protected is not None:
                 events.event("stores_protected", how=protected.text)
             if data is not None:
-                filled = provision(state.root, data, first=config.first, clock=clock)
+                filled = provision(state.root, data, first=config.first, keyed=config.keyed, clock=clock)
                 events.event("devices_filled", devices=count, new=filled)
             gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
             state.write_atomically(GATE_FILE, gate.to_json())
@@ -299,6 +303,7 @@ def start(
                     records=Records(config.state / FOLDER, reference_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     charters=charter_memory(reference_values, config.state),
+                    catalogues=catalogue_memory(services, config.state),
                     admission=Admission(services, attesters, clock=clock),
                     roster=roster,
                     made_examples=made_examples,
@@ -337,6 +342,11 @@ def log_guard(
 def charter_memory(reference_values: ReferenceValues, state: Path) -> CharterMemory:
     """The owners of populations: from the reference values, and from the folder ``state``."""
     return CharterMemory(state / CHARTERS_FILE, reference_values.populations)
+
+
+def catalogue_memory(services: Services, state: Path) -> CatalogueMemory:
+    """The catalogues of populations, from the folder ``state``."""
+    return CatalogueMemory(state / CATALOGUES, services.catalogue_steps)
 
 
 def run(config: Config, *, ratings: Ratings | None = None, log: Log | None = None) -> None:

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_runtime.inference.recommend import Recommendation, offered_model, predicting
+from device_runtime.inference.recommend import (
+    Recommendation,
+    catalogues_of,
+    offered_model,
+    predicting,
+    recommendation,
+)
 from device_runtime.network.services import Traffic
 from device_runtime.round.contribution import own_data
 from device_runtime.rows.downloads import fetch_table
@@ -22,10 +28,12 @@ from device_runtime.rows.lookup import FoundTable, Lookup
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model
+from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
+from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, ServiceError, StaleModel
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.public_tables.candidates import STAMP, opened_buckets, stamp_of, table_names
@@ -47,6 +55,7 @@ class CandidateModel:
     centroids: Float32Array
     buckets: FoundTable
     stamp: Float32Array
+    catalogue: Catalogue | None = None
 
 
 def find_candidates(
@@ -57,6 +66,7 @@ def find_candidates(
     charters: CharterMemory,
     log: LogGuard | None = None,
     population: str | None = None,
+    catalogues: CatalogueMemory | None = None,
 ) -> CandidateModel:
     """Downloads the candidates of the model that a server offers; with ``log``, verifies the model in the log first.
 
@@ -70,6 +80,7 @@ def find_candidates(
     """
     model = offered_model(offer, charters=charters, log=log, population=population)
     recommender_for(model.definition)
+    catalogue = catalogues_of(lookup.services, catalogues).of(model.definition)
     developer = model.definition.developer_key
     centroids, buckets = (lookup.find(name, developer_key=developer) for name in table_names(model.definition.name))
     data = fetch_table(
@@ -85,7 +96,7 @@ def find_candidates(
         raise StaleModel("the tables of candidates do not belong together; try again later, or use the whole model")
     if (rows[:, :STAMP] != stamp).any():
         raise StaleModel("the candidates belong to another version of the model; use the whole model until they match")
-    return CandidateModel(model, offer.distributor_address, rows[:, STAMP:], buckets, stamp)
+    return CandidateModel(model, offer.distributor_address, rows[:, STAMP:], buckets, stamp, catalogue)
 
 
 def recommend_candidates(
@@ -114,7 +125,7 @@ def recommend_candidates(
     traffic = Traffic() if traffic is None else traffic
     model = found.model
     seed, client = store.identity().seed, predicting(model)
-    own = own_data(store, model, round=model.manifest.version, seed=seed, now=clock())
+    own = own_data(store, model, round=model.manifest.version, seed=seed, now=clock(), catalogue=found.catalogue)
     rated = lookup.rows(
         found.distributor, model.model_sha256, model.manifest, own.keys,
         count=model.rows_per_request, traffic=traffic,
@@ -134,7 +145,7 @@ def recommend_candidates(
     candidates = items[new]
     scores = client.predict(slices, own.rows, candidates)
     best = np.argsort(-scores, kind="stable")[:k]
-    return Recommendation(candidates[best], scores[best])
+    return recommendation(candidates[best], scores[best], found.catalogue)
 
 
 def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int64Array:

@@ -17,14 +17,15 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from device_runtime.inference.recommend import DownloadedModel, download_model
+from device_runtime.inference.recommend import DownloadedModel, catalogues_of, download_model
 from device_runtime.network.services import Services
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import open_model
+from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
 from odp.crypto.signing import SignatureError
-from odp.errors import CertificateError, ConfigurationError, ServiceUnavailable, StaleModel
+from odp.errors import CertificateError, ConfigurationError, ServiceUnavailable, StaleModel, TransparencyError
 from odp.transparency.proofs import LogGuard
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import write_atomically
@@ -50,11 +51,13 @@ def newest_model(
     folder: Path,
     charters: CharterMemory,
     log: Callable[[], LogGuard | None] = lambda: None,
+    catalogues: CatalogueMemory | None = None,
 ) -> Available:
     """The newest model of ``population``, or the last one that is complete in the cache.
 
     A version that newer ones replaced between the server's answer and the download is asked for once more. ``log``
     gives the guard that finds the newest model in the transparency log; a kept one passed it when it was new.
+    ``catalogues`` are those that the host knows.
 
     Raises:
       ServiceUnavailable: nobody answers, and no complete model is kept.
@@ -64,13 +67,13 @@ def newest_model(
     _validate.identifier(population=population)
     try:
         try:
-            return _newest(services, population, cache, folder, charters, log)
+            return _newest(services, population, cache, folder, charters, log, catalogues)
         except StaleModel:
-            return _newest(services, population, cache, folder, charters, log)
+            return _newest(services, population, cache, folder, charters, log, catalogues)
     except CertificateError:
         raise
     except ServiceUnavailable as error:
-        kept = _kept(population, cache, folder)
+        kept = _kept(population, cache, folder, catalogues_of(services, catalogues))
         if kept is None:
             raise
         version = kept.model.manifest.version
@@ -84,9 +87,12 @@ def _newest(
     folder: Path,
     charters: CharterMemory,
     log: Callable[[], LogGuard | None],
+    catalogues: CatalogueMemory | None,
 ) -> Available:
     offer = services.newest_model(population)
-    downloaded = download_model(services, offer, charters=charters, log=log(), cache=cache, population=population)
+    downloaded = download_model(
+        services, offer, charters=charters, log=log(), cache=cache, population=population, catalogues=catalogues
+    )
     # It only saves a person from an outage: a disk that cannot hold it costs that, and nothing now.
     with contextlib.suppress(OSError):
         make_folders(folder)
@@ -95,7 +101,7 @@ def _newest(
     return Available(downloaded)
 
 
-def _kept(population: str, cache: TableCache, folder: Path) -> DownloadedModel | None:
+def _kept(population: str, cache: TableCache, folder: Path, catalogues: CatalogueMemory) -> DownloadedModel | None:
     """The cached model, checked again; None if there is none, or if a part is missing or damaged."""
     try:
         with _path(folder, population).open("rb") as file:
@@ -105,8 +111,9 @@ def _kept(population: str, cache: TableCache, folder: Path) -> DownloadedModel |
             return None
         tables = {entry.name: cache.find(entry.sha256) for entry in model.manifest.tables}
         found = {name: data for name, data in tables.items() if data is not None}
-        return DownloadedModel(model, broadcast_from(model.manifest, found))
-    except (OSError, DecodeError, ConfigurationError, SignatureError):
+        catalogue = catalogues.of(model.definition, fetch=False)
+        return DownloadedModel(model, broadcast_from(model.manifest, found), catalogue)
+    except (OSError, DecodeError, ConfigurationError, SignatureError, TransparencyError):
         return None
 
 

@@ -18,10 +18,12 @@ from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
+from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory, charter_of
 from odp import _validate
 from odp.algorithms.capabilities import RecommenderClient
 from odp.algorithms.registry import recommender_for
+from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard
@@ -32,10 +34,14 @@ from odp.wire.tables import broadcast_from
 
 @dataclass(frozen=True)
 class DownloadedModel:
-    """A whole model version, checked against its signed manifest: one download serves every device of a process."""
+    """A whole model version, checked against its signed manifest: one download serves every device of a process.
+
+    ``catalogue`` says which items its task is of, by their keys; None where it names no catalogue.
+    """
 
     model: Model
     broadcast: ModelVersion
+    catalogue: Catalogue | None = None
 
     @property
     def slices(self) -> Slices:
@@ -46,10 +52,26 @@ class DownloadedModel:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k]."""
+    """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k].
+
+    ``keys`` are those of the items where the model's task names a catalogue; None elsewhere.
+    """
 
     items: Int64Array = field(repr=False)
     scores: Float64Array = field(repr=False)
+    keys: tuple[str, ...] | None = field(default=None, repr=False)
+
+    @property
+    def named(self) -> list[tuple[int | str, float]]:
+        """(key, or number where there is none; score) of each item, best first."""
+        names: list[int] | tuple[str, ...] = self.items.tolist() if self.keys is None else self.keys
+        return list(zip(names, self.scores.tolist(), strict=True))
+
+
+def recommendation(items: Int64Array, scores: Float64Array, catalogue: Catalogue | None) -> Recommendation:
+    """The recommendation of ``items``, with their keys where there is a catalogue."""
+    keys = None if catalogue is None else tuple(catalogue.keys[item] for item in items.tolist())
+    return Recommendation(items, scores, keys)
 
 
 def offered_model(
@@ -87,22 +109,26 @@ def download_model(
     log: LogGuard | None = None,
     cache: TableCache | None = None,
     population: str | None = None,
+    catalogues: CatalogueMemory | None = None,
 ) -> DownloadedModel:
     """Downloads all tables of the model that a server offers; with ``log``, verifies the model in the log first.
 
-    With a ``cache``, what the device holds already is not fetched again (``device_runtime.rows.downloads``).
+    With a ``cache``, what the device holds already is not fetched again (``device_runtime.rows.downloads``); with
+    ``catalogues``, what the host knows of them.
 
     Raises:
       SignatureError, ConfigurationError: task or manifest are not what their developer signed.
       PrivacyError: that developer does not own the population, as far as ``charters`` know, or it is another one than
         ``population``.
-      TransparencyError: task, model or charter are not in the log; nothing was downloaded.
+      TransparencyError: task, model or charter are not in the log, or its catalogue is refused; nothing was
+        downloaded.
       ServiceError: a table is not the one of the manifest, or the distributor failed.
       ServiceUnavailable: nobody answers.
     """
     model = offered_model(offer, charters=charters, log=log, population=population)
     distributor = offer.distributor_address
     recommender_for(model.definition)
+    catalogue = catalogues_of(services, catalogues).of(model.definition)
     tables = {
         entry.name: services.download(distributor, model.model_sha256, entry)
         if cache is None
@@ -110,9 +136,14 @@ def download_model(
         for entry in model.manifest.tables
     }
     try:
-        return DownloadedModel(model, broadcast_from(model.manifest, tables))
+        return DownloadedModel(model, broadcast_from(model.manifest, tables), catalogue)
     except ConfigurationError as error:
         raise ServiceError(f"the distributor at {distributor} sent a wrong model: {error}") from error
+
+
+def catalogues_of(services: Services, catalogues: CatalogueMemory | None) -> CatalogueMemory:
+    """``catalogues``, or without them a memory that begins and ends empty."""
+    return CatalogueMemory(None, services.catalogue_steps) if catalogues is None else catalogues
 
 
 def predicting(model: Model) -> RecommenderClient:
@@ -139,7 +170,7 @@ def predict(
     wanted = np.asarray(items, dtype=np.int64)
     if wanted.size and not (wanted.min() >= 0 and wanted.max() < definition.model.items):
         raise ConfigurationError(f"Expected items to be from 0 to {definition.model.items - 1}")
-    data = examples(store, definition, now=clock())
+    data = examples(store, definition, now=clock(), catalogue=downloaded.catalogue)
     return predicting(downloaded.model).predict(downloaded.slices, data, wanted)
 
 
@@ -156,9 +187,9 @@ def recommend(
     """
     _validate.integer(low=1, high=2**31, k=k)
     definition = downloaded.model.definition
-    data = examples(store, definition, now=clock())
+    data = examples(store, definition, now=clock(), catalogue=downloaded.catalogue)
     client = predicting(downloaded.model)
     candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), client.items(data), assume_unique=True)
     scores = client.predict(downloaded.slices, data, candidates)
     best = np.argsort(-scores, kind="stable")[:k]
-    return Recommendation(candidates[best], scores[best])
+    return recommendation(candidates[best], scores[best], downloaded.catalogue)

@@ -16,6 +16,7 @@ from odp.transport.tls import read_ca
 from odp.v1 import (
     aggregator_pb2_grpc,
     attestation_pb2_grpc,
+    catalogue_pb2_grpc,
     distributor_pb2_grpc,
     enrolment_pb2_grpc,
     local_pb2_grpc,
@@ -47,6 +48,7 @@ class Peer:
         self.server = server_pb2_grpc.ServerServiceStub(channel)
         self.local = local_pb2_grpc.LocalServiceStub(channel)
         self.log = log_pb2_grpc.LogServiceStub(channel)
+        self.catalogue = catalogue_pb2_grpc.CatalogueServiceStub(channel)
         self.table = table_pb2_grpc.TableServiceStub(channel)
         self.enrolment = enrolment_pb2_grpc.EnrolmentServiceStub(channel)
 

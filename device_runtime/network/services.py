@@ -1,11 +1,11 @@
 """The device's side of gRPC: one channel per address, a deadline on every call, every byte counted.
 
-A device says seven things to the outside: its population (CheckIn, GetModel), a public table's name (GetTable), a nonce
-(GetEvidence), a tile of the log (GetHashes), that it is a device which wants a token of a round (IssueToken), which
-rows it wants, encrypted (Select, SelectPrivately), and its contribution, encrypted (Submit, SubmitStream). Download
-names a whole table and so tells nothing; where it goes on after a cut, or asks for changed blocks (ListBlocks), it
-tells which version of the table the device holds. A client of a SecAgg+ session says its part of the protocol (Join,
-Step, SendMasked).
+A device says eight things to the outside: its population (CheckIn, GetModel), a public table's name (GetTable), a nonce
+(GetEvidence), a tile of the log (GetHashes), a block of its population's catalogue (GetCatalogueSteps), that it is a
+device which wants a token of a round (IssueToken), which rows it wants, encrypted (Select, SelectPrivately), and its
+contribution, encrypted (Submit, SubmitStream). Download names a whole table and so tells nothing; where it goes on
+after a cut, or asks for changed blocks (ListBlocks), it tells which version of the table the device holds. A client of
+a SecAgg+ session says its part of the protocol (Join, Step, SendMasked).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import grpc
 
 from device_runtime.network.addresses import SERVER, PinnedAddresses
 from device_runtime.network.peers import Peer, Peers
+from odp.catalogues.exchange import steps_of
 from odp.errors import Busy, EnrolmentError, ServiceError, StaleModel
 from odp.transparency.proofs import unpacked
 from odp.transport.backpressure import Patience
@@ -139,6 +140,10 @@ class Services:
             self._home.log.GetHashes, request, self._server, "read the transparency log", Traffic()
         )
         return unpacked(reply.hashes)
+
+    def catalogue_steps(self, population: str, block: int) -> list[bytes]:
+        """The steps of a block of a catalogue, unchecked; reveals the population and the number of a block."""
+        return steps_of(self._home.catalogue, population, block, address=self._server, patience=self._patience)
 
     def evidence(self, address: str, nonce: bytes, *, role: str) -> attestation_pb2.GetEvidenceResponse:
         """Evidence of the enclave behind ``address`` over ``nonce``."""

@@ -20,6 +20,7 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, Work
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalData, LocalRows
+from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.numerics.arrays import Int64Array
 from odp.wire.model import Slices
@@ -48,15 +49,19 @@ class Contribution:
     local_parameters: bytes | None = field(repr=False)
 
 
-def own_data(store: Store, model: Model, *, round: int, seed: int, now: float) -> OwnData:
-    """Reads what the task asks for. ``now`` is in seconds since the epoch.
+def own_data(
+    store: Store, model: Model, *, round: int, seed: int, now: float, catalogue: Catalogue | None = None
+) -> OwnData:
+    """Reads what the task asks for, with items as the ``catalogue`` that it names has them.
+
+    ``now`` is in seconds since the epoch.
 
     Raises:
       StateError: the store cannot be read.
     """
     try:
         with np.errstate(all="ignore"):
-            rows = examples(store, model.definition, now=now)
+            rows = examples(store, model.definition, now=now, catalogue=catalogue)
             keys = model.client.keys(rows, round=round, seed=seed) if model.keyed else NO_KEYS
     except StateError:
         raise

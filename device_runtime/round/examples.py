@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from device_runtime.store.database import Database
+from device_runtime.store.keyed_ratings import numbered_ratings
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalData, LocalRows
+from odp.catalogues.catalogue import Catalogue
 from odp.crypto import domains
 from odp.models.events_query import EventsTerms, Filter
 from odp.numerics.arrays import Float64Array, Int64Array
@@ -32,10 +34,13 @@ _LONGEST_TEXT = 64
 _EMPTY = LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
 
 
-def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float) -> LocalData:
+def examples(
+    store: Store, definition: common_pb2.TaskDefinition, *, now: float, catalogue: Catalogue | None = None
+) -> LocalData:
     """What a task's algorithm declared that it reads, for a definition that was checked; any items and any values.
 
-    ``now`` is in seconds since the epoch.
+    ``now`` is in seconds since the epoch. Of a task that names a ``catalogue``, items are the numbers of its keys: what
+    the device knows by number alone takes no part, since a number says nothing once the items change.
 
     Raises:
       StateError: the store cannot be read.
@@ -47,12 +52,13 @@ def examples(store: Store, definition: common_pb2.TaskDefinition, *, now: float)
             found[declared.name] = texts(store, declared.events, now=now)
             continue
         if declared.events is not None:
-            found[declared.name] = events(store, declared.events, now=now)
+            found[declared.name] = events(store, declared.events, now=now, catalogue=catalogue)
             continue
         if declared.label:
             found[declared.name] = store.examples(declared.table).read(declared.features, label=declared.label)
             continue
-        own = store.ratings() if own is None else own
+        if own is None:
+            own = store.ratings() if catalogue is None else numbered_ratings(store, catalogue.numbers)
         found[declared.name] = own
     return found
 
@@ -63,21 +69,26 @@ def asks_for(definition: common_pb2.TaskDefinition, *, service: str, type: str) 
     return any(one is not None and (one.service, one.type) == (service, type) for one in asked)
 
 
-def events(database: Database, asked: EventsTerms, *, now: float) -> LocalRows:
+def events(database: Database, asked: EventsTerms, *, now: float, catalogue: Catalogue | None = None) -> LocalRows:
     """The rows that a query of events gives: by item ascending and distinct, or for "each" in the order of the events.
 
     Values are 1 per event where the query names no column for them, and are not clamped. A sum that is not finite gives
-    no row.
+    no row. With a ``catalogue``, the item's column has keys: texts, or whole numbers, which are keys as text.
 
     Raises:
       StateError: the store cannot be read.
     """
-    rows = _rows(database, asked, now)
+    keyed = catalogue is not None and not asked.buckets and asked.edges is None
+    rows = _rows(database, asked, now, kinds="('text', 'integer')" if keyed else "")
     if not rows:
         return _EMPTY
     columns = list(zip(*rows, strict=True))
     values = np.array(columns[0], dtype=np.float64)
-    items, known = _items(asked, columns[1:])
+    if keyed and catalogue is not None:
+        items = np.array([catalogue.numbers.get(str(key), -1) for key in columns[1]], dtype=np.int64)
+        known = items >= 0
+    else:
+        items, known = _items(asked, columns[1:])
     items, values = items[known], values[known]
     if asked.aggregate == "each":
         return LocalRows(items, values)

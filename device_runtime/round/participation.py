@@ -3,7 +3,8 @@
 Steps, in this order, each of which may be the last one before the device dies:
 
 1. the person's decisions and limits, the conditions       nothing was asked of anybody
-2. the transparency log, evidence of both enclaves         nothing private was sent
+2. the transparency log, the catalogue's differences,      nothing private was sent
+   evidence of both enclaves
    the token of the round, where its issuer gives them     ``admission.py``: the same calls for everybody
 3. the conditions again; time for the device's own code    the same time whatever it does
 4. the data are read                                       in memory
@@ -56,6 +57,7 @@ from device_runtime.rows.retrieval import Retrievals, SealedRows, asks_enclave
 from device_runtime.store.schema import Identity, Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory, require_in_force
 from odp.crypto import domains, hpke, segments
 from odp.crypto.leaves import leaf_of
@@ -98,6 +100,7 @@ class Participant:
       records: keeps what was verified before a contribution; None keeps none.
       log: finds task, model and enclaves in the transparency log; None where the reference values pin no log.
       charters: whose the populations are, as far as this host knows.
+      catalogues: what this host knows of catalogues; by default nothing, which is not kept.
       admission: gets the devices' tokens; by default for rounds that ask for none.
       roster: identities that may be clients of SecAgg+ sessions; None where nobody pinned any.
       made_examples: gives the device's own code time to make the examples that a task may read, before each
@@ -117,6 +120,7 @@ class Participant:
     records: Records | None = None
     log: LogGuard | None = None
     charters: CharterMemory = dataclasses.field(default_factory=CharterMemory)
+    catalogues: CatalogueMemory | None = None
     admission: Admission | None = None
     roster: frozenset[bytes] | None = None
     made_examples: MadeExamples | None = None
@@ -135,6 +139,10 @@ class Participant:
     def tokens(self) -> Admission:
         """What gets the devices' tokens."""
         return self.admission if self.admission is not None else Admission(self.services, clock=self.clock)
+
+    @functools.cached_property
+    def _catalogues(self) -> CatalogueMemory:
+        return self.catalogues if self.catalogues is not None else CatalogueMemory(None, self.services.catalogue_steps)
 
     def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:
         """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
@@ -166,7 +174,8 @@ class Participant:
         return self._send(store, work, prepared, aggregator, to, traffic)
 
     def admitted(self, store: Store, work: Work) -> Logged:
-        """Returns if the person's decisions and the transparency log let the device take part now.
+        """Returns if the person's decisions and the transparency log let the device take part now; the task's catalogue
+        is there then.
 
         Raises PrivacyError, NotNow, TransparencyError as ``take_part``.
         """
@@ -178,10 +187,13 @@ class Participant:
             raise
         if work.charter is not None:
             self.charters.check(work.charter)
-        if self.log is None:
-            return ()
-        charter = None if work.charter is None else work.charter.signed
-        return self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest, charter=charter)
+        logged: Logged = ()
+        if self.log is not None:
+            charter = None if work.charter is None else work.charter.signed
+            logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest, charter=charter)
+        # Whatever the device holds: what is asked for follows from the versions alone.
+        self._catalogues.of(model.definition)
+        return logged
 
     def before_data(self, store: Store, work: Work) -> None:
         """The last look at the conditions, and the time of the device's own code: then the data may be read.
@@ -195,7 +207,8 @@ class Participant:
 
     def own_data(self, store: Store, work: Work, *, seed: int) -> OwnData:
         """What the device holds for the round. Raises StateError where the store cannot be read."""
-        return own_data(store, work.model, round=work.round, seed=seed, now=self.clock())
+        catalogue = self._catalogues.of(work.model.definition, fetch=False)
+        return own_data(store, work.model, round=work.round, seed=seed, now=self.clock(), catalogue=catalogue)
 
     def dense_model(self, work: Work, traffic: Traffic) -> Slices:
         """The model of a task that has no rows: equal for all devices, and nothing where they do not read it.

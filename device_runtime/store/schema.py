@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from odp.errors import Refusal
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 SECRET_BYTES = 32
 ID_BYTES = 16
 #: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
@@ -43,6 +43,7 @@ _EXAMPLES = (
         data BLOB NOT NULL)""",
     "CREATE INDEX examples_by_time ON examples (service, time)",
 )
+_KEYED = ("CREATE TABLE keyed_ratings (key TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID",)
 #: What this version has more than version 2, and that it is this version.
 ADDED = (
     # What the device's apps saw happen; never changed, only forgotten.
@@ -78,17 +79,25 @@ ADDED = (
     # When rows were last looked at for their age.
     "CREATE TABLE pruning (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
     *_EXAMPLES,
+    *_KEYED,
     f"PRAGMA application_id={_APPLICATION_ID}",
     f"PRAGMA user_version={SCHEMA_VERSION}",
 )
 CREATE = (*_BASE, *ADDED)
 #: What an encrypted store of an earlier version lacks, by that version.
-UPGRADES = {5: (*_EXAMPLES, f"PRAGMA user_version={SCHEMA_VERSION}")}
+UPGRADES = {
+    5: (*_EXAMPLES, *_KEYED, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    6: (*_KEYED, f"PRAGMA user_version={SCHEMA_VERSION}"),
+}
 #: Without these no limit can be kept: a store that lost a row of them is not rebuilt.
 LEDGER_TABLES = ("identity", "person", "tasks", "participations", "answers", "secagg_attempts")
+#: What the person's apps and data sets put in: an erasure empties them.
+OWN_TABLES = (
+    "ratings", "keyed_ratings", "examples", "events", "requests", "local_data", "downloads", "download_versions",
+)  # fmt: skip
 DATA_TABLES = (
-    "ratings", "examples", "local_parameters", "events", "requests", "local_data", "downloads", "download_versions",
-    "assignments", "pruning",
+    "ratings", "keyed_ratings", "examples", "local_parameters", "events", "requests", "local_data", "downloads",
+    "download_versions", "assignments", "pruning",
 )  # fmt: skip
 
 

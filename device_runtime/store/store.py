@@ -39,6 +39,7 @@ from device_runtime.store.schema import (
     EMPTY,
     ERASED,
     ID_BYTES,
+    OWN_TABLES,
     SECRET_BYTES,
     Assignment,
     Identity,
@@ -183,7 +184,7 @@ class Store(Database):
           StateError: the store holds other data.
         """
         with self.transaction():
-            if not self._to_fill(filled_from, "ratings"):
+            if not self.to_fill(filled_from, "ratings"):
                 return False
             rows = zip(np.asarray(items).tolist(), np.asarray(values).tolist(), strict=True)
             self._connection.executemany("INSERT INTO ratings (item, value) VALUES (?, ?)", rows)
@@ -198,13 +199,14 @@ class Store(Database):
           ConfigurationError, DataError: as ``LabelledExamples.add``.
         """
         with self.transaction():
-            if not self._to_fill(filled_from, "examples WHERE service = ''"):
+            if not self.to_fill(filled_from, "examples WHERE service = ''"):
                 return False
             self.examples(TABLE).add(columns, time=time)
             self._connection.execute("UPDATE identity SET filled_from = ?", (filled_from,))
         return True
 
-    def _to_fill(self, filled_from: bytes, rows: str) -> bool:
+    def to_fill(self, filled_from: bytes, rows: str) -> bool:
+        """Whether it has no ``rows`` yet; False where it has these data. Raises StateError where it has others."""
         (known,) = self._connection.execute("SELECT filled_from FROM identity").fetchone()
         if known in (filled_from, ERASED):
             return False
@@ -352,7 +354,8 @@ class Store(Database):
     def count_examples(self) -> int:
         """The number of rows that tasks may read: ratings, events and labelled examples."""
         row = self.one(
-            "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM events) + (SELECT count(*) FROM examples)"
+            "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM keyed_ratings) + "
+            "(SELECT count(*) FROM events) + (SELECT count(*) FROM examples)"
         )
         return 0 if row is None else int(row[0])
 
@@ -371,7 +374,7 @@ class Store(Database):
         with errors(self.path):
             self._connection.execute("PRAGMA secure_delete=ON")
         with self.transaction():
-            for table in ("ratings", "examples", "events", "requests", "local_data", "downloads", "download_versions"):
+            for table in OWN_TABLES:
                 self._connection.execute(f"DELETE FROM {table}")
             self._connection.execute("UPDATE identity SET filled_from = ?", (ERASED,))
             self._forget("1", ())

@@ -20,6 +20,7 @@ from device_runtime.person.limits import Limits
 from device_runtime.person.local_reports import local_epsilon, require_report_allowed
 from device_runtime.round.gate import Gate
 from device_runtime.store.app_data import MOST_READ, AppData, services
+from device_runtime.store.keyed_ratings import ratings_by_key
 from device_runtime.store.keys import at_rest, folder_of
 from device_runtime.store.retention import Retention
 from device_runtime.store.schema import Participation, State
@@ -89,7 +90,8 @@ def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         "ratings": [
             {"item": item, "value": value}
             for item, value in zip(data.items.tolist(), data.values.tolist(), strict=True)
-        ],
+        ]
+        + [{"item": key, "value": value} for key, value in ratings_by_key(store).items()],
         "local_parameters": [
             {"task": task.hex(), "version": found[0], "base64": base64.b64encode(found[1]).decode()}
             for task, found in parameters.items()

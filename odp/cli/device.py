@@ -61,6 +61,9 @@ def run(
     ] = None,
     devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: the users of the data].")] = None,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
+    keyed: Annotated[
+        bool, typer.Option("--keyed", help="Keep ratings by the items' titles or ids, for tasks with a catalogue.")
+    ] = False,
     threads: Annotated[int, typer.Option(help="Number of devices that work at the same time.")] = 3,
     max_epsilon: Annotated[float, typer.Option(help="Largest ε of one task.")] = 10.0,
     max_delta: Annotated[float, typer.Option(help="Largest δ of one task.")] = 1e-5,
@@ -124,6 +127,7 @@ def run(
         reference_values=reference_values if reference_values is not None else services / "reference_values.json",
         population=population,
         first=first,
+        keyed=keyed,
         count=devices,
         threads=threads,
         durable=durable,
@@ -202,6 +206,7 @@ def recommend(
         PinnedAddresses,
         Store,
         TableCache,
+        catalogue_memory,
         charter_memory,
         find_candidates,
         indexed_model,
@@ -236,17 +241,20 @@ def recommend(
         guard, charters = log_guard(clients, pinned, state), charter_memory(pinned, state)
         if guard is None:
             console().print("the reference values pin no transparency log; the model's signature alone is checked")
-        cache = TableCache(state / "tables")
+        cache, catalogues = TableCache(state / "tables"), catalogue_memory(clients, state)
         if candidates:
             lookup = Lookup(services=clients, enclaves=Enclaves(clients, pinned))
             offer = clients.newest_model(population)
-            clusters = find_candidates(lookup, offer, cache=cache, charters=charters, log=guard, population=population)
+            clusters = find_candidates(
+                lookup, offer, cache=cache, charters=charters, log=guard, population=population, catalogues=catalogues
+            )
             with Store.open(store_path(state, device)) as store:
                 found = recommend_candidates(store, clusters, lookup, k=count)
         else:
             available = newest_model(
-                clients, population, cache=cache, folder=state / "models", charters=charters, log=lambda: guard
-            )
+                clients, population, cache=cache, folder=state / "models", charters=charters, log=lambda: guard,
+                catalogues=catalogues,
+            )  # fmt: skip
             if available.offline is not None:
                 console().print(available.offline, markup=False)
             with Store.open(store_path(state, device)) as store:
@@ -264,9 +272,13 @@ def _print_recommendations(
     from rich.table import Table
 
     pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
+    names = None if name is None else [name(item) for item, _ in pairs]
+    # Of a catalogue, the keys say which items these are; a data set has numbers of its own.
+    names = names if found.keys is None else list(found.keys)
     if json:
         listed = [
-            {"item": item, "score": score} | ({} if name is None else {"name": name(item)}) for item, score in pairs
+            {"item": item, "score": score} | ({} if names is None else {"name": names[rank]})
+            for rank, (item, score) in enumerate(pairs)
         ]
         print_json({"device": device, "recommendations": listed})
         return
@@ -277,7 +289,7 @@ def _print_recommendations(
         return
     shown = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
     for rank, (item, score) in enumerate(pairs, start=1):
-        shown.add_row(str(rank), str(item) if name is None else name(item), f"{score:.2f}")
+        shown.add_row(str(rank), str(item) if names is None else names[rank - 1], f"{score:.2f}")
     results_console().print(shown)
 
 

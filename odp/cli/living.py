@@ -16,10 +16,19 @@ from odp.cli.outputs import output_folder
 
 def retrain(
     file: Annotated[Path, typer.Argument(help="Task file (TOML) of ratings, from which every training is made.")],
-    items: Annotated[Path, typer.Option(help="Text file with the catalogue key of each item, one per line, in order.")],
     folder: Annotated[
         Path, typer.Option(callback=output_folder, help="Folder that keeps the trainings; one per living model.")
     ],
+    catalogue: Annotated[
+        Path | None, typer.Option(help="Catalogue file (`odp catalogue make`): its newest version is published first.")
+    ] = None,
+    items: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of a catalogue, where items never change and devices know them by number: text file with "
+            "the key of each item, one per line, in order."
+        ),
+    ] = None,
     every: Annotated[str, typer.Option(help="Time between trainings: 7d, 2w, 1y.")] = "7d",
     horizon: Annotated[str, typer.Option(help="How long the lifetime budget has to last.")] = "1y",
     lifetime_epsilon: Annotated[float, typer.Option(help="ε of all trainings together, per user.")] = 20.0,
@@ -54,6 +63,8 @@ def retrain(
     die at any moment: the next one goes on where it was. A schedule is refused if devices would decline a training by
     their limits.
     """
+    from odp.catalogues.catalogue import Catalogue
+    from odp.cli.catalogue import item_keys
     from odp.client import connect
     from odp.errors import ConfigurationError
     from odp.living_model import LivingModel
@@ -66,10 +77,9 @@ def retrain(
     task = load_task(file)
     if not isinstance(task, Task):
         raise ConfigurationError(f"{file} has a question: only models of ratings are retrained")
-    try:
-        keys = items.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the items {items}: {error}") from error
+    if (catalogue is None) == (items is None):
+        raise ConfigurationError("Expected --catalogue or --items: which items the model has")
+    version = None if catalogue is None else Catalogue.load(catalogue)
     schedule = Schedule(
         every=every, horizon=horizon, lifetime_epsilon=lifetime_epsilon, delta=task.privacy.delta, rule=rule
     )
@@ -77,7 +87,8 @@ def retrain(
         folder,
         task=task,
         schedule=schedule,
-        item_keys=keys,
+        item_keys=None if items is None else item_keys(items),
+        catalogue=version,
         start=None if start is None else WarmStart.load(start),
         limits=DeviceLimits(max_total_epsilon=device_epsilon, max_total_epsilon_30_days=device_epsilon_30_days),
     )
@@ -87,6 +98,8 @@ def retrain(
     if roll_back is not None:
         living.roll_back(roll_back)
     with connect(server, state=state) as connection:
+        if version is not None:
+            connection.publish_catalogue(version)
         found = living.advance(connection, now=time.time())
     if later:
         console().print(

@@ -16,6 +16,7 @@ from odp._own_packages import check_own_packages
 from odp.cli import (
     audit,
     backup,
+    catalogue,
     compare,
     dashboard,
     data,
@@ -71,6 +72,7 @@ app.add_typer(reproduce.app, name="reproduce", rich_help_panel=_DEVELOP)
 app.add_typer(table.app, name="table", rich_help_panel=_DEVELOP)
 app.add_typer(index.app, name="index", rich_help_panel=_DEVELOP)
 app.add_typer(population.app, name="population", rich_help_panel=_DEVELOP)
+app.add_typer(catalogue.app, name="catalogue", rich_help_panel=_DEVELOP)
 app.add_typer(services.server_app, name="server", rich_help_panel=_RUN)
 app.add_typer(services.distributor_app, name="distributor", rich_help_panel=_RUN)
 app.add_typer(services.aggregator_app, name="aggregator", rich_help_panel=_RUN)

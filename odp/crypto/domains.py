@@ -23,6 +23,7 @@ REPORT = b"odp/v1/report"
 ENDORSEMENT = b"odp/v1/endorsement"
 WITHDRAWAL = b"odp/v1/withdrawal"
 CHARTER = b"odp/v1/charter"
+CATALOGUE = b"odp/v1/catalogue"
 ABANDON = b"odp/v1/abandon"
 ROUND_KEY = b"odp/v1/round-key"
 REFUSAL = b"odp/v1/refusal"
@@ -82,7 +83,7 @@ SIGNED = frozenset(
     {
         TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, CHARTER, ABANDON, SECAGG_ADVERT,
         SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT, ROUND_KEY, REFUSAL, HAND_OVER,
-        HAND_OVER_PACKAGE, DELEGATION,
+        HAND_OVER_PACKAGE, DELEGATION, CATALOGUE,
     }
 )  # fmt: skip
 

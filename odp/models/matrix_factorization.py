@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy.typing as npt
 
 from odp import _validate
+from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError
 from odp.models.warm_start import WarmStart
 
@@ -30,13 +31,16 @@ class MatrixFactorization:
         can do without a factor round.
       item_features: public features of the items [items, p], such as genre flags or text hashes, p up to 1024; None
         for none. They stay with the server, which estimates from them what noise hides; kept as a float32 copy.
-      start: items of an earlier model, which become further columns of ``item_features``; needs ``item_keys``. The
-        model keeps the columns alone.
+      start: items of an earlier model, which become further columns of ``item_features``; needs ``item_keys`` or
+        ``catalogue``. The model keeps the columns alone.
       item_keys: keys of the items for the start, distinct, in the order of the items' numbers.
+      catalogue: the version of the population's catalogue that these items are of; devices then know items by their
+        keys. None: by their numbers.
       features_sha256: hash of that matrix, for equality and for the task definition; empty without features.
 
     Raises:
-      ConfigurationError: a number is out of range, or the features do not fit the items or are not finite.
+      ConfigurationError: a number is out of range, or the features do not fit the items or are not finite; the
+        catalogue has another number of items, or its version was withdrawn.
     """
 
     items: int
@@ -44,12 +48,18 @@ class MatrixFactorization:
     item_features: npt.ArrayLike | None = field(default=None, repr=False, compare=False)
     start: InitVar[WarmStart | None] = None
     item_keys: InitVar[Sequence[str] | None] = None
+    catalogue: Catalogue | None = field(default=None, repr=False)
     features_sha256: bytes = field(default=b"", init=False, repr=False)
 
     def __post_init__(self, start: WarmStart | None, item_keys: Sequence[str] | None) -> None:
         """Checks the ranges."""
         _validate.integer(items=self.items, low=1, high=2**31 - 1)
         _validate.integer(rank=self.rank, low=0, high=64)
+        if self.catalogue is not None:
+            self._check_catalogue(self.catalogue)
+            if item_keys is not None:
+                raise ConfigurationError("Expected item_keys or catalogue, not both: the catalogue has the keys")
+            item_keys = None if start is None else self.catalogue.keys
         if (start is None) != (item_keys is None):
             raise ConfigurationError("Expected start and item_keys together: keys say which items are the start's")
         if self.item_features is None and start is None:
@@ -64,6 +74,15 @@ class MatrixFactorization:
         if matrix is not None:
             object.__setattr__(self, "item_features", matrix)
             object.__setattr__(self, "features_sha256", item_features_sha256(matrix))
+
+    def _check_catalogue(self, catalogue: Catalogue) -> None:
+        if not isinstance(catalogue, Catalogue):
+            raise ConfigurationError(f"Expected catalogue to be an odp.Catalogue, got a {type(catalogue).__name__}")
+        if catalogue.items != self.items:
+            raise ConfigurationError(
+                f"Expected items={self.items} to be the {catalogue.items} of catalogue version {catalogue.version}"
+            )
+        catalogue.require_usable(catalogue.version)
 
     @property
     def features(self) -> Float32Array | None:
@@ -88,4 +107,5 @@ class MatrixFactorization:
             rank=self.rank,
             item_features_sha256=self.features_sha256,
             item_features_width=0 if self.features is None else self.features.shape[1],
+            catalogue=None if self.catalogue is None else self.catalogue.to_proto(),
         )

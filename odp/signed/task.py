@@ -30,6 +30,8 @@ SIGNATURE_BYTES = 64
 LARGEST_DEFINITION = 64 * 2**10
 LARGEST_MANIFEST = 64 * 2**10
 MOST_ITEMS = 2**24
+#: Of a catalogue (``odp.catalogues.step``, which enclaves do not load).
+MOST_VERSIONS = 10_000
 #: Numbers of a dense vector: as many as a contribution can have.
 MOST_NUMBERS = 2**25
 
@@ -85,6 +87,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     if sampling is not None:
         integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
     check_broadcast(definition)
+    _check_catalogue(definition.model)
     algorithm = algorithm_for(definition)
     if cohort.schedule and not algorithm.schedules_cohorts:
         raise ConfigurationError(f"Expected no schedule of cohorts in task {definition.name!r}: its rounds are alike")
@@ -93,6 +96,12 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     if sampling is not None and not isinstance(algorithm.query(0), SampledQuery):
         raise ConfigurationError("Expected no sampling of such contributions: nothing can stand for what is not drawn")
     check_sizes(definition)
+
+
+def _check_catalogue(model: common_pb2.MatrixFactorizationModel) -> None:
+    if model.HasField("catalogue"):
+        integer(low=1, high=MOST_VERSIONS, catalogue_version=model.catalogue.version)
+        check_length("catalogue sha256", model.catalogue.sha256, HASH_BYTES)
 
 
 def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:

@@ -21,6 +21,7 @@ type entry             fields
                        aggregator's enclave
 9    ``CharterEntry``      charter, approvals (96 bytes each: key, signature), by ascending key
 16   ``HandOverEntry``     statement, signature by an aggregator's enclave: other code has its populations from here on
+17   ``CatalogueEntry``    step, key (32 bytes) of an owner of its population, signature by it: a catalogue version
 ==== ================= =====================================================================================
 """
 
@@ -29,6 +30,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, TypeAlias
 
+from odp.catalogues.step import SignedStep
 from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError
 from odp.signed.ledger import LedgerPart
@@ -224,6 +226,27 @@ class HandOverEntry(_Entry):
     signature: bytes
 
 
+@dataclasses.dataclass(frozen=True)
+class CatalogueEntry(_Entry):
+    """A SignedStep of a catalogue."""
+
+    code: ClassVar[int] = 17
+    label: ClassVar[str] = "catalogue"
+    step: bytes
+    key: bytes
+    signature: bytes
+
+    @classmethod
+    def of(cls, signed: SignedStep) -> CatalogueEntry:
+        """The entry of ``signed``."""
+        return cls(signed.step, signed.key, signed.signature)
+
+    @property
+    def signed(self) -> SignedStep:
+        """The step."""
+        return SignedStep(self.step, self.key, self.signature)
+
+
 Entry: TypeAlias = (
     TaskEntry
     | PolicyEntry
@@ -235,6 +258,7 @@ Entry: TypeAlias = (
     | LedgerEntry
     | CharterEntry
     | HandOverEntry
+    | CatalogueEntry
 )
 TYPES: dict[int, type[Entry]] = {
     kind.code: kind
@@ -249,6 +273,7 @@ TYPES: dict[int, type[Entry]] = {
         LedgerEntry,
         CharterEntry,
         HandOverEntry,
+        CatalogueEntry,
     )
 }
 #: So many bytes of an entry tell its type.

@@ -3,9 +3,10 @@
 An entry is judged by those before it. A charter founds its population under a founder of an endorsed policy, or follows
 the charter before. A task is signed by a developer who owns its population, also when its models and releases are
 logged. An endorsement is by a pinned endorser, for a policy that is in the log; evidence is endorsed at its time.
-Models and releases follow one another without gaps. A release is signed by an attested aggregator and charges exactly
-what its task declares; a ledger only grows, charges every release, names it by its hash, and states epsilons that its
-charges have.
+A catalogue's steps are signed by owners of its population and follow one another; a task that names a version has its
+number of items, and the version was not withdrawn before. Models and releases follow one another without gaps. A
+release is signed by an attested aggregator and charges exactly what its task declares; a ledger only grows, charges
+every release, names it by its hash, and states epsilons that its charges have.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from google.protobuf.message import DecodeError
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of, event_of, round_entry, sampling_of
 from odp.algorithms.seam import Algorithm
+from odp.catalogues.catalogue import Catalogue, require_named
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.evidence import Claims, read_token
@@ -41,6 +43,7 @@ from odp.signed.release import check_tensors
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transparency.endorsements import Endorsement, check_withdrawal, open_endorsement
 from odp.transparency.entries import (
+    CatalogueEntry,
     CharterEntry,
     EndorsementEntry,
     Entry,
@@ -55,7 +58,7 @@ from odp.transparency.entries import (
 )
 from odp.transparency.hand_overs import HandOvers, signer_of
 from odp.transparency.sources import AuditFailure
-from odp.v1 import common_pb2, population_pb2
+from odp.v1 import catalogue_pb2, common_pb2, population_pb2
 
 # Epsilon is computed from the same events by the same code on another machine.
 _TOLERANCE = 1e-9
@@ -140,6 +143,7 @@ class Records:
         self._tasks: dict[bytes, _Task] = {}
         self._ledgers: dict[str, _Ledger] = {}
         self._hand_overs = HandOvers()
+        self._catalogues: dict[str, Catalogue] = {}
 
     def add(self, number: int, entry: Entry) -> None:
         """Checks entry ``number``.
@@ -170,6 +174,8 @@ class Records:
                     self._charter(entry)
                 case HandOverEntry():
                     self._hand_over(entry)
+                case CatalogueEntry():
+                    self._catalogue(entry)
         except (OdpError, DecodeError, UnicodeDecodeError) as error:
             raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
 
@@ -223,14 +229,26 @@ class Records:
         return {key for sha256 in standing for key in self._policies[sha256].founder_keys}
 
     def _require_owner(self, definition: common_pb2.TaskDefinition) -> None:
-        charter = self._charters.get(definition.population)
+        self._charter_of(definition.population).require_owner(definition.developer_key, of=f"task {definition.name!r}")
+
+    def _charter_of(self, population: str) -> Charter:
+        charter = self._charters.get(population)
         if charter is None:
-            raise _Wrong(f"population {definition.population!r} has no charter in the log before it")
-        charter.require_owner(definition.developer_key, of=f"task {definition.name!r}")
+            raise _Wrong(f"population {population!r} has no charter in the log before it")
+        return charter
+
+    def _catalogue(self, entry: CatalogueEntry) -> None:
+        step = entry.signed.open()
+        what = f"version {step.version} of its catalogue"
+        self._charter_of(step.population).require_owner(entry.key, of=what)
+        before = self._catalogues.get(step.population)
+        self._catalogues[step.population] = Catalogue((*(() if before is None else before.steps), entry.step))
 
     def _task(self, entry: TaskEntry) -> None:
         definition = open_task(entry.signed)
         self._require_owner(definition)
+        if definition.model.HasField("catalogue"):
+            require_named(self._catalogues.get(definition.population), definition)
         self._tasks[task_sha256(entry.signed)] = _Task(definition, entry.signed, algorithm_for(definition))
 
     def _endorsement(self, entry: EndorsementEntry) -> None:
@@ -410,6 +428,9 @@ class Records:
                 return f" of round {common_pb2.Release.FromString(entry.release).round}"
             if isinstance(entry, LedgerEntry):
                 return f" of round {entry.number}"
+            if isinstance(entry, CatalogueEntry):
+                step = catalogue_pb2.CatalogueStep.FromString(entry.step)
+                return f" version {step.version} of {step.population!r}"
         except (DecodeError, ConfigurationError):
             pass
         return ""

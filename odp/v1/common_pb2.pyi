@@ -96,16 +96,26 @@ class SignedTask(_message.Message):
     def __init__(self, definition: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class MatrixFactorizationModel(_message.Message):
-    __slots__ = ("items", "rank", "item_features_sha256", "item_features_width")
+    __slots__ = ("items", "rank", "item_features_sha256", "item_features_width", "catalogue")
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ITEM_FEATURES_SHA256_FIELD_NUMBER: _ClassVar[int]
     ITEM_FEATURES_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    CATALOGUE_FIELD_NUMBER: _ClassVar[int]
     items: int
     rank: int
     item_features_sha256: bytes
     item_features_width: int
-    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., item_features_sha256: _Optional[bytes] = ..., item_features_width: _Optional[int] = ...) -> None: ...
+    catalogue: CatalogueVersion
+    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., item_features_sha256: _Optional[bytes] = ..., item_features_width: _Optional[int] = ..., catalogue: _Optional[_Union[CatalogueVersion, _Mapping]] = ...) -> None: ...
+
+class CatalogueVersion(_message.Message):
+    __slots__ = ("version", "sha256")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    sha256: bytes
+    def __init__(self, version: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class RatingsData(_message.Message):
     __slots__ = ("table", "low", "high", "events")

@@ -7,7 +7,7 @@ import hashlib
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -30,6 +30,7 @@ from device_runtime.round.verification import FOLDER, Records
 from device_runtime.store.store import Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
+from odp.catalogues.catalogue import versions_in
 from odp.crypto import domains
 from odp.crypto.hpke import DecryptionError, HpkeKey
 from odp.crypto.refusals import CLOSED, closed_digest
@@ -50,6 +51,8 @@ from odp.v1 import (
     aggregator_pb2_grpc,
     attestation_pb2,
     attestation_pb2_grpc,
+    catalogue_pb2,
+    catalogue_pb2_grpc,
     common_pb2,
     distributor_pb2,
     distributor_pb2_grpc,
@@ -243,6 +246,19 @@ class Server(server_pb2_grpc.ServerServiceServicer):
         return self.newest
 
 
+class Catalogues(catalogue_pb2_grpc.CatalogueServiceServicer):
+    """Serves the ``steps`` that a test gives it."""
+
+    steps: Sequence[bytes] = ()
+
+    def GetCatalogueSteps(
+        self, request: catalogue_pb2.GetCatalogueStepsRequest, context: grpc.ServicerContext
+    ) -> Iterator[catalogue_pb2.GetCatalogueStepsResponse]:
+        wanted = versions_in(request.block)
+        for step in self.steps[wanted.start - 1 : wanted.stop - 1]:
+            yield catalogue_pb2.GetCatalogueStepsResponse(step=step)
+
+
 class World:
     """Three services on three ports, one task, and whatever round is open."""
 
@@ -282,9 +298,8 @@ class World:
         self.log = Log("devices", stream=self.log_text)
         self._running: list[RunningServer] = []
         self._services: list[Services] = []
-        self.address = self._serve(
-            "odp.v1.ServerService", server_pb2_grpc.add_ServerServiceServicer_to_server, self.server
-        )
+        self.catalogues = Catalogues()
+        self.address = self._serve("odp.v1.ServerService", self._add_server, self.server)
         self.distributor_address = self._serve(
             "odp.v1.DistributorService",
             distributor_pb2_grpc.add_DistributorServiceServicer_to_server,
@@ -310,6 +325,10 @@ class World:
         self.signed_manifest = common_pb2.SignedManifest()
         self.round = -1
         self.open_round(0)
+
+    def _add_server(self, servicer: Server, server: grpc.Server) -> None:
+        server_pb2_grpc.add_ServerServiceServicer_to_server(servicer, server)
+        catalogue_pb2_grpc.add_CatalogueServiceServicer_to_server(self.catalogues, server)
 
     def _serve(self, name: str, add: Callable[..., None], servicer: object, enclave: Enclave | None = None) -> str:
         def register(server: grpc.Server) -> None:

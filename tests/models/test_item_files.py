@@ -110,7 +110,10 @@ def test_scores_are_what_a_device_predicts_without_the_smooth_part(run: odp.RunR
 
 def test_bad_places_and_sizes_are_refused_in_one_line(run: odp.RunResult, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path, message in (("items.csv", "ends in .npz, .parquet, .onnx or .index"), ("file/items.npz", "give another place")):
+    for path, message in (
+        ("items.csv", "ends in .npz, .parquet, .onnx or .index"),
+        ("file/items.npz", "give another place"),
+    ):
         with pytest.raises(ConfigurationError, match=message):
             odp.export_items(run, tmp_path / path)
     with pytest.raises(ConfigurationError, match=r"item_keys for 40 items of the model .got 1."):

@@ -26,6 +26,8 @@ from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
+from odp.catalogues.catalogue import Catalogue
+from odp.catalogues.step import Step
 from odp.crypto import DecryptionError, HpkeKey, SigningKey, domains
 from odp.crypto.secure_aggregation.masked import unmasked
 from odp.crypto.segments import open_segments, seal_segments
@@ -114,6 +116,8 @@ def decoders() -> list[Decoder]:
         Decoder("a statement of an emulated device", _as_statement, _VENDOR.device(bytes(32)).attest(bytes(32)))
     )
     masked_query = MaskedQuery(DenseQuery("asked", _GRID), info=b"info")
+    found.append(Decoder("a step of a catalogue", Step.decode, _catalogue().steps[1]))
+    found.append(Decoder("a catalogue", Catalogue.from_bytes, _catalogue().to_bytes()))
     found.append(Decoder("the seed of a masked contribution", masked_query.check, bytes(64), private=True))
     found.append(Decoder("the host's sum of masked vectors", _unmasked, bytes(4 * _GRID.size)))
     for kind, task in (("ratings", ratings), ("implicit data", implicit), ("statistics", statistics)):
@@ -231,6 +235,10 @@ def _rows(task: common_pb2.SignedTask) -> bytes:
     dense = [table_bytes(table) for table in broadcast.tables if not table.keyed]
     rows = broadcast.keyed.rows[:_PLACES].astype("<f4").tobytes()
     return distributor_pb2.SelectedRows(rows=rows, dense=dense).SerializeToString()
+
+
+def _catalogue() -> Catalogue:
+    return Catalogue.make(_POPULATION, ["a", "b"]).change(add=["c"], retire=["a"], withdraw=[1])
 
 
 def _token() -> bytes:

@@ -106,7 +106,8 @@ REFUSED, UNKNOWN = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 PROGRAMS = {
     "server": Program(
         _server, "LogService/GetCheckpoint", grpc.StatusCode.OK,
-        ("ServerService/CheckIn", "ServerService/SubmitTask", "LogService/GetEntries", "TableService/GetTable"),
+        ("ServerService/CheckIn", "ServerService/SubmitTask", "LogService/GetEntries", "TableService/GetTable",
+         "CatalogueService/GetCatalogueSteps"),
     ),
     "distributor": Program(
         _distributor, "DistributorService/Select", REFUSED,

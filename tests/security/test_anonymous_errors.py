@@ -18,13 +18,20 @@ from security.programs import PROGRAMS
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.statuses import LONGEST_LINE
-from odp.v1 import enrolment_pb2, retrieval_pb2, secagg_service_pb2, server_pb2, table_pb2  # noqa: F401  # into the pool
+from odp.v1 import (  # into the pool
+    catalogue_pb2,  # noqa: F401
+    enrolment_pb2,  # noqa: F401
+    retrieval_pb2,  # noqa: F401
+    secagg_service_pb2,  # noqa: F401
+    server_pb2,  # noqa: F401
+    table_pb2,  # noqa: F401
+)
 
 SECONDS = 60.0
 #: A text that a terminal would act on, with a path, of half of the largest request.
 NOISY = "\x1b[31m /home/operator/secrets/token\r\n\u202e" + "A" * 2**19
 SERVICES = {
-    "server": ("ServerService", "LogService", "TableService"),
+    "server": ("ServerService", "LogService", "TableService", "CatalogueService"),
     "distributor": ("DistributorService", "RetrievalService", "AttestationService"),
     "aggregator": ("AggregatorService", "SecureAggregationService", "AttestationService"),
     "helper": ("HelperService",),

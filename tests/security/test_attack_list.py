@@ -62,6 +62,17 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R213", "a clock that was wrong together with the log's",
          "transparency/test_client.py::test_what_was_pruned_is_found_again_where_a_clock_made_it_look_ended"),
     ],
+    "catalogues": [
+        ("R294", "tampered, forked, cut or foreign differences",
+         "device_runtime/tasks/test_catalogues.py::test_r294_a_new_host_refuses_what_does_not_lead_to_the_named_hash"),
+        ("R294", "rollback, and two versions of one number",
+         "device_runtime/tasks/test_catalogues.py::test_r294_a_host_refuses_a_fork_and_a_rollback_of_what_it_knows"),
+        ("R295", "learning from requests which items a device knows",
+         "security/test_transcripts.py::"
+         "test_r295_devices_fetch_their_catalogue_alike_whatever_items_they_know"),
+        ("R296", "lies about catalogues under proper signatures",
+         "transparency/test_catalogue_entries.py::test_a_catalogue_that_lies_fails_the_audit"),
+    ],
     "evidence": [
         ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
         ("R8", "evidence of another genuine enclave",

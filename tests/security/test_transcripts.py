@@ -29,6 +29,7 @@ from device_runtime.network.services import Traffic
 from device_runtime.round.admission import attesters_of
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.rows.lookup import FoundTable
+from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import open_assignment, open_model
 from odp.algorithms.capabilities import Recommender
@@ -119,8 +120,11 @@ class Data:
 
     ratings: dict[int, float] = dataclasses.field(default_factory=dict)
     events: Sequence[dict[str, Any]] = ()
+    keys: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def put_into(self, store: Store) -> None:
+        for key, value in self.keys.items():
+            rate(store, key, value)
         items = np.array(sorted(self.ratings), dtype=np.int64)
         values = np.array([self.ratings[item] for item in items.tolist()], dtype=np.float64)
         store.fill(items, values, filled_from=b"data")
@@ -376,6 +380,36 @@ def test_r183_an_unforeseen_error_of_an_algorithm_ends_in_an_upload_like_any_oth
     with monkeypatch.context() as patch:
         patch.setattr(client, fails, raises)
         assert seen_of(hostile, Data({7: 4.0}), monkeypatch) == honest
+
+
+def test_r295_devices_fetch_their_catalogue_alike_whatever_items_they_know(
+    tmp_path: Path, identity: Any, platform: Any, World: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device without data, with those of every version, with retired and new items, and with unknown ones."""
+    catalogue = odp.Catalogue.make("people", [f"film {number}" for number in range(ITEMS)])
+    for week in range(4):
+        catalogue = catalogue.change(add=[f"new {week}"], retire=[f"film {week}"])
+    model = odp.MatrixFactorization(items=ITEMS, rank=2, catalogue=catalogue)
+    world = World(tmp_path, identity, platform, dataclasses.replace(task_of("ratings"), model=model))
+    world.catalogues.steps = catalogue.steps
+    known = [Data(), Data(keys=dict.fromkeys(catalogue.keys[::3], 4.0)), Data(keys={"film 0": 1.0, "new 3": 5.0}),
+             Data({7: 4.0}, keys={"what no catalogue has": 2.0})]  # fmt: skip
+    try:
+        seen = [seen_of(world, one, monkeypatch) for one in known]
+        assert seen[0] == seen[1] == seen[2] == seen[3]
+        assert seen[0][1] == "sent"
+        methods = [call[0].rpartition("/")[2] for call in seen[0][0]]
+        assert methods.count("GetCatalogueSteps") == 2, "the first version, and the block of the others"
+        assert methods.index("GetCatalogueSteps") < methods.index("Select"), "before data are read"
+        # A server that withholds the catalogue, or gives another one, gets one answer from all of them.
+        for steps in ((), odp.Catalogue.make("people", ["fork"]).steps):
+            world.catalogues.steps = steps
+            refused = [seen_of(world, one, monkeypatch) for one in known]
+            assert refused[0] == refused[1] == refused[2] == refused[3]
+            assert refused[0][1].startswith("TransparencyError")
+            assert refused[0][2] == [], "nothing was charged"
+    finally:
+        world.close()
 
 
 class Lookups:

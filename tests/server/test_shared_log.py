@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +10,20 @@ from pathlib import Path
 import pytest
 from conformance.servers import PostgresqlStores, ServerStores, SqliteStores
 
+from odp.catalogues.catalogue import Catalogue
+from odp.catalogues.step import SignedStep
 from odp.crypto.note import NoteKey
+from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
 from odp.transparency import merkle
 from odp.transparency.checkpoint import Checkpoint
+from odp.transparency.endorsements import EndorsementFile
 from odp.transparency.log_files import LogFiles
+from odp.transport.logs import Log
 from server.shared_log import SharedLog
 from server.storage import Storage
 from server.storage.leases import Deposed, Holder
+from server.transparency import LogKeeper
 
 KEY = NoteKey.generate("log.example")
 NOW = 7.0
@@ -184,3 +191,23 @@ def test_all_servers_of_a_database_have_one_key_and_tables_are_changed_by_compar
     assert rows.set_table("films", b"2", before=b"1")
     assert (rows.table("films"), rows.count_tables()) == (b"2", 1)
     assert "films" in rows.where("films")
+
+
+def test_servers_of_one_log_have_one_chain_of_each_catalogue(storage: Storage, tmp_path: Path) -> None:
+    first = Catalogue.make("films", ["a", "b"])
+    second, fork = first.change(add=["c"]), first.change(add=["fork"])
+    key, silent = SigningKey.generate(), Log("server", stream=io.StringIO())
+    with joined(storage, tmp_path / "one") as one, joined(storage, tmp_path / "two") as two:
+        keepers = [LogKeeper(log, endorsements=EndorsementFile(), events=silent, clock=clock) for log in (one, two)]
+        for step in second.steps:
+            assert keepers[0].log_catalogue(SignedStep.by(key, step))
+        assert keepers[1].catalogues.newest("films") is None, "it has not looked yet"
+        assert keepers[1].catalogues.shared("films", 2) == second
+        third = second.change(retire=["a"])
+        keepers[0].log_catalogue(SignedStep.by(key, third.steps[2]))
+        with pytest.raises(ConfigurationError, match="was published with other items"):
+            keepers[1].log_catalogue(SignedStep.by(key, second.change(add=["late"]).steps[2]))
+        with pytest.raises(ConfigurationError, match="was published with other items"):
+            keepers[1].log_catalogue(SignedStep.by(key, fork.steps[1]))
+        assert not keepers[1].log_catalogue(SignedStep.by(key, third.steps[2])), "the same one is published already"
+        assert entries(one) == entries(two)

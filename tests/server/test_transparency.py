@@ -83,7 +83,7 @@ def runnable(definition: Any) -> Any:
 
 EXPECTED = {
     "task": 1, "policy": 1, "endorsement": 1, "withdrawal": 0, "evidence": 1, "model": 4, "release": 3, "ledger": 3,
-    "charter": 1, "hand-over": 0,
+    "charter": 1, "hand-over": 0, "catalogue": 0,
 }  # fmt: skip
 
 

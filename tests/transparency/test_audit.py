@@ -84,7 +84,7 @@ def test_the_log_of_a_real_run_passes_and_says_what_it_cost(finished: Finished) 
     report = audit(LogFolder(finished.log), finished.pins)
     assert report.counts == {
         "task": 2, "policy": 2, "endorsement": 2, "withdrawal": 0, "evidence": 1, "model": 6, "release": 4, "ledger": 4,
-        "charter": 1, "hand-over": 0,
+        "charter": 1, "hand-over": 0, "catalogue": 0,
     }  # fmt: skip
     assert report.checkpoint.checkpoint.size == sum(report.counts.values())
     assert tuple(task.name for task in report.tasks) == finished.names

@@ -21,7 +21,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from device_runtime import Gate, Limits, PinnedAddresses, Store, charter_memory, log_guard, store_path
+from device_runtime import (
+    Gate,
+    Limits,
+    PinnedAddresses,
+    Store,
+    catalogue_memory,
+    charter_memory,
+    log_guard,
+    store_path,
+)
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Traffic
 from device_runtime.person.conditions import Standing, readings
@@ -86,6 +95,7 @@ class Worker:
             records=Records(folder / FOLDER, values),
             log=log_guard(self._services, values, folder),
             charters=charter_memory(values, folder),
+            catalogues=catalogue_memory(self._services, folder),
             clock=self._device_clock,
         )  # fmt: skip
         self._reporting = LocalReporting.beside(self._participant)

@@ -17,6 +17,7 @@ from device_runtime.round.gate import Gate
 from device_runtime.store.app_data import services
 from device_runtime.store.bounds import Bounds
 from device_runtime.store.database import connected
+from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.keys import host_key
 from device_runtime.store.retention import Retention, prune
 from device_runtime.store.schema import UPGRADES
@@ -151,19 +152,23 @@ def test_a_service_has_a_bounded_number_of_examples_and_no_more_than_the_file_ho
     assert examples.count() == 2
 
 
-def test_a_store_of_the_version_before_gets_the_table_and_keeps_its_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [5, 6])
+def test_a_store_of_a_version_before_gets_the_tables_and_keeps_its_rows(tmp_path: Path, version: int) -> None:
     path = store_path(tmp_path, 0)
     with Store.open_or_create(path) as store:
         store.rate(5, 4.5)
         with store.transaction():
-            store.execute("DROP TABLE examples")
-            store.execute("PRAGMA user_version=5")
-    assert 5 in UPGRADES
+            store.execute("DROP TABLE keyed_ratings")
+            if version == 5:
+                store.execute("DROP TABLE examples")
+            store.execute(f"PRAGMA user_version={version}")
+    assert version in UPGRADES
     with Store.open(path) as store:
         assert store.ratings().items.tolist() == [5]
         assert store.data("camera").examples.add({"x": [1]}, time=1.0) == 1
     with Store.open(path) as store:
         assert store.count_examples() == 2
+        rate(store, "Alien", 4.0)
     connection = connected(path, host_key(tmp_path).of_store(path))
     connection.execute("PRAGMA user_version=3")
     connection.close()

@@ -1,0 +1,67 @@
+"""Ratings by the keys of a catalogue: what a person rated stays theirs, whatever numbers the items get.
+
+A rating of an item that no catalogue has is kept, and takes part once a catalogue has the item. A task's catalogue says
+which numbers the keys have; ratings of items that it does not have take no part in that task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from device_runtime.store.database import Database
+from device_runtime.store.store import Store
+from odp import _validate
+from odp.algorithms.seam import LocalRows
+from odp.catalogues.step import check_keys
+
+
+def rate(store: Store, item: int | str, value: float) -> None:
+    """Sets the device's rating of an item by its key, or by its number.
+
+    Raises:
+      ConfigurationError: ``item`` is no number from 0, and can be no key.
+    """
+    if not isinstance(item, str):
+        _validate.integer(low=0, high=2**31 - 1, item=item)
+        store.rate(item, value)
+        return
+    check_keys([item], name="item")
+    with store.transaction():
+        store.execute("INSERT OR REPLACE INTO keyed_ratings (key, value) VALUES (?, ?)", (item, value))
+
+
+def ratings_by_key(database: Database) -> dict[str, float]:
+    """All of them, by key ascending. Raises StateError where the store cannot be read."""
+    return dict(database.all("SELECT key, value FROM keyed_ratings ORDER BY key"))
+
+
+def numbered_ratings(database: Database, numbers: Mapping[str, int]) -> LocalRows:
+    """The ratings of the items of a catalogue, by number ascending.
+
+    Args:
+      database: a device's store.
+      numbers: the number of each item of the catalogue, by its key.
+
+    Raises:
+      StateError: the store cannot be read.
+    """
+    found = sorted((numbers[key], value) for key, value in ratings_by_key(database).items() if key in numbers)
+    return LocalRows(
+        np.array([number for number, _ in found], dtype=np.int64),
+        np.array([value for _, value in found], dtype=np.float64),
+    )
+
+
+def fill_keyed(store: Store, keys: Sequence[str], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:
+    """As ``Store.fill``, with ratings by key. Raises StateError where the store holds other data."""
+    check_keys(keys, name="keys")
+    with store.transaction():
+        if not store.to_fill(filled_from, "keyed_ratings"):
+            return False
+        rows = list(zip(keys, np.asarray(values).tolist(), strict=True))
+        store.execute_many("INSERT INTO keyed_ratings (key, value) VALUES (?, ?)", rows)
+        store.execute("UPDATE identity SET filled_from = ?", (filled_from,))
+    return True

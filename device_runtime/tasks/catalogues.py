@@ -1,0 +1,139 @@
+"""The catalogues of populations, as signed tasks named them: fetched in differences, checked, remembered.
+
+A task that is in the transparency log names a version by its hash. The steps come from the untrusted server: they have
+to lead from what this host knows to exactly that hash. What is asked for follows from versions alone, never from data,
+and in whole blocks, so that a request does not name the version that the host has. All devices of a host share what is
+known, which is public.
+
+::
+
+    <folder>/<population>.catalogue     the newest version that a task named
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from odp.catalogues.catalogue import LARGEST_CATALOGUE, Catalogue, block_of, versions_in
+from odp.crypto.log_reasons import LogReason, refused
+from odp.errors import ConfigurationError, DataError, StateError
+from odp.transport.private_files import make_folders
+from odp.transport.state_folder import state_errors, write_atomically
+from odp.v1 import common_pb2
+
+#: Of a state folder.
+FOLDER = "catalogues"
+# Catalogues in memory by version: of tasks that run at one time.
+_REMEMBERED = 8
+
+#: (population, block) -> the steps of that block, from whoever serves them.
+FetchSteps = Callable[[str, int], list[bytes]]
+
+
+class CatalogueMemory:
+    """What a host knows of catalogues; thread-safe.
+
+    Args:
+      folder: keeps them for the next run; None keeps nothing.
+      fetch: asks the server for the steps of a block.
+    """
+
+    def __init__(self, folder: Path | None, fetch: FetchSteps) -> None:
+        self._folder = folder
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._newest: dict[str, Catalogue] = {}
+        self._used: dict[tuple[str, int], Catalogue] = {}
+
+    def of(self, definition: common_pb2.TaskDefinition, *, fetch: bool = True) -> Catalogue | None:
+        """The catalogue version that a task names; None where it names none.
+
+        The task has to be in the transparency log already. Without ``fetch``, nobody is asked.
+
+        Raises:
+          TransparencyError: ``withdrawn``: the version was. ``split_view``: it is another one than this host knows
+            under its number. ``shrunk``: the server does not have a version that it had. ``malformed``: the steps are
+            no chain, or the version has another number of items than the task's model. ``missing``: the server does
+            not have it.
+          ServiceError, ServiceUnavailable: the server sent too much, refuses, or does not answer.
+          StateError: what is remembered cannot be read or written.
+        """
+        if not definition.model.HasField("catalogue"):
+            return None
+        named, population = definition.model.catalogue, definition.population
+        with self._lock:
+            known = self._remembered(population)
+            if known is None or known.version < named.version:
+                known = self._extended(population, known, named, fetch=fetch)
+                self._remember(known)
+            what = f"catalogue version {named.version} of population {population!r}"
+            if known.hashes[named.version - 1] != named.sha256:
+                raise refused(LogReason.SPLIT_VIEW, f"{what} is another one than the version of this number before")
+            if named.version in known.withdrawn:
+                raise refused(LogReason.WITHDRAWN, f"{what} was withdrawn")
+            found = self._used.get((population, named.version))
+            if found is None or found.sha256 != named.sha256:
+                found = self._used[population, named.version] = known.at(named.version)
+                while len(self._used) > _REMEMBERED:
+                    del self._used[next(iter(self._used))]
+            if found.items != definition.model.items:
+                raise refused(
+                    LogReason.MALFORMED,
+                    f"{what} has {found.items} items, and the task's model {definition.model.items}",
+                )
+            return found
+
+    def _extended(
+        self, population: str, known: Catalogue | None, named: common_pb2.CatalogueVersion, *, fetch: bool
+    ) -> Catalogue:
+        """``known`` and the versions after it, up to the one that is named by its hash."""
+        steps = list(() if known is None else known.steps)
+        first = block_of(len(steps) + 1)
+        what = f"the catalogue of population {population!r}"
+        for block in range(first, block_of(named.version) + 1) if fetch else ():
+            begin, have = versions_in(block).start - 1, len(steps)
+            given = self._fetch(population, block)
+            for number, step in enumerate(given, start=begin):
+                if number < have and step != steps[number]:
+                    raise refused(LogReason.SPLIT_VIEW, f"{what} has another version {number + 1} than before")
+            if begin + len(given) < have:
+                raise refused(LogReason.SHRUNK, f"{what} had {have} versions, and has {begin + len(given)}")
+            steps += given[have - begin :]
+            if sum(map(len, steps)) > LARGEST_CATALOGUE:
+                raise refused(LogReason.MALFORMED, f"{what} has more than {LARGEST_CATALOGUE} bytes")
+            if len(steps) < min(named.version, versions_in(block).stop - 1):
+                break
+        if len(steps) < named.version:
+            raise refused(LogReason.MISSING, f"{what} has no version {named.version}, which the task names")
+        try:
+            # No signed task vouches for the versions after the named one: a later task will.
+            found = Catalogue(tuple(steps[: named.version]))
+        except ConfigurationError as error:
+            raise refused(LogReason.MALFORMED, f"{what} is no chain of versions: {error}") from error
+        if (found.population, found.sha256) != (population, named.sha256):
+            raise refused(LogReason.SPLIT_VIEW, f"{what} has another version {named.version} than the task names")
+        return found
+
+    def _remembered(self, population: str) -> Catalogue | None:
+        known = self._newest.get(population)
+        if known is None and self._folder is not None:
+            path = self._folder / f"{population}.catalogue"
+            if not path.exists():
+                return None
+            try:
+                known = Catalogue.load(path)
+            except DataError as error:
+                raise StateError(f"{error}; restore it, or remove it to trust the next answer") from error
+            if known.population != population:
+                raise StateError(f"{path} is of population {known.population!r}; remove it to trust the next answer")
+            self._newest[population] = known
+        return known
+
+    def _remember(self, catalogue: Catalogue) -> None:
+        if self._folder is not None:
+            with state_errors(self._folder):
+                make_folders(self._folder)
+                write_atomically(self._folder / f"{catalogue.population}.catalogue", catalogue.to_bytes())
+        self._newest[catalogue.population] = catalogue

@@ -1,0 +1,174 @@
+"""CatalogueService: the catalogues of the populations of a server's tasks, as its transparency log holds them.
+
+The log is the store: what is not in it was never published. Each step is appended only where it follows the newest one
+in the log, also where several servers share the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from odp._validate import identifier, integer
+from odp.catalogues.catalogue import Catalogue, require_named, versions_in
+from odp.catalogues.step import LARGEST_STEP, LARGEST_VERSION, SignedStep, Step, step_sha256
+from odp.crypto.signing import SigningKey
+from odp.errors import ConfigurationError
+from odp.transparency.entries import HEAD_BYTES, CatalogueEntry, decode, type_of
+from odp.transparency.log_files import LogFiles
+from odp.transport.backpressure import Backpressure
+from odp.transport.call import progress
+from odp.transport.logs import Log
+from odp.transport.service import NotFound, servicer
+from odp.v1 import catalogue_pb2, catalogue_pb2_grpc, common_pb2
+from server.operator_token import OperatorToken
+
+NAME = "odp.v1.CatalogueService"
+_READING, _WAITING = 4, 16
+
+
+class LoggedCatalogues:
+    """The newest version of each catalogue in ``log``; thread-safe."""
+
+    def __init__(self, log: LogFiles) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._steps: dict[str, list[bytes]] = {}
+        self._newest: dict[str, Catalogue] = {}
+        self._read = 0
+
+    def newest(self, population: str) -> Catalogue | None:
+        """The newest version of a population's catalogue; None where it has none. Raises StateError."""
+        # Outside of the lock: the log calls from inside of its own (``unless``).
+        begin, size = self._read, self._log.size
+        found = {index: self._step(index) for index in range(begin, size)}
+        with self._lock:
+            for index in range(self._read, size):
+                step = found.get(index)
+                if step is not None:
+                    self._steps.setdefault(Step.decode(step).population, []).append(step)
+                self._read = index + 1
+            steps = self._steps.get(population)
+            if steps is None:
+                return None
+            known = self._newest.get(population)
+            if known is None or known.version != len(steps):
+                known = self._newest[population] = Catalogue(tuple(steps))
+            return known
+
+    def _step(self, index: int) -> bytes | None:
+        """The step of entry ``index`` of the log; None of another entry."""
+        if type_of(self._log.head(index, HEAD_BYTES)) is not CatalogueEntry:
+            return None
+        entry = decode(self._log.entry(index))
+        return entry.step if isinstance(entry, CatalogueEntry) else None
+
+    def shared(self, population: str, version: int) -> Catalogue | None:
+        """``newest``, after a look at what other servers of a shared log published, where it is not ``version`` yet.
+
+        Not from inside of the log's own lock. Raises StateError.
+        """
+        known = self.newest(population)
+        if known is None or known.version < version:
+            self._log.reach(self._log.size + 1)
+            known = self.newest(population)
+        return known
+
+    def after(self, step: Step, data: bytes) -> bool:
+        """Whether ``data``, a checked step, is the next version of its catalogue; False where it is one already.
+
+        Raises:
+          ConfigurationError: it follows another version than the newest one.
+          StateError: the log cannot be read.
+        """
+        newest = self.newest(step.population)
+        if newest is not None and step.version <= newest.version:
+            if newest.hashes[step.version - 1] == step_sha256(data):
+                return False
+            raise ConfigurationError(
+                f"catalogue version {step.version} of population {step.population!r} was published with other items: "
+                "change the catalogue file that was published last"
+            )
+        Catalogue((*(() if newest is None else newest.steps), data))
+        return True
+
+    def require(self, definition: common_pb2.TaskDefinition, *, shared: bool = True) -> None:
+        """Returns if a task names no catalogue, or may name the version that it does.
+
+        Without ``shared``, the log is as it is: for calls from inside of its lock.
+
+        Raises:
+          ConfigurationError: as ``require_named``.
+          StateError: the log cannot be read.
+        """
+        if definition.model.HasField("catalogue"):
+            population, version = definition.population, definition.model.catalogue.version
+            require_named(self.shared(population, version) if shared else self.newest(population), definition)
+
+
+def catalogue_servicer(
+    catalogues: LoggedCatalogues,
+    *,
+    publish: Callable[[SignedStep], bool],
+    require_owned: Callable[[str], object],
+    key: SigningKey,
+    operator: OperatorToken,
+    log: Log,
+) -> catalogue_pb2_grpc.CatalogueServiceServicer:
+    """The service; publishing is the operator's.
+
+    Args:
+      catalogues: what was published.
+      publish: appends a signed step to the log, as ``LogKeeper.log_catalogue``.
+      require_owned: returns once this server's key owns a population and its charter is logged.
+      key: the server's.
+      operator: who publishes.
+      log: where versions are noted.
+    """
+    reading = Backpressure(at_once=_READING, waiting=_WAITING, service="server", what="readers of catalogues")
+
+    def publish_step(
+        requests: Iterator[catalogue_pb2.PublishCatalogueRequest], context: grpc.ServicerContext
+    ) -> catalogue_pb2.PublishCatalogueResponse:
+        operator.require(context)
+        data = bytearray()
+        for request in requests:
+            data += request.chunk
+            if len(data) > LARGEST_STEP:
+                raise ConfigurationError(f"Expected a catalogue step of at most {LARGEST_STEP} bytes")
+        step = Step.decode(bytes(data))
+        catalogues.shared(step.population, step.version - 1)
+        if catalogues.after(step, bytes(data)):
+            require_owned(step.population)
+            if publish(SignedStep.by(key, bytes(data))):
+                log.event("catalogue_published", population=step.population, version=step.version, items=step.items)
+        newest = catalogues.newest(step.population)
+        if newest is None:
+            raise NotFound(f"population {step.population!r} has no catalogue")
+        return catalogue_pb2.PublishCatalogueResponse(version=newest.version, sha256=newest.sha256)
+
+    def get_steps(
+        request: catalogue_pb2.GetCatalogueStepsRequest, context: grpc.ServicerContext
+    ) -> Iterator[catalogue_pb2.GetCatalogueStepsResponse]:
+        identifier(population=request.population)
+        integer(low=0, high=LARGEST_VERSION, block=request.block)
+        wanted = versions_in(request.block)
+        newest = catalogues.shared(request.population, wanted.stop - 1)
+        if newest is None:
+            raise NotFound(f"population {request.population!r} has no catalogue; `odp catalogue publish` gives it one")
+        permit = contextlib.ExitStack()
+        permit.enter_context(reading.admitted(progress(context)))
+        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
+        if not context.add_callback(permit.close):
+            permit.close()
+        steps = newest.steps[wanted.start - 1 : wanted.stop - 1]
+        return (catalogue_pb2.GetCatalogueStepsResponse(step=step) for step in steps)
+
+    return servicer(
+        catalogue_pb2_grpc.CatalogueServiceServicer,
+        log,
+        {"PublishCatalogue": publish_step, "GetCatalogueSteps": get_steps},
+    )

@@ -1,0 +1,81 @@
+"""Ratings by key: translated by the catalogue of a task, kept while no catalogue has the item."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import odp
+from device_runtime.round.examples import events, examples
+from device_runtime.store.keyed_ratings import fill_keyed, numbered_ratings, rate, ratings_by_key
+from device_runtime.store.store import Store
+from odp.algorithms.registry import algorithm_for
+from odp.catalogues.catalogue import Catalogue
+from odp.errors import ConfigurationError, StateError
+
+ITEMS = [f"film {number}" for number in range(12)]
+FIRST = Catalogue.make("people", ITEMS)
+SECOND = FIRST.change(add=["new"], retire=["film 0", "film 5"])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open_or_create(tmp_path / "0.sqlite", durable=False)
+
+
+def test_ratings_under_one_version_are_used_rightly_by_a_task_of_another(store: Store) -> None:
+    for key, value in (("film 11", 5.0), ("film 0", 1.0), ("new", 4.0), ("film 1", 2.0), ("unheard of", 3.0)):
+        rate(store, key, value)
+    rate(store, "film 1", 2.5)
+    first = numbered_ratings(store, FIRST.numbers)
+    assert (first.items.tolist(), first.values.tolist()) == ([0, 1, 11], [1.0, 2.5, 5.0])
+    second = numbered_ratings(store, SECOND.numbers)
+    assert [SECOND.keys[item] for item in second.items.tolist()] == ["film 1", "film 11", "new"]
+    assert (second.items.tolist(), second.values.tolist()) == ([0, 9, 10], [2.5, 5.0, 4.0])
+    third = SECOND.change(add=["unheard of"])
+    assert numbered_ratings(store, third.numbers).values.tolist() == [2.5, 5.0, 4.0, 3.0]
+    assert len(ratings_by_key(store)) == 5
+
+
+def test_what_a_device_knows_by_number_takes_no_part_where_items_have_keys(store: Store) -> None:
+    rate(store, 3, 1.0)
+    rate(store, "film 3", 5.0)
+    definition = odp.Task(
+        name="films", population="people", model=odp.MatrixFactorization(items=12, catalogue=FIRST),
+        data=odp.RatingsData(), privacy=odp.UserLevelDP(epsilon=8, delta=1e-6),
+    ).definition()  # fmt: skip
+    (name,) = (table.name for table in algorithm_for(definition).local_data)
+    assert examples(store, definition, now=0.0, catalogue=FIRST)[name].values.tolist() == [5.0]
+    assert examples(store, definition, now=0.0)[name].values.tolist() == [1.0]
+
+
+def test_events_name_items_by_key(store: Store) -> None:
+    data = odp.RatingsData(low=0, high=9, events=odp.Events(service="music", type="play", item="track", value="stars"))
+    numbers = Catalogue.make("people", ["b", "7", "a"])
+    for track, stars in (("a", 1), (7, 2), ("gone", 3), ("b", 4), ("a", 5), (None, 6), (True, 7)):
+        store.data("music").add_event("play", {"track": track, "stars": stars}, time=1.0)
+    definition = odp.Task(
+        name="songs", population="people", model=odp.MatrixFactorization(items=3, catalogue=numbers), data=data,
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-6),
+    ).definition()  # fmt: skip
+    (table,) = algorithm_for(definition).local_data
+    assert table.events is not None
+    found = events(store, table.events, now=2.0, catalogue=numbers)
+    assert (found.items.tolist(), found.values.tolist()) == ([0, 1, 2], [4.0, 2.0, 5.0])
+    assert events(store, table.events, now=2.0).items.tolist() == [7], "without a catalogue, whole numbers alone"
+
+
+def test_a_store_is_filled_once_erased_whole_and_takes_keys_alone(store: Store) -> None:
+    assert fill_keyed(store, ["b", "a"], np.array([1.0, 2.0]), filled_from=b"data")
+    assert not fill_keyed(store, ["b", "a"], np.array([1.0, 2.0]), filled_from=b"data")
+    with pytest.raises(StateError, match="other data"):
+        fill_keyed(store, ["c"], np.array([1.0]), filled_from=b"other")
+    assert ratings_by_key(store) == {"a": 2.0, "b": 1.0}
+    assert store.count_examples() == 2
+    for wrong in ("", "two\nlines", "k" * 300, -1, 1.5, True):
+        with pytest.raises(ConfigurationError):
+            rate(store, wrong, 1.0)  # type: ignore[arg-type]
+    store.erase()
+    assert ratings_by_key(store) == {}

@@ -1,0 +1,163 @@
+"""A catalogue that changes, over the real services: devices translate, and the audit follows."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from e2e.killing import DATA, DEVICE_HOST, DEVICES, Platform
+from e2e.world import POPULATION, World, device_seeds, small_task
+
+import device_runtime
+import odp
+from device_runtime import Store, recommend, store_path
+from device_runtime.host.newest import fetch_newest
+from odp.catalogues.catalogue import Catalogue
+from odp.datasets import Ratings, Split, catalogue_keys, load
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ServiceError, TransparencyError
+from odp.evaluation.noise import NoNoise
+from odp.living_model import LivingModel, Stage
+from odp.simulation import engine
+from odp.task import Task
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogFolder
+
+
+def numbered(ratings: Ratings, catalogue: Catalogue) -> Ratings:
+    """The ratings of a catalogue's items, by its numbers."""
+    numbers = np.array([catalogue.numbers.get(key, -1) for key in catalogue_keys(ratings)])
+    items = numbers[ratings.items]
+    known = items >= 0
+    return Ratings.from_triples(
+        ratings.name, ratings.users()[known], items[known], ratings.values[known], low=ratings.low, high=ratings.high,
+        n_users=ratings.n_users, n_items=catalogue.items,
+    )  # fmt: skip
+
+
+def task_of(ratings: Ratings, catalogue: Catalogue, *, name: str, start: odp.WarmStart | None = None) -> Task:
+    small = small_task(ratings, rank=2, training=odp.DPAM(steps=1, slices_per_device=12), epsilon=4.0, places=8)
+    model = odp.MatrixFactorization(items=catalogue.items, rank=2, catalogue=catalogue, start=start)
+    return Task(
+        name=name, population=POPULATION, model=model, data=small.data, privacy=small.privacy,
+        training=small.training, cohort=small.cohort,
+    )  # fmt: skip
+
+
+def test_devices_use_their_ratings_rightly_under_every_version(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, noise=NoNoise()).start(stack)
+    keys = list(catalogue_keys(ratings))
+    # In another order than the data set's, without five of its items, which the devices have rated all the same.
+    first = Catalogue.make(POPULATION, keys[34::-1])
+    second = first.change(add=keys[35:], retire=[keys[number] for number in (0, 7, 8, 20, 34)])
+    world.connection.publish_catalogue(first)
+    before = world.connection.submit(task_of(ratings, first, name="films-1"))
+    world.finish(before, world.devices(ratings, keyed=True))
+    start = odp.warm_start(before.model(), item_keys=first.keys)
+
+    world.connection.publish_catalogue(second)
+    task = task_of(ratings, second, name="films-2", start=start)
+    handle = world.connection.submit(task)
+    status = world.finish(handle, world.devices(count=ratings.n_users))
+    assert {entry.contributions for entry in status.rounds} == {ratings.n_users}
+
+    seeds = device_seeds(world, ratings.n_users)
+    monkeypatch.setattr(engine, "user_seeds", lambda ratings, seed: seeds)
+    train = numbered(ratings, second)
+    nothing = train.take(np.zeros(train.n_ratings, dtype=bool))
+    simulated = odp.simulate(task, Split(train=train, validation=nothing, test=nothing), noise=NoNoise())
+    for ours, theirs in zip(handle.model().tables, simulated.model.tables, strict=True):
+        np.testing.assert_allclose(ours.rows, theirs.rows, rtol=0, atol=1e-6)
+
+    report = audit(LogFolder(tmp_path / "server" / "log"), ReferenceValues.load(world.reference_values))
+    assert report.counts["catalogue"] == 2
+    assert [one.name for one in report.tasks] == ["films-1", "films-2"]
+
+    model = fetch_newest(
+        POPULATION, state=tmp_path / "devices", server=world.server.address, ca=world.ca,
+        reference_values=world.reference_values,
+    )  # fmt: skip
+    with Store.open(store_path(tmp_path / "devices", 0)) as store:
+        found = recommend(store, model.downloaded, k=5)
+    assert found.keys is not None
+    own, _ = ratings.user(0)
+    assert not set(found.keys) & {keys[item] for item in own.tolist()}
+    assert set(found.keys) <= set(second.keys)
+
+    world.connection.publish_catalogue(second.change(withdraw=[1]))
+    with pytest.raises(ServiceError, match=r"catalogue version 1 .* was withdrawn: make the task with version 3"):
+        world.connection.submit(task_of(ratings, first, name="films-3"))
+    assert (
+        audit(LogFolder(tmp_path / "server" / "log"), ReferenceValues.load(world.reference_values)).counts["catalogue"]
+        == 3
+    )
+
+
+def test_no_device_takes_part_under_a_catalogue_that_does_not_lead_to_the_tasks_hash(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path).start(stack)
+    keys = catalogue_keys(ratings)
+    world.connection.publish_catalogue(Catalogue.make(POPULATION, keys))
+    handle = world.connection.submit(task_of(ratings, Catalogue.make(POPULATION, keys), name="films-1"))
+    asked: list[tuple[str, int]] = []
+
+    def forked(_services: object, population: str, block: int) -> list[bytes]:
+        asked.append((population, block))
+        return list(Catalogue.make(POPULATION, keys[::-1]).steps)
+
+    monkeypatch.setattr(device_runtime.Services, "catalogue_steps", forked)
+    devices = world.devices(ratings, keyed=True)
+    # A host whose log is refused again and again ends by itself, as it does for any other lie about the log.
+    with pytest.raises(TransparencyError, match="another version 1 than the task names"):
+        devices.join(120.0)
+    assert set(asked) == {(POPULATION, 0)}
+    assert [entry.contributions for entry in handle.status().rounds] == [0]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_living_model_follows_its_catalogue_on_real_programs(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    """Three weeks, a version each, with a kill in each; and the log explains all of it."""
+    ratings = load(DATA)
+    keys = list(catalogue_keys(ratings))
+    template = small_task(ratings, rank=2, training=odp.DPAM(steps=1), places=8)
+    schedule = odp.Schedule(every="7d", horizon="3w", lifetime_epsilon=16.0, delta=template.privacy.delta)
+    platform = Platform(tmp_path / "platform", stack, keyed=True)
+    platform.start(DEVICE_HOST)
+    versions = [Catalogue.make(POPULATION, keys[:15])]
+    versions.append(versions[0].change(add=keys[15:], retire=keys[:5]))
+    versions.append(versions[1].change(add=keys[:2], withdraw=[1]))
+    now = 1.7e9
+    for catalogue, victim in zip(versions, ("server", DEVICE_HOST, "aggregator"), strict=True):
+        platform.until(lambda catalogue=catalogue: _published(platform, catalogue), what="a published catalogue")
+
+        def advanced(catalogue: Catalogue = catalogue, now: float = now) -> object:
+            living = LivingModel(tmp_path / "living", task=template, schedule=schedule, catalogue=catalogue)
+            with contextlib.suppress(ServiceError):
+                return living.advance(platform.connection, now=now)
+            return None
+
+        def done() -> object:
+            found = advanced()
+            return found if found is not None and found.stage is not Stage.TRAINING else None  # type: ignore[attr-defined]
+
+        platform.until(advanced, what="the begin of a training")
+        platform.kill_and_restart(victim)
+        platform.until(done, what="the end of a training")
+        now += 7 * 86_400.0
+    statuses = platform.until(platform.connection.tasks, what="the tasks")
+    assert [{entry.contributions for entry in status.rounds} for status in statuses] == [{DEVICES}] * 3
+    pins = ReferenceValues.load(platform.root / "reference_values.json")
+    assert audit(LogFolder(platform.root / "server" / "log"), pins).counts["catalogue"] == 3
+
+
+def _published(platform: Platform, catalogue: Catalogue) -> bool:
+    with contextlib.suppress(ServiceError):
+        platform.connection.publish_catalogue(catalogue)
+        return True
+    return False
