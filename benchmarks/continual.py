@@ -101,7 +101,7 @@ def noises(trainings: int) -> tuple[dict[str, Float64Array], dict[str, float]]:
         matrix = stream.matrix()
         gram = matrix.T @ matrix
         squared = stream.sensitivity(allowed) ** 2
-        found[name] = unit * squared * np.linalg.inv(gram)
+        found[name] = np.asarray(unit * squared * np.linalg.inv(gram), dtype=np.float64)
         laplacian = np.diag(independent_shares(matrix)) - gram
         least[name] = float(np.linalg.eigvalsh(laplacian).min() / np.linalg.eigvalsh(gram).max())
     return found, least
