@@ -10,8 +10,9 @@ d = X 1, the row sums:
 
 So whoever holds the independent releases can add noise of its own, of that difference, and has the stream's releases.
 Whatever can be computed of the stream, by any filter, can be computed of the independent releases as well, at the same
-lifetime ε. (For any signs: the sensitivity is the least sum of d with diag(d) >= X, by duality of the semidefinite
-programme, and the rest is the same.) What remains to choose are the shares d, which is what ``odp.Schedule`` does.
+lifetime ε. (For any signs and vectors of at least n numbers: the sensitivity is the root of the least sum of d with
+diag(d) >= X, by duality of the semidefinite programme, and the rest is the same.) What remains to choose are the shares
+d, which is what ``odp.Schedule`` does.
 
 ``run`` checks both claims in numbers, and measures what the noise makes of statistics that drift: sums of ratings above
 3.5 of each item over the last twelve weeks, as of ``drifting_ratings``, with the noise that DPAM's round of biases has.
@@ -101,7 +102,7 @@ def noises(trainings: int) -> tuple[dict[str, Float64Array], dict[str, float]]:
         matrix = stream.matrix()
         gram = matrix.T @ matrix
         squared = stream.sensitivity(allowed) ** 2
-        found[name] = unit * squared * np.linalg.inv(gram)
+        found[name] = np.asarray(unit * squared * np.linalg.inv(gram), dtype=np.float64)
         laplacian = np.diag(independent_shares(matrix)) - gram
         least[name] = float(np.linalg.eigvalsh(laplacian).min() / np.linalg.eigvalsh(gram).max())
     return found, least

@@ -14,8 +14,8 @@ task       the new file's
 tables     the new file's, float32
 runs       uint32 [n, 2]: first item of the old index, number of items; 2^32 - 1 for new items
 changed    uint32 [c]: numbers of items in the new index whose numbers changed, ascending
-rows       c changed items: steps less the old ones (modulo 256), biases, scales, trust
-new        a new items: steps, biases, scales, trust, ends of their keys, keys
+rows       c changed items: steps less the old ones (modulo 256), biases, scales
+new        a new items: steps, biases, scales, ends of their keys, keys
 =========  ==================================================================================
 
 Items are matched by key, so that a new catalogue may have them in another order.
@@ -44,7 +44,7 @@ _FIRST = struct.Struct("<8sII")
 _LARGEST_HEADER = 2**12
 _LEVEL = 6
 _NEW = 2**32 - 1
-_NUMBERS = ("steps", "biases", "scales", "trust")
+_NUMBERS = ("steps", "biases", "scales")
 _SIZES = ("head_bytes", "runs", "changed", "new", "new_key_bytes")
 
 _Parts = dict[str, npt.NDArray[Any]]
@@ -218,10 +218,8 @@ def _changed(ours: _Parts, theirs: _Parts, places: Int64Array) -> Int64Array:
     kept = np.flatnonzero(places >= 0)
     before = places[kept]
     differs: BoolArray = (ours["steps"][before] != theirs["steps"][kept]).any(axis=1)
-    for name in ("scales", "trust"):
+    for name in ("scales", "biases"):
         differs |= ours[name][before] != theirs[name][kept]
-    # As bits: 0 and -0 are equal numbers and other bytes.
-    differs |= ours["biases"][before].view(np.uint32) != theirs["biases"][kept].view(np.uint32)
     return kept[differs]
 
 

@@ -10,9 +10,8 @@ bytes        hold
 32           SHA-256 of the 16 bytes before, and of all that follow
 header       JSON: items, rank, model_version, key_bytes, task_bytes, tables, facts
 m r          steps, int8
-4 m          biases, float32
+4 m          biases and trust, uint32
 2 m          scales, uint16
-m            trust, uint8
 task_bytes   the signed task
 tables       float32, in the order of the header
 4 m          ends of keys, uint32
@@ -107,7 +106,7 @@ class Header:
         """(name, type, shape) of each section, in their order; a table's name is behind ``table:``."""
         m = self.items
         fixed = [
-            ("steps", "i1", (m, self.rank)), ("biases", "<f4", (m,)), ("scales", "<u2", (m,)), ("trust", "u1", (m,)),
+            ("steps", "i1", (m, self.rank)), ("biases", "<u4", (m,)), ("scales", "<u2", (m,)),
             ("task", "u1", (self.task_bytes,)),
             *((f"table:{name}", "<f4", (rows, width)) for name, rows, width in self.tables),
             ("ends", "<u4", (m,)), ("text", "u1", (self.key_bytes,)),
@@ -220,7 +219,7 @@ def index_of(header: Header, arrays: Mapping[str, npt.NDArray[Any]], *, sha256: 
     """The index of a header and the arrays of its sections."""
     tables: dict[str, Float32Array] = {name: arrays[f"table:{name}"] for name, _, _ in header.tables}
     return ItemIndex(
-        steps=arrays["steps"], scales=arrays["scales"], biases=arrays["biases"], trust=arrays["trust"],
+        steps=arrays["steps"], scales=arrays["scales"], biases=arrays["biases"],
         keys=ItemKeys(arrays["ends"], arrays["text"]), task=arrays["task"].tobytes(), tables=tables,
         facts=header.facts, version=header.model_version, sha256=sha256,
     )  # fmt: skip
@@ -229,7 +228,7 @@ def index_of(header: Header, arrays: Mapping[str, npt.NDArray[Any]], *, sha256: 
 def arrays_of(index: ItemIndex) -> dict[str, npt.NDArray[Any]]:
     """The arrays of an index by section."""
     return {
-        "steps": index.steps, "biases": index.biases, "scales": index.scales, "trust": index.trust,
+        "steps": index.steps, "biases": index.biases, "scales": index.scales,
         "task": np.frombuffer(index.task, dtype=np.uint8), "ends": index.keys.ends, "text": index.keys.text,
         **{f"table:{name}": rows for name, rows in index.tables.items()},
     }  # fmt: skip

@@ -1,6 +1,6 @@
 """The items of a released model as a device serves them: one row of int8, a bias and a trust each.
 
-For m items of rank r the numbers take m (r + 7) bytes: 39 MB for a million items of rank 32. Keys come on top, and are
+For m items of rank r the numbers take m (r + 6) bytes: 38 MB for a million items of rank 32. Keys come on top, and are
 read only of the items that are shown.
 """
 
@@ -15,14 +15,24 @@ import numpy.typing as npt
 
 from odp.errors import DataError
 from odp.models.item_table import IndexColumns
-from odp.numerics.arrays import Float32Array, Int64Array, UInt8Array
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.serving.item_keys import ItemKeys
-from odp.serving.quantised import LARGEST, LARGEST_SCALE, STEPS, Int8Array, UInt16Array, decoded, quantised
+from odp.serving.quantised import (
+    LARGEST,
+    LARGEST_SCALE,
+    STEPS,
+    Int8Array,
+    UInt16Array,
+    UInt32Array,
+    bias_values,
+    decoded,
+    joined,
+    quantised,
+    trust_values,
+)
 
 MOST_ITEMS = 2**24
 MOST_RANK = 256
-#: A trust is a number of 255ths.
-TRUST_STEPS = 255
 
 _BLOCK = 2**15  # items that are checked at a time
 
@@ -34,8 +44,8 @@ class ItemIndex:
     Attributes:
       steps: int8 [m, r].
       scales: uint16 [m]; see ``odp.serving.quantised``.
-      biases: float32 [m]; 0 where the model has none.
-      trust: uint8 [m], in 255ths: how much an item's row counts where the person's own is solved.
+      biases: uint32 [m], a bias and a trust each (``odp.serving.quantised.joined``): what an item's score begins with,
+        and how much its row counts where the person's own is solved.
       keys: of the items.
       task: the signed task of the model, serialized; without a signature for a simulation.
       tables: the dense tables of the model, float32 [n, width], by name.
@@ -46,8 +56,7 @@ class ItemIndex:
 
     steps: Int8Array = field(repr=False)
     scales: UInt16Array
-    biases: Float32Array
-    trust: UInt8Array
+    biases: UInt32Array
     keys: ItemKeys
     task: bytes
     tables: Mapping[str, Float32Array]
@@ -70,8 +79,8 @@ class ItemIndex:
         """The numbers of some items, decoded."""
         return IndexColumns(
             factors=decoded(self.steps[items], self.scales[items]),
-            biases=self.biases[items],
-            trust=self.trust[items].astype(np.float32) / np.float32(TRUST_STEPS),
+            biases=bias_values(self.biases[items]),
+            trust=trust_values(self.biases[items]),
         )
 
     def check(self) -> None:
@@ -83,7 +92,7 @@ class ItemIndex:
             if int(self.scales[block].max()) > LARGEST_SCALE:
                 raise DataError("a scale of a row is not finite or beyond 2^40")
             # Also false for a bias that is not a number.
-            if not (np.abs(self.biases[block]) <= LARGEST).all():
+            if not (np.abs(bias_values(self.biases[block])) <= LARGEST).all():
                 raise DataError("a bias is not finite or beyond 2^40")
         for name, rows in self.tables.items():
             if not np.isfinite(rows).all():
@@ -97,8 +106,4 @@ def packed(columns: IndexColumns) -> dict[str, npt.NDArray[Any]]:
       DataError: a number is not finite, or further than 2^40 from 0.
     """
     steps, scales = quantised(columns.factors)
-    if not (np.abs(columns.biases) <= LARGEST).all():
-        raise DataError("Expected item biases to be finite and within 2^40 of 0: train the model again")
-    trust = np.rint(np.clip(np.nan_to_num(columns.trust), 0.0, 1.0) * TRUST_STEPS).astype(np.uint8)
-    biases = np.ascontiguousarray(columns.biases, dtype=np.float32)
-    return {"steps": steps, "scales": scales, "biases": biases, "trust": trust}
+    return {"steps": steps, "scales": scales, "biases": joined(columns.biases, columns.trust)}

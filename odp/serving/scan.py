@@ -22,7 +22,7 @@ from odp.errors import ConfigurationError
 from odp.numerics import parallel
 from odp.numerics.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from odp.serving.item_index import ItemIndex
-from odp.serving.quantised import STEPS, Int8Array, UInt16Array, scale_values
+from odp.serving.quantised import STEPS, Int8Array, UInt16Array, UInt32Array, bias_values, scale_values
 
 #: Whole numbers up to this are exact as float32.
 _EXACT = 2**24
@@ -131,7 +131,7 @@ def _best_between(
     return items, scores
 
 
-def _fill(row: PersonRow, steps: Int8Array, scales: UInt16Array, biases: Float32Array, out: Float32Array) -> None:
+def _fill(row: PersonRow, steps: Int8Array, scales: UInt16Array, biases: UInt32Array, out: Float32Array) -> None:
     """Writes the scores of items into ``out``."""
     buffer = np.empty((min(_PRODUCT, len(steps)), steps.shape[1]), dtype=np.float32)
     for start in range(0, len(steps), _PRODUCT):
@@ -141,7 +141,7 @@ def _fill(row: PersonRow, steps: Int8Array, scales: UInt16Array, biases: Float32
         np.dot(wide, row.steps, out=out[start : start + _PRODUCT])
     out *= scale_values(scales)
     out *= row.unit
-    out += biases
+    out += bias_values(biases)
 
 
 def _among(items: Int64Array, sorted_items: Int64Array) -> BoolArray:

@@ -16,7 +16,10 @@ from odp.client import connect
 from odp.crypto import domains
 from odp.crypto.signing import verify
 from odp.errors import ConfigurationError, DataError
+from odp.serving import IndexedModel
+from odp.signed.task import task_sha256
 from odp.task_file import render_task
+from odp.v1 import common_pb2
 
 Odp = Callable[..., Printed]
 
@@ -40,6 +43,7 @@ def test_the_items_of_a_task_are_exported_with_a_signature_that_verifies(odp: Od
         with pytest.raises(DataError, match="cannot read the keys"):
             odp("task", "export", identifier, file, "--keys", tmp_path / "none.txt", *at)
         printed = odp("task", "export", identifier, file, "--keys", keys, *at, "--json").json
+        odp("task", "export", identifier, tmp_path / "items.index", "--keys", keys, *at)
         connection = stack.enter_context(connect(world.server.address, state=world.root))
         (status,) = connection.tasks()
         model = connection.model(status)
@@ -55,3 +59,9 @@ def test_the_items_of_a_task_are_exported_with_a_signature_that_verifies(odp: Od
     signature = bytes.fromhex(found.facts["signature"])
     assert signature == last.release.signature
     verify(bytes.fromhex(found.facts["signed_by"]), signature, domains.RELEASE, last.release.release)
+    served = IndexedModel.of(platform.open_index(tmp_path / "items.index"))
+    assert served.index.facts == found.facts
+    assert served.index.keys[39] == "Film 39"
+    signed = common_pb2.SignedTask.FromString(served.index.task)
+    assert task_sha256(signed).hex() == identifier
+    assert signed.signature

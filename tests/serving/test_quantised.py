@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as extra
 
 from odp.errors import DataError
-from odp.serving.quantised import LARGEST, STEPS, decoded, quantised, scale_values
+from odp.serving.quantised import (
+    LARGEST,
+    STEPS,
+    bias_values,
+    decoded,
+    joined,
+    quantised,
+    scale_values,
+    trust_values,
+)
 
 ROWS = extra.arrays(
     np.float32,
@@ -49,3 +58,14 @@ def test_rows_without_columns_have_the_scale_0() -> None:
     steps, scales = quantised(np.zeros((3, 0), dtype=np.float32))
     assert steps.shape == (3, 0)
     assert scales.tolist() == [0, 0, 0]
+
+
+@given(
+    bias=st.floats(-(2.0**40), 2.0**40, width=32),
+    trust=st.one_of(st.floats(0, 1, width=32), st.sampled_from([-1.0, 2.0, np.nan])),
+)
+def test_a_bias_keeps_16_bits_and_a_trust_eight_beside_each_other(bias: float, trust: float) -> None:
+    both = joined(np.array([bias], np.float32), np.array([trust], np.float32))
+    assert abs(float(bias_values(both)[0]) - bias) <= abs(bias) * 2.0**-16 + 2.0**-140
+    wanted = min(1.0, max(0.0, 0.0 if np.isnan(trust) else trust))
+    assert abs(float(trust_values(both)[0]) - wanted) <= 0.5 / 255 + 1e-6

@@ -13,7 +13,7 @@ from serving.indexes import index_of, random_index
 from odp.errors import ConfigurationError
 from odp.serving import scan
 from odp.serving.item_index import ItemIndex
-from odp.serving.quantised import scale_values
+from odp.serving.quantised import bias_values, scale_values
 from odp.serving.scan import best, person_row
 
 
@@ -26,7 +26,7 @@ def by_hand(index: ItemIndex, vector: np.ndarray) -> np.ndarray:
     scores = np.array(products, dtype=np.float32)
     for factor in (scale_values(index.scales), row.unit):
         scores = (scores * factor).astype(np.float32)
-    return (scores + index.biases).astype(np.float32)
+    return (scores + bias_values(index.biases)).astype(np.float32)
 
 
 def ranked(scores: np.ndarray, k: int, excluded: set[int], among: set[int]) -> list[int]:
@@ -76,7 +76,7 @@ def test_a_persons_row_is_within_half_a_step_and_products_fit_float32(vector: li
 def test_a_row_that_is_not_finite_ranks_by_biases_and_a_huge_one_is_brought_within_bounds() -> None:
     index = random_index(50, 3)
     found = best(index, np.array([np.nan, np.inf, -np.inf]), 50)
-    assert found.items.tolist() == np.argsort(-index.biases, kind="stable").tolist()
+    assert found.items.tolist() == np.argsort(-bias_values(index.biases), kind="stable").tolist()
     assert np.isfinite(best(index, np.array([1e300, -1e300, 1.0]), 50).scores).all()
 
 
