@@ -170,7 +170,7 @@ def _finish(rows: int) -> Any:
 
 @intrinsic
 def gather(context: Any, x: Any, places: Any, first: Any, count: Any, out: Any, to: Any) -> Any:
-    """Copies numbers ``x[places[lane] + first + k]`` into vector ``to + k`` of ``out``, for k < ``count``, which is >= 1.
+    """Copies numbers ``x[places[lane] + first + k]`` into vector ``to + k`` of ``out``, for k < ``count`` >= 1.
 
     ``places`` int64 [LANES] says where each matrix begins in the flat float64 array ``x``.
     """
@@ -314,7 +314,7 @@ def add_products(
 
 @numba.njit(nogil=True, cache=True)
 def _subtract(m: Any, block: int, rows: int, width: int, first: int, last: int, start: int) -> None:
-    """Takes from ``rows`` rows from ``block`` on, columns ``first`` to ``last``, what rows ``start`` to ``block`` say."""
+    """Takes what rows ``start`` to ``block`` say from the ``rows`` rows after them, in columns ``first`` to ``last``."""
     column, steps = first, block - start
     if steps < 1:
         return

@@ -18,8 +18,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from odp.numerics import lane_tiles
-from odp.numerics.lane_tiles import LaneWriter, add_products, gather, lanes_from, scatter, systems
+from odp.numerics.lane_tiles import LaneWriter, add_products, gather, systems
 from odp.numerics.tiles import LANES
 
 _BISECTIONS = 20
@@ -214,41 +213,67 @@ def _reflect(context: Any, v: Any, place: Any, count: Any, z: Any, start: Any, s
     return types.void(v, place, count, z, start, state), generate
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})
-def _reflector(m: Any, place: Any, count: int, reflectors: Any, edge: Any) -> None:
-    """Reflector v of the ``count`` >= 1 numbers from ``place`` on, at the same place: I - v v' leaves ``edge`` alone."""
-    base = place * LANES
-    for lane in range(LANES):
-        edge[lane] = 0.0
-    for one in range(count):
-        for lane in range(LANES):
-            value = m[base + one * LANES + lane]
-            reflectors[base + one * LANES + lane] = value
-            edge[lane] += value * value
-    for lane in range(LANES):
-        norm, first = np.sqrt(edge[lane]), m[base + lane]
-        edge[lane] = -norm if first > 0 else norm
-        reflectors[base + lane] = first - edge[lane]
-    for lane in range(LANES):
-        norm = abs(edge[lane])
-        # v - e has the squared length 2 (norm^2 + |v[0]| norm); scaled so that I - v v' reflects. A zero v reflects not.
-        square = norm * (norm + abs(m[base + lane]))
-        scale = 1.0 / np.sqrt(square) if square > 0 else 0.0
-        for one in range(count):
-            reflectors[base + one * LANES + lane] *= scale
+@intrinsic
+def _reflector(context: Any, m: Any, place: Any, count: Any, v: Any, edge: Any) -> Any:
+    """Reflector v of the ``count`` >= 1 vectors from ``place`` on, to the same place: I - v v' leaves ``edge`` of them.
+
+    A lane of zeros has the reflector zero.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = LaneWriter(context, builder, signature, arguments)
+        matrix, reflectors, edges = (write.array(number) for number in (0, 3, 4))
+        _, place, count, *_ = arguments
+        zero, one = write.constant(0.0), write.constant(1.0)
+
+        def square(step: Any, sums: list[Any]) -> list[Any]:
+            value = write.of(matrix, place, step)
+            return [write.fused(value, value, sums[0])]
+
+        def scaled(step: Any, _: list[Any]) -> list[Any]:
+            write.put(builder.fmul(write.of(matrix, place, step), scale), reflectors, place, step)
+            return []
+
+        write.put(zero, edges, 0)
+        write.accumulate([write.cell(edges, 0)], count, square)
+        norm, first = write.root(write.of(edges, 0)), write.of(matrix, place)
+        edge = builder.select(builder.fcmp_ordered(">", first, zero), builder.fneg(norm), norm)
+        # v - e has the squared length 2 (norm^2 + |v[0]| norm); scaled so that I - v v' reflects.
+        length = builder.fmul(norm, builder.fadd(norm, write.absolute(first)))
+        positive = builder.fcmp_ordered(">", length, zero)
+        scale = builder.fdiv(one, write.root(builder.select(positive, length, one)))
+        scale = builder.select(positive, scale, zero)
+        write.accumulate([], count, scaled)
+        write.put(builder.fmul(builder.fsub(first, edge), scale), reflectors, place)
+        write.put(edge, edges, 0)
+        return context.get_dummy_value()
+
+    return types.void(m, place, count, v, edge), generate
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"})
-def _combined(y: Any, w: Any, first: int, size: int, p: Any, half: Any) -> None:
-    """p = y - (y . w) w / 2, from number ``first`` to ``size``, per lane."""
-    for lane in range(LANES):
-        half[lane] = 0.0
-    for one in range(first, size):
-        for lane in range(LANES):
-            half[lane] += 0.5 * y[one * LANES + lane] * w[one * LANES + lane]
-    for one in range(first, size):
-        for lane in range(LANES):
-            p[one * LANES + lane] = y[one * LANES + lane] - half[lane] * w[one * LANES + lane]
+@intrinsic
+def _combine(context: Any, y: Any, w: Any, first: Any, count: Any, p: Any, half: Any) -> Any:
+    """p = y - (y . w) w / 2, in the ``count`` >= 1 vectors from ``first`` on; ``half`` [LANES] is work space."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = LaneWriter(context, builder, signature, arguments)
+        ys, ws, ps, halves = (write.array(number) for number in (0, 1, 4, 5))
+        _, _, first, count, *_ = arguments
+
+        def dot(step: Any, sums: list[Any]) -> list[Any]:
+            return [write.fused(write.of(ys, first, step), write.of(ws, first, step), sums[0])]
+
+        def combined(step: Any, _: list[Any]) -> list[Any]:
+            write.put(write.fused(factor, write.of(ws, first, step), write.of(ys, first, step)), ps, first, step)
+            return []
+
+        write.put(write.constant(0.0), halves, 0)
+        write.accumulate([write.cell(halves, 0)], count, dot)
+        factor = builder.fmul(write.of(halves, 0), write.constant(-0.5))
+        write.accumulate([], count, combined)
+        return context.get_dummy_value()
+
+    return types.void(y, w, first, count, p, half), generate
 
 
 @numba.njit(nogil=True, cache=True)
@@ -275,7 +300,7 @@ def _tridiagonal(m: Any, size: int, d: Any, e: Any, reflectors: Any, work: Any) 
             e[k * LANES : (k + 1) * LANES] = m[(row + 1) * LANES : (row + 2) * LANES]
             continue
         count = size - 1 - k
-        _reflector(m, row + 1, count, reflectors, edge)
+        _reflector(m, row + 1, count, reflectors, edge)  # type: ignore[call-arg]
         e[k * LANES : (k + 1) * LANES] = edge
         w[(k + 1) * LANES : size * LANES] = reflectors[(row + 1) * LANES : (row + 1 + count) * LANES]
         y[:] = 0.0
@@ -283,7 +308,7 @@ def _tridiagonal(m: Any, size: int, d: Any, e: Any, reflectors: Any, work: Any) 
             _update(m, one * size + one, one, size - 1 - one, v, p, w, y)  # type: ignore[call-arg]
         v[:] = w
         p[:] = 0.0
-        _combined(y, w, k + 1, size, p, edge)
+        _combine(y, w, k + 1, count, p, edge)  # type: ignore[call-arg]
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
