@@ -2,8 +2,8 @@
 
 A product of two 16-bit numbers takes a quarter of what a float64 takes, and pairs of them are added into 32 bits at
 once. Weighted rows do not fit into 16 bits, so each number p = w x is split into p = 2^11 high + low with
--2^10 <= low < 2^10. For ``|x| <= 2^11`` and ``0 <= w <= 2^10``, |high| <= 2^10 too, so that a product is at most 2^21 and
-the sum of up to ``MOST`` entries below 2^31: exact, as the sums in float64 of ``tiles.py`` are.
+-2^10 <= low < 2^10. For ``|x| <= 2^11`` and ``0 <= w <= 2^10``, |high| <= 2^10 too: a product is at most 2^21, and the
+sum of up to ``MOST`` entries below 2^31. So it is exact, as the sums in float64 of ``tiles.py`` are.
 
 Import needs numba; nothing imports this module at the top. ``AVAILABLE`` tells whether the processor has the
 instruction; without it there is no :func:`add_weighted`.
@@ -39,8 +39,8 @@ def _tile(rows: int) -> Any:
     """A numba function ``tile(x, i, p, j, high, low, ij, ldc, pairs)`` on flat arrays, ``pairs`` >= 1.
 
     ``x`` int32 holds two 16-bit numbers each, of an even entry and the next one. Adds ``sum_k x[i + 4 k + r] .
-    p[j + 16 k + s]`` to ``high[ij + r ldc + s]``, and the same of ``p[j + 16 k + 8 + s]`` to ``low``, for r < ``rows`` and
-    s < ``COLUMNS``. Bounds are not checked.
+    p[j + 16 k + s]`` to ``high[ij + r ldc + s]``, and the same of ``p[j + 16 k + 8 + s]`` to ``low``, for r < ``rows``
+    and s < ``COLUMNS``. Bounds are not checked.
     """
 
     @intrinsic
@@ -178,7 +178,7 @@ def pack_pair(
     """Puts pair number ``pair`` of a chunk's entries where :func:`add_weighted` wants it.
 
     Args:
-      rows: flat int16; an entry's row is ``rank`` >= 1 numbers from ``first`` or ``second`` on, absolutely at most 2^11.
+      rows: flat int16, absolutely at most 2^11; a row is ``rank`` >= 1 numbers from ``first`` or ``second`` on.
       weights: int32 [CHUNK], of the chunk's entries, 0 to 2^10; 0 fills up the last pair.
       targets: likewise, absolutely at most 2^10.
       width: ``rank``, rounded up to a multiple of ``COLUMNS``.

@@ -314,7 +314,7 @@ def add_products(
 
 @numba.njit(nogil=True, cache=True)
 def _subtract(m: Any, block: int, rows: int, width: int, first: int, last: int, start: int) -> None:
-    """Takes what rows ``start`` to ``block`` say from the ``rows`` rows after them, in columns ``first`` to ``last``."""
+    """Takes what rows ``start`` to ``block`` say from the ``rows`` rows behind, in columns ``first`` to ``last``."""
     column, steps = first, block - start
     if steps < 1:
         return
@@ -372,6 +372,36 @@ def eliminate(m: Any, width: int, size: int, right: int, growing: bool, factors:
             _factor_row(m, place, width, factors, good)  # type: ignore[call-arg]
             _finish_row(m, place, width, factors, columns)  # type: ignore[call-arg]
         block += rows
+
+
+@intrinsic
+def _back(context: Any, m: Any, place: Any, diagonal: Any, count: Any, x: Any, to: Any) -> Any:
+    """x[to] = (m[place + count] - sum_k m[place + k] x[to + 1 + k]) / m[diagonal], k < ``count`` >= 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = LaneWriter(context, builder, signature, arguments)
+        _, place, diagonal, count, _, to = arguments
+        matrix, solution = write.array(0), write.array(4)
+        after = builder.add(to, ir.Constant(write.whole, 1))
+
+        def body(k: Any, sums: list[Any]) -> list[Any]:
+            return [write.fused(builder.fneg(write.of(matrix, place, k)), write.of(solution, after, k), sums[0])]
+
+        write.put(write.of(matrix, place, count), solution, to)
+        with builder.if_then(builder.icmp_signed(">", count, ir.Constant(write.whole, 0))):
+            write.accumulate([write.cell(solution, to)], count, body)
+        write.put(builder.fdiv(write.of(solution, to), write.of(matrix, diagonal)), solution, to)
+        return context.get_dummy_value()
+
+    return types.void(m, place, diagonal, count, x, to), generate
+
+
+@numba.njit(nogil=True, cache=True)
+def substitute(m: Any, width: int, size: int, out: Any) -> None:
+    """Fills ``out`` [size, LANES], flat, with U^-1 z, where ``m`` holds [U | z], as of :func:`eliminate`."""
+    for one in range(size - 1, -1, -1):
+        diagonal = one * width + one
+        _back(m, diagonal + 1, diagonal, size - 1 - one, out, one)  # type: ignore[call-arg]
 
 
 @numba.njit(nogil=True, cache=True)

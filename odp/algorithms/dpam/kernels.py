@@ -14,7 +14,7 @@ import numpy as np
 
 from odp.algorithms.dpam.codec import TARGET_UNITS
 from odp.algorithms.factorization.codec import WEIGHT_UNITS
-from odp.numerics import integer_tiles
+from odp.numerics import integer_tiles, lane_tiles
 from odp.numerics.hash_kernels import splitmix64
 from odp.numerics.tiles import (
     CHUNK,
@@ -22,10 +22,8 @@ from odp.numerics.tiles import (
     TILE_ROWS,
     add_outer,
     add_pairs,
-    eliminate,
     fetch_ahead,
     padded,
-    substitute,
 )
 
 _FUSED = {"contract", "nsz"}
@@ -99,45 +97,56 @@ def solve(
     size = rank + 1
     width = (size + 1 + LANES - 1) // LANES * LANES
     height = max(size, columns) + TILE_ROWS
-    flat, sums = np.empty(height * width), np.empty(2 * columns)
-    system = flat.reshape(height, width)
-    last = np.full(size, width, dtype=np.int64)
-    solution = np.empty(size)
-    for user in range(len(offsets) - 1):
-        flat[:] = 0.0
-        sums[:] = 0.0
-        weight_sum, target_sum = 0.0, 0.0
-        filled = 0
-        for entry in range(offsets[user], offsets[user + 1]):
-            if use[entry] == UNUSED:
-                continue
-            item = items[entry]
-            weight = trust[item]
-            target = weight * (values[entry] - base[item])
-            weight_sum += weight
-            target_sum += target
-            places[filled] = item * columns
-            fetch_ahead(points, places[filled], columns, 8)
-            weights[filled] = weight
-            pairs[2 * filled], pairs[2 * filled + 1] = weight, target
-            filled += 1
-            if filled == CHUNK:
-                add_outer(points, places, weights, columns, flat, width, filled)
-                add_pairs(points, places, pairs, columns, sums, filled)
-                filled = 0
-        add_outer(points, places, weights, columns, flat, width, filled)
-        add_pairs(points, places, pairs, columns, sums, filled)
-        for one in range(rank):
-            system[one, one] += row_ridge
-            system[one, rank] = sums[one]
-            system[one, size] = sums[columns + one]
-        system[rank, rank] = weight_sum + bias_ridge
-        system[rank, size] = target_sum
-        eliminate(flat, width, size, last)
-        substitute(flat, width, size, solution)
-        bias_out[user] = solution[rank]
-        for column in range(rank):
-            row_out[user, column] = solution[column]
+    step = height * width
+    # The systems of as many users as there are lanes are summed up one by one, and solved at once.
+    all_flat, sums = np.zeros(LANES * step), np.empty(2 * columns)
+    starts, many = np.arange(LANES) * step, lane_tiles.systems(size, size + 1)
+    factors_of, good, solution = np.empty(16 * LANES), np.empty(LANES), np.empty(size * LANES)
+    users = len(offsets) - 1
+    for first in range(0, users, LANES):
+        lanes = min(LANES, users - first)
+        all_flat[: lanes * step] = 0.0
+        for lane in range(lanes):
+            user, flat = first + lane, all_flat[lane * step : (lane + 1) * step]
+            system = flat.reshape(height, width)
+            sums[:] = 0.0
+            weight_sum, target_sum = 0.0, 0.0
+            filled = 0
+            for entry in range(offsets[user], offsets[user + 1]):
+                if use[entry] == UNUSED:
+                    continue
+                item = items[entry]
+                weight = trust[item]
+                target = weight * (values[entry] - base[item])
+                weight_sum += weight
+                target_sum += target
+                places[filled] = item * columns
+                fetch_ahead(points, places[filled], columns, 8)
+                weights[filled] = weight
+                pairs[2 * filled], pairs[2 * filled + 1] = weight, target
+                filled += 1
+                if filled == CHUNK:
+                    add_outer(points, places, weights, columns, flat, width, filled)
+                    add_pairs(points, places, pairs, columns, sums, filled)
+                    filled = 0
+            add_outer(points, places, weights, columns, flat, width, filled)
+            add_pairs(points, places, pairs, columns, sums, filled)
+            for one in range(rank):
+                system[one, one] += row_ridge
+                system[one, rank] = sums[one]
+                system[one, size] = sums[columns + one]
+            system[rank, rank] = weight_sum + bias_ridge
+            system[rank, size] = target_sum
+        # Lanes without a user solve what is left there of users before, or zeros.
+        for one in range(size):
+            place = one * width + one
+            lane_tiles.gather(all_flat, starts, place, size + 1 - one, many, one * (size + 1) + one)  # type: ignore[call-arg]
+        lane_tiles.eliminate(many, size + 1, size, 1, False, factors_of, good)
+        lane_tiles.substitute(many, size + 1, size, solution)
+        for lane in range(lanes):
+            bias_out[first + lane] = solution[rank * LANES + lane]
+            for column in range(rank):
+                row_out[first + lane, column] = solution[column * LANES + lane]
 
 
 @numba.njit(nogil=True, cache=True)
