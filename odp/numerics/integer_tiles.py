@@ -6,7 +6,7 @@ once. Weighted rows do not fit into 16 bits, so each number p = w x is split int
 sum of up to ``MOST`` entries below 2^31. So it is exact, as the sums in float64 of ``tiles.py`` are.
 
 Import needs numba; nothing imports this module at the top. ``AVAILABLE`` tells whether the processor has the
-instruction; without it there is no :func:`add_weighted`.
+instruction; without it the sums are the same, and slower than in float64.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _WHOLE, _NUMBER = ir.IntType(64), ir.IntType(32)
 _SHORTS, _NUMBERS = ir.VectorType(ir.IntType(16), 2 * COLUMNS), ir.VectorType(_NUMBER, COLUMNS)
 
 
-def _tile(rows: int) -> Any:
+def _tile(rows: int, *, instruction: bool = AVAILABLE) -> Any:
     """A numba function ``tile(x, i, p, j, high, low, ij, ldc, pairs)`` on flat arrays, ``pairs`` >= 1.
 
     ``x`` int32 holds two 16-bit numbers each, of an even entry and the next one. Adds ``sum_k x[i + 4 k + r] .
     p[j + 16 k + s]`` to ``high[ij + r ldc + s]``, and the same of ``p[j + 16 k + 8 + s]`` to ``low``, for r < ``rows``
-    and s < ``COLUMNS``. Bounds are not checked.
+    and s < ``COLUMNS``. Bounds are not checked. Without ``instruction``, any processor can run it.
     """
 
     @intrinsic
@@ -59,8 +59,25 @@ def _tile(rows: int) -> Any:
             _, i, _, j, _, _, ij, ldc, steps = arguments
             points, pieces, targets = array(0), array(2), (array(4), array(5))
             half = ir.Constant(_WHOLE, COLUMNS)
-            kind = ir.FunctionType(_NUMBERS, [_SHORTS, _SHORTS])
-            multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
+
+            def multiplied(one: Any, two: Any) -> Any:
+                """Products of 16-bit numbers, each with its neighbour's added, in 32 bits."""
+                if instruction:
+                    kind = ir.FunctionType(_NUMBERS, [_SHORTS, _SHORTS])
+                    known = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
+                    return builder.call(known, [one, two])
+                wide = ir.VectorType(_NUMBER, 2 * COLUMNS)
+                products = builder.mul(builder.sext(one, wide), builder.sext(two, wide))
+                halves = [
+                    builder.shuffle_vector(
+                        products,
+                        ir.Constant(wide, ir.Undefined),
+                        ir.Constant(_NUMBERS, [2 * place + side for place in range(COLUMNS)]),
+                    )
+                    for side in range(2)
+                ]
+                return builder.add(*halves)
+
             undefined, zeros = ir.Constant(_NUMBERS, ir.Undefined), ir.Constant(_NUMBERS, [0] * COLUMNS)
             cells = []
             for r in range(rows):
@@ -82,7 +99,7 @@ def _tile(rows: int) -> Any:
                 spread = builder.insert_element(undefined, number, ir.Constant(_NUMBER, 0))
                 spread = builder.bitcast(builder.shuffle_vector(spread, undefined, zeros), _SHORTS)
                 for place, piece in enumerate(both):
-                    updated.append(builder.add(sums[2 * r + place], builder.call(multiply, [spread, piece])))
+                    updated.append(builder.add(sums[2 * r + place], multiplied(spread, piece)))
             following = builder.add(step, ir.Constant(_WHOLE, 1))
             step.add_incoming(following, loop)
             for total, first, last in zip(sums, loaded, updated, strict=True):
