@@ -1,8 +1,9 @@
 """Projection onto the positive semidefinite matrices in machine code, for matrices with few negative eigenvalues.
 
-A matrix is made tridiagonal, its negative eigenvalues are bracketed by bisection (eight at a time, one per lane) and
-refined with their vectors by Rayleigh quotient steps on twisted factors; what they stand for is taken away. Every
-result is checked (residuals, orthogonality); where the check fails, the caller takes a full eigendecomposition.
+Four or eight matrices are made tridiagonal at once, one in each lane of a vector register. Their negative eigenvalues
+are bracketed by bisection, and refined with their vectors by Rayleigh quotient steps on twisted factors; what they
+stand for is taken away. Every result is checked (residuals, orthogonality); where the check fails, the caller takes a
+full eigendecomposition.
 Sources: Wilkinson 1965 (Householder, Sturm counts); Parlett and Dhillon 1997 (twisted factors). Import needs numba;
 nothing imports this module at the top.
 """
@@ -17,142 +18,407 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from odp.numerics.tiles import LANES, Writer
+from odp.numerics.lane_tiles import LaneWriter, add_products, gather, systems
+from odp.numerics.tiles import LANES
 
 _BISECTIONS = 20
 _REFINEMENTS = 3
 _ROUNDING = 1e-12  # of the norm: residual of an eigenpair
 _NOTHING = 1e-14  # of the norm: smaller negative eigenvalues are rounding
 _SKEW = 1e-8  # cosine between two eigenvectors
-_SUMMED = {"contract", "nsz", "reassoc"}
+_GROUP = 4  # eigenvalues of a matrix that are found at once: their divisions do not wait for each other
 
 
 @intrinsic
-def _pivots(context: Any, d: Any, squares: Any, shift: Any, out: Any, state: Any, steps: Any) -> Any:
-    """Pivots of LDL' of a tridiagonal matrix minus ``shift``, per lane.
+def _update(context: Any, m: Any, place: Any, row: Any, count: Any, v: Any, p: Any, w: Any, y: Any) -> Any:
+    """Takes v p' + p v' from the symmetric M and adds what row ``row`` of it gives to y = M w, in every lane.
 
-    out[j] = d[j] - shift - squares[j] / out[j - 1]; ``state`` float64 [2, LANES] holds out[-1], and then how many are
-    negative.
+    ``place`` is where M[row, row] stands; ``count`` >= 0 columns follow it. Vectors are flat, [n, LANES].
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = Writer(context, builder, signature, arguments)
-        diagonal, couplings, found = write.array(0), write.array(1), write.array(3)
-        shifts = write.loaded(write.vectors(write.array(2), 1))[0]
-        zero, one = (write.spread(ir.Constant(ir.DoubleType(), value)) for value in (0.0, 1.0))
+        write = LaneWriter(context, builder, signature, arguments)
+        _, place, row, count, *_ = arguments
+        matrix, vs, ps, ws, ys = (write.array(number) for number in (0, 4, 5, 6, 7))
+        v, p, w = (write.of(vector, row) for vector in (vs, ps, ws))
+        less_v, less_p = builder.fneg(v), builder.fneg(p)
 
         def body(step: Any, sums: list[Any]) -> list[Any]:
-            before, count = sums
-            middle = builder.fsub(write.spread(write.number(diagonal, step)), shifts)
-            pivot = builder.fsub(middle, builder.fdiv(write.spread(write.number(couplings, step)), before))
-            place = write.at(found, builder.mul(step, ir.Constant(write.whole, LANES)))
-            builder.store(pivot, write.vectors(place, 1)[0], align=8)
-            below = builder.select(builder.fcmp_ordered("<", pivot, zero), one, zero)
-            return [pivot, builder.fadd(count, below)]
+            here = builder.add(row, step)
+            value = write.of(matrix, place, step)
+            value = write.fused(less_v, write.of(ps, here), value)
+            value = write.fused(less_p, write.of(vs, here), value)
+            write.put(value, matrix, place, step)
+            write.put(write.fused(value, w, write.of(ys, here)), ys, here)
+            return [write.fused(value, write.of(ws, here), sums[0])]
 
-        return write.accumulate(write.vectors(write.array(4), 2), arguments[5], body)
+        diagonal = write.fused(less_v, p, write.fused(less_p, v, write.of(matrix, place)))
+        write.put(diagonal, matrix, place)
+        total = write.fused(diagonal, w, write.of(ys, row))
+        write.put(total, ys, row)
+        one = ir.Constant(write.whole, 1)
+        with builder.if_then(builder.icmp_signed(">", count, ir.Constant(write.whole, 0))):
+            place, row = builder.add(place, one), builder.add(row, one)
+            write.accumulate([write.cell(ys, arguments[2])], count, body)
+        return context.get_dummy_value()
 
-    return types.void(d, squares, shift, out, state, steps), generate
+    return types.void(m, place, row, count, v, p, w, y), generate
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_SUMMED, inline="always")
-def _product(one: Any, two: Any) -> float:
-    total = 0.0
-    for place in range(len(one)):
-        total += one[place] * two[place]
-    return total
+@intrinsic
+def _counts(context: Any, d: Any, squares: Any, shift: Any, state: Any, steps: Any) -> Any:
+    """How many eigenvalues of a tridiagonal matrix are below each of ``_GROUP`` shifts, per lane.
 
-
-@numba.njit(nogil=True, cache=True, fastmath=_SUMMED)
-def _tridiagonal(m: Any, d: Any, e: Any, reflectors: Any, p: Any) -> None:
-    """Q'MQ tridiagonal, of diagonal ``d`` [n] and ``e`` [n - 1].
-
-    Q is the product of I - v v' over the rows v of ``reflectors``. ``m`` is overwritten; ``p`` [n] is work space.
+    They are the negative pivots q[j] = d[j] - shift - squares[j] / q[j - 1]. ``state`` [2 _GROUP, LANES] holds ones and
+    zeros, and then the last pivots and the counts.
     """
-    size = len(d)
-    for k in range(size - 2):
-        d[k] = m[k, k]
-        v = reflectors[k, k + 1 : size]
-        row = m[k, k + 1 : size]
-        v[:] = row
-        norm = np.sqrt(_product(v, v))
-        e[k] = norm
-        if norm == 0.0:
-            continue  # v is zero: no reflection
-        e[k] = -norm if v[0] > 0 else norm
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = LaneWriter(context, builder, signature, arguments)
+        diagonal, couplings, table, sums = (write.array(number) for number in range(4))
+        shifts = [write.of(table, one) for one in range(_GROUP)]
+        zero, one = write.constant(0.0), write.constant(1.0)
+
+        def body(step: Any, sums: list[Any]) -> list[Any]:
+            middle, square = write.of(diagonal, step), write.of(couplings, step)
+            pivots, counts = [], []
+            for number in range(_GROUP):
+                pivot = builder.fsub(builder.fsub(middle, shifts[number]), builder.fdiv(square, sums[number]))
+                below = builder.select(builder.fcmp_ordered("<", pivot, zero), one, zero)
+                pivots.append(pivot)
+                counts.append(builder.fadd(sums[_GROUP + number], below))
+            return pivots + counts
+
+        return write.accumulate([write.cell(sums, number) for number in range(2 * _GROUP)], arguments[4], body)
+
+    return types.void(d, squares, shift, state, steps), generate
+
+
+@intrinsic
+def _refine(
+    context: Any, d: Any, e: Any, squares: Any, shift: Any, place: Any, down: Any, up: Any, z: Any, state: Any, n: Any
+) -> Any:
+    """One Rayleigh quotient step per lane: moves vector ``place`` of ``shift``, fills the unit vector z.
+
+    ``down`` and ``up`` [n, LANES] are work space for the pivots from either end. ``state`` [4, LANES]: the first vector
+    becomes the residual.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = LaneWriter(context, builder, signature, arguments)
+        diagonal, edges, couplings, shifts = (write.array(number) for number in range(4))
+        downs, ups, vector, states = (write.array(number) for number in (5, 6, 7, 8))
+        place, size = arguments[4], arguments[9]
+        value = write.of(shifts, place)
+        zero, one, first = write.constant(0.0), write.constant(1.0), ir.Constant(write.whole, 1)
+        last = builder.sub(size, first)
+
+        def spread(number: Any) -> Any:
+            return write.spread(builder.sitofp(number, ir.DoubleType()))
+
+        def pivots(step: Any, sums: list[Any]) -> list[Any]:
+            mirror = builder.sub(last, step)
+            forward = builder.fsub(write.of(diagonal, step), value)
+            forward = builder.fsub(forward, builder.fdiv(write.of(couplings, step), sums[0]))
+            backward = builder.fsub(write.of(diagonal, mirror), value)
+            backward = builder.fsub(backward, builder.fdiv(write.of(couplings, builder.add(mirror, first)), sums[1]))
+            write.put(forward, downs, step)
+            write.put(backward, ups, mirror)
+            return [forward, backward]
+
+        def twist(step: Any, sums: list[Any]) -> list[Any]:
+            middle = builder.fsub(write.of(diagonal, step), value)
+            gamma = builder.fsub(builder.fadd(write.of(downs, step), write.of(ups, step)), middle)
+            better = builder.fcmp_ordered("<", write.absolute(gamma), write.absolute(sums[0]))
+            return [builder.select(better, gamma, sums[0]), builder.select(better, spread(step), sums[1])]
+
+        def grown(index: Any, edge: Any, pivot: Any, before: Any, relation: str) -> tuple[Any, Any]:
+            here = spread(index)
+            ratio = builder.fneg(builder.fdiv(write.of(edges, edge), pivot))
+            beyond = builder.fcmp_ordered(relation, here, where)
+            start = builder.select(builder.fcmp_ordered("==", here, where), one, zero)
+            return beyond, builder.select(beyond, builder.fmul(before, ratio), start)
+
+        def upward(step: Any, sums: list[Any]) -> list[Any]:
+            index = builder.sub(last, step)
+            _, found = grown(index, index, write.of(downs, index), sums[0], "<")
+            write.put(found, vector, index)
+            return [found]
+
+        def downward(step: Any, sums: list[Any]) -> list[Any]:
+            edge = builder.select(builder.icmp_signed(">", step, ir.Constant(write.whole, 0)), step, first)
+            beyond, found = grown(step, builder.sub(edge, first), write.of(ups, step), sums[0], ">")
+            whole = builder.select(beyond, found, write.of(vector, step))
+            write.put(whole, vector, step)
+            return [found, write.fused(whole, whole, sums[1])]
+
+        def normed(step: Any, _: list[Any]) -> list[Any]:
+            write.put(builder.fmul(write.of(vector, step), scale), vector, step)
+            return []
+
+        cells = [write.cell(states, number) for number in range(2)]
+        for cell in cells:
+            builder.store(one, cell, align=8)
+        write.accumulate(cells, size, pivots)
+        write.put(write.constant(float("inf")), states, 0)
+        write.put(zero, states, 1)
+        write.accumulate(cells, size, twist)
+        best, where = write.loaded(cells)
+        write.put(zero, states, 2)
+        write.accumulate([write.cell(states, 2)], size, upward)
+        write.put(zero, states, 2)
+        write.put(zero, states, 3)
+        write.accumulate([write.cell(states, 2), write.cell(states, 3)], size, downward)
+        norm = write.of(states, 3)
+        scale = builder.fdiv(one, write.root(norm))
+        write.accumulate([], size, normed)
+        write.put(builder.fadd(value, builder.fdiv(best, norm)), shifts, place)
+        write.put(builder.fmul(write.absolute(best), scale), states, 0)
+        return context.get_dummy_value()
+
+    return types.void(d, e, squares, shift, place, down, up, z, state, n), generate
+
+
+@intrinsic
+def _reflect(context: Any, v: Any, place: Any, count: Any, z: Any, start: Any, state: Any) -> Any:
+    """Takes v (v . z) from each of ``_GROUP`` vectors z: vector (row, one) of them is ``start + row _GROUP + one``.
+
+    v are the ``count`` >= 1 vectors from ``place`` on. ``state`` [_GROUP, LANES] is work space.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = LaneWriter(context, builder, signature, arguments)
+        reflector, vectors, states = (write.array(number) for number in (0, 3, 5))
+        _, place, count, _, start, _ = arguments
+        width = ir.Constant(write.whole, _GROUP)
+
+        def dots(step: Any, sums: list[Any]) -> list[Any]:
+            here, row = write.of(reflector, place, step), builder.add(start, builder.mul(step, width))
+            return [write.fused(here, write.of(vectors, row, one), total) for one, total in enumerate(sums)]
+
+        def taken(step: Any, _: list[Any]) -> list[Any]:
+            here, row = write.of(reflector, place, step), builder.add(start, builder.mul(step, width))
+            for one, length in enumerate(lengths):
+                write.put(write.fused(here, length, write.of(vectors, row, one)), vectors, row, one)
+            return []
+
+        for one in range(_GROUP):
+            write.put(write.constant(0.0), states, one)
+        cells = [write.cell(states, one) for one in range(_GROUP)]
+        write.accumulate(cells, count, dots)
+        lengths = [builder.fneg(length) for length in write.loaded(cells)]
+        write.accumulate([], count, taken)
+        return context.get_dummy_value()
+
+    return types.void(v, place, count, z, start, state), generate
+
+
+@intrinsic
+def _reflector(context: Any, m: Any, place: Any, count: Any, v: Any, edge: Any) -> Any:
+    """Reflector v of the ``count`` >= 1 vectors from ``place`` on, to the same place: I - v v' leaves ``edge`` of them.
+
+    A lane of zeros has the reflector zero.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = LaneWriter(context, builder, signature, arguments)
+        matrix, reflectors, edges = (write.array(number) for number in (0, 3, 4))
+        _, place, count, *_ = arguments
+        zero, one = write.constant(0.0), write.constant(1.0)
+
+        def square(step: Any, sums: list[Any]) -> list[Any]:
+            value = write.of(matrix, place, step)
+            return [write.fused(value, value, sums[0])]
+
+        def scaled(step: Any, _: list[Any]) -> list[Any]:
+            write.put(builder.fmul(write.of(matrix, place, step), scale), reflectors, place, step)
+            return []
+
+        write.put(zero, edges, 0)
+        write.accumulate([write.cell(edges, 0)], count, square)
+        norm, first = write.root(write.of(edges, 0)), write.of(matrix, place)
+        edge = builder.select(builder.fcmp_ordered(">", first, zero), builder.fneg(norm), norm)
         # v - e has the squared length 2 (norm^2 + |v[0]| norm); scaled so that I - v v' reflects.
-        scale = 1.0 / np.sqrt(norm * (norm + abs(v[0])))
-        v[0] -= e[k]
-        for place in range(len(v)):
-            v[place] *= scale
-        some = p[: len(v)]
-        for one in range(len(v)):
-            some[one] = _product(m[k + 1 + one, k + 1 : size], v)
-        half = 0.5 * _product(some, v)
-        for place in range(len(v)):
-            some[place] -= half * v[place]
-        for one in range(len(v)):
-            mine, left, right = m[k + 1 + one, k + 1 : size], v[one], some[one]
-            for place in range(len(v)):
-                mine[place] -= left * some[place] + right * v[place]
-    if size > 1:
-        d[size - 2], e[size - 2] = m[size - 2, size - 2], m[size - 2, size - 1]
-    d[size - 1] = m[size - 1, size - 1]
+        length = builder.fmul(norm, builder.fadd(norm, write.absolute(first)))
+        positive = builder.fcmp_ordered(">", length, zero)
+        scale = builder.fdiv(one, write.root(builder.select(positive, length, one)))
+        scale = builder.select(positive, scale, zero)
+        write.accumulate([], count, scaled)
+        write.put(builder.fmul(builder.fsub(first, edge), scale), reflectors, place)
+        write.put(edge, edges, 0)
+        return context.get_dummy_value()
+
+    return types.void(m, place, count, v, edge), generate
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _count(d: Any, squares: Any, shift: Any, pivots: Any, state: Any) -> None:
-    """How many eigenvalues are below each lane's ``shift``: ``state[LANES:]``."""
-    state[:LANES] = 1.0
-    state[LANES:] = 0.0
-    _pivots(d, squares, shift, pivots, state, len(d))  # type: ignore[call-arg]  # numba passes the context
+@intrinsic
+def _combine(context: Any, y: Any, w: Any, first: Any, count: Any, p: Any, half: Any) -> Any:
+    """p = y - (y . w) w / 2, in the ``count`` >= 1 vectors from ``first`` on; ``half`` [LANES] is work space."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = LaneWriter(context, builder, signature, arguments)
+        ys, ws, ps, halves = (write.array(number) for number in (0, 1, 4, 5))
+        _, _, first, count, *_ = arguments
+
+        def dot(step: Any, sums: list[Any]) -> list[Any]:
+            return [write.fused(write.of(ys, first, step), write.of(ws, first, step), sums[0])]
+
+        def combined(step: Any, _: list[Any]) -> list[Any]:
+            write.put(write.fused(factor, write.of(ws, first, step), write.of(ys, first, step)), ps, first, step)
+            return []
+
+        write.put(write.constant(0.0), halves, 0)
+        write.accumulate([write.cell(halves, 0)], count, dot)
+        factor = builder.fmul(write.of(halves, 0), write.constant(-0.5))
+        write.accumulate([], count, combined)
+        return context.get_dummy_value()
+
+    return types.void(y, w, first, count, p, half), generate
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _refined(
-    d: Any, e: Any, forward: Any, backward: Any, value: Any, down: Any, up: Any, z: Any, residual: Any
-) -> None:
-    """One Rayleigh quotient step per lane: moves ``value``, fills unit vectors ``z`` [n, LANES] and their ``residual``.
+@numba.njit(nogil=True, cache=True)
+def _tridiagonal(m: Any, size: int, d: Any, e: Any, reflectors: Any, work: Any) -> None:
+    """Q'MQ tridiagonal, of diagonal ``d`` and ``e`` beside it, [n, LANES] each.
 
-    ``forward`` and ``backward`` are (diagonal, squares, state) of the matrix and of its mirror image.
+    Q is the product of I - v v' over the rows v of ``reflectors``, from one right of the diagonal on. ``m`` flat
+    [n, n, LANES] is overwritten, its upper triangle counts. The change of one reflection and the product for the next
+    one are made in one pass. ``work`` [5, n + 1, LANES].
     """
-    size = len(d)
-    for side, pivots in ((forward, down), (backward, up)):
-        side[2][:LANES] = 1.0
-        _pivots(side[0], side[1], value, pivots, side[2], size)  # type: ignore[call-arg]
+    v, p, w, y, edge = work[0], work[1], work[2], work[3], work[4][:LANES]
+    v[:] = 0.0
+    p[:] = 0.0
+    for k in range(size):
+        row = k * size + k
+        y[:] = 0.0
+        w[:] = 0.0
+        # M's row k is due for the change of the reflection before.
+        _update(m, row, k, size - 1 - k, v, p, w, y)  # type: ignore[call-arg]  # numba passes the context
+        d[k * LANES : (k + 1) * LANES] = m[row * LANES : (row + 1) * LANES]
+        if k == size - 1:
+            break
+        if k == size - 2:
+            e[k * LANES : (k + 1) * LANES] = m[(row + 1) * LANES : (row + 2) * LANES]
+            continue
+        count = size - 1 - k
+        _reflector(m, row + 1, count, reflectors, edge)  # type: ignore[call-arg]
+        e[k * LANES : (k + 1) * LANES] = edge
+        w[(k + 1) * LANES : size * LANES] = reflectors[(row + 1) * LANES : (row + 1 + count) * LANES]
+        y[:] = 0.0
+        for one in range(k + 1, size):
+            _update(m, one * size + one, one, size - 1 - one, v, p, w, y)  # type: ignore[call-arg]
+        v[:] = w
+        p[:] = 0.0
+        _combine(y, w, k + 1, count, p, edge)  # type: ignore[call-arg]
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _bracket(d: Any, squares: Any, size: int, bound: Any, negative: Any, first: int, work: Any, shift: Any) -> None:
+    """Moves ``shift`` [_GROUP, LANES] near the eigenvalues number ``first`` on from below, of the negative ones."""
+    far, near, state = work[0], work[1], work[2]
+    for one in range(_GROUP):
+        for lane in range(LANES):
+            far[one * LANES + lane], near[one * LANES + lane] = bound[lane], _NOTHING * bound[lane]
+    for step in range(_BISECTIONS + 1):
+        for place in range(_GROUP * LANES):
+            shift[place] = -np.sqrt(far[place] * near[place])  # eigenvalues may be of very different sizes
+        if step == _BISECTIONS:
+            break
+        state[: _GROUP * LANES] = 1.0
+        state[_GROUP * LANES :] = 0.0
+        _counts(d, squares, shift, state, size)  # type: ignore[call-arg]
+        for one in range(_GROUP):
+            for lane in range(LANES):
+                place = one * LANES + lane
+                if state[_GROUP * LANES + place] > min(first + one, negative[lane] - 1):
+                    near[place] = -shift[place]
+                else:
+                    far[place] = -shift[place]
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _project_lanes(
+    flat: Any, places: Any, size: int, count: int, m: Any, reflectors: Any, vectors: Any, opposite: Any, good: Any
+) -> None:
+    """Projects the ``count`` matrices at ``places`` in ``flat``; ``good`` bool [LANES] to fill, others stay.
+
+    ``vectors`` and ``opposite`` [size // 2 + _GROUP, size, LANES] are work space: eigenvectors, and these times minus
+    their eigenvalue.
+    """
+    d, e, squares = np.zeros(size * LANES), np.zeros(size * LANES), np.zeros((size + 1) * LANES)
+    down, up, z = np.empty(size * LANES), np.empty(size * LANES), np.empty(size * LANES)
+    work, brackets = np.empty((5, (size + 1) * LANES)), np.empty((3, 2 * _GROUP * LANES))
+    shift, state = np.empty(_GROUP * LANES), np.empty(max(2 * _GROUP, 4) * LANES)
+    group, bound, negative = np.empty(size * _GROUP * LANES), np.zeros(LANES), np.zeros(LANES)
+    place = 0
+    for row in range(size):
+        gather(flat, places, place, size - row, m, row * size + row)  # type: ignore[call-arg]
+        place += size - row
+    _tridiagonal(m, size, d, e, reflectors, work)
+    for row in range(size):
+        for lane in range(LANES):
+            left = e[(row - 1) * LANES + lane] if row > 0 else 0.0
+            right = e[row * LANES + lane] if row < size - 1 else 0.0
+            bound[lane] = max(bound[lane], abs(d[row * LANES + lane]) + abs(left) + abs(right))
+            squares[row * LANES + lane] = left * left
     for lane in range(LANES):
-        best, twist, shift = np.inf, 0, value[lane]
-        for place in range(size):
-            gamma = down[place * LANES + lane] + up[(size - 1 - place) * LANES + lane] - (d[place] - shift)
-            if abs(gamma) < abs(best):
-                best, twist = gamma, place
-        norm, last = 1.0, 1.0
-        z[twist, lane] = 1.0
-        for place in range(twist - 1, -1, -1):
-            last *= -e[place] / down[place * LANES + lane]
-            z[place, lane] = last
-            norm += last * last
-        last = 1.0
-        for place in range(twist + 1, size):
-            last *= -e[place - 1] / up[(size - 1 - place) * LANES + lane]
-            z[place, lane] = last
-            norm += last * last
-        scale = 1.0 / np.sqrt(norm)
-        for place in range(size):
-            z[place, lane] *= scale
-        value[lane] = shift + best / norm
-        residual[lane] = abs(best) * scale
-
-
-@numba.njit(nogil=True, cache=True, fastmath=_SUMMED)
-def _returned(vector: Any, reflectors: Any) -> None:
-    """Q times a vector."""
-    size = len(vector)
-    for k in range(size - 3, -1, -1):
-        v, part = reflectors[k, k + 1 : size], vector[k + 1 :]
-        length = _product(v, part)
-        for place in range(len(v)):
-            part[place] -= length * v[place]
+        shift[lane::LANES] = -_NOTHING * bound[lane]
+    state[: _GROUP * LANES] = 1.0
+    state[_GROUP * LANES :] = 0.0
+    _counts(d, squares, shift, state, size)  # type: ignore[call-arg]
+    most = 0
+    for lane in range(LANES):
+        negative[lane] = state[_GROUP * LANES + lane]
+        good[lane] = bound[lane] < np.inf and negative[lane] <= size // 2
+        if good[lane]:
+            most = max(most, int(negative[lane]))
+    for first in range(0, most, _GROUP):
+        _bracket(d, squares, size, bound, negative, first, brackets, shift)
+        for one in range(_GROUP):
+            for _ in range(_REFINEMENTS):
+                _refine(d, e, squares, shift, one, down, up, z, state, size)  # type: ignore[call-arg]
+            for lane in range(LANES):
+                if first + one < negative[lane]:
+                    good[lane] = good[lane] and state[lane] <= _ROUNDING * bound[lane]
+            for row in range(size):
+                here, there = (row * _GROUP + one) * LANES, row * LANES
+                group[here : here + LANES] = z[there : there + LANES]
+        for k in range(size - 3, -1, -1):
+            _reflect(reflectors, k * size + k + 1, size - 1 - k, group, (k + 1) * _GROUP, state)  # type: ignore[call-arg]
+        for one in range(_GROUP):
+            for row in range(size):
+                for lane in range(LANES):
+                    # A lane that has no such eigenvalue, or failed, takes nothing away.
+                    used = first + one < negative[lane] and good[lane]
+                    value = group[(row * _GROUP + one) * LANES + lane] if used else 0.0
+                    vectors[((first + one) * size + row) * LANES + lane] = value
+                    opposite[((first + one) * size + row) * LANES + lane] = (
+                        -shift[one * LANES + lane] * value if used else 0.0
+                    )
+    if not most:
+        return
+    for one in range(most):
+        for two in range(one):
+            for lane in range(LANES):
+                cosine = 0.0
+                for row in range(size):
+                    cosine += vectors[(one * size + row) * LANES + lane] * vectors[(two * size + row) * LANES + lane]
+                good[lane] = good[lane] and abs(cosine) < _SKEW
+    place = 0
+    for row in range(size):
+        gather(flat, places, place, size - row, m, row * size + row)  # type: ignore[call-arg]
+        place += size - row
+    for row in range(0, size, 4):
+        rows = min(4, size - row)
+        here = row * size + row
+        add_products(opposite, row, size, vectors, row, size, m, here, size, rows, size - row, most)
+    place = 0
+    for row in range(size):
+        here = (row * size + row) * LANES
+        for lane in range(count):
+            if good[lane]:
+                for column in range(size - row):
+                    flat[places[lane] + place + column] = m[here + column * LANES + lane]
+        place += size - row
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -160,68 +426,18 @@ def project(packed: Any, size: int, sure: Any) -> None:
     """Takes their negative eigenvalues from symmetric matrices, in place; only from those that are not ``sure``.
 
     Args:
-      packed: upper triangles [k, p].
+      packed: upper triangles [k, p], contiguous.
       size: of the matrices.
       sure: bool [k]; True where the matrix is positive semidefinite now, False where nothing was changed.
     """
-    m, reflectors = np.empty((size, size)), np.zeros((size, size))
-    d, e, p = np.empty(size), np.empty(max(size - 1, 1)), np.empty(size)
-    squares, mirrored, mirrored_squares = np.zeros(size), np.empty(size), np.zeros(size)
-    state, other = np.empty(2 * LANES), np.empty(2 * LANES)
-    down, up = np.empty(size * LANES), np.empty(size * LANES)
-    far, near, value, residual = np.empty(LANES), np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    z, vectors = np.empty((size, LANES)), np.empty((size, size))
-    values = np.empty(size)
-    for item in range(len(packed)):
-        if sure[item]:
-            continue
-        matrix, place = packed[item], 0
-        for row in range(size):
-            for column in range(row, size):
-                m[row, column] = matrix[place + column - row]
-                m[column, row] = m[row, column]
-            place += size - row
-        _tridiagonal(m, d, e, reflectors, p)
-        bound = 0.0
-        for row in range(size):
-            left, right = (e[row - 1] if row > 0 else 0.0), (e[row] if row < size - 1 else 0.0)
-            bound = max(bound, abs(d[row]) + abs(left) + abs(right))
-            squares[row] = left * left
-            mirrored[size - 1 - row], mirrored_squares[size - 1 - row] = d[row], right * right
-        value[:] = -_NOTHING * bound
-        _count(d, squares, value, down, state)
-        negative = int(state[LANES])
-        good = bound < np.inf and negative <= size // 2
-        for first in range(0, negative if good else 0, LANES):
-            far[:], near[:] = bound, _NOTHING * bound
-            for step in range(_BISECTIONS + 1):
-                for lane in range(LANES):
-                    value[lane] = -np.sqrt(far[lane] * near[lane])  # eigenvalues may be of very different sizes
-                if step == _BISECTIONS:
-                    break
-                _count(d, squares, value, down, state)
-                for lane in range(LANES):
-                    if state[LANES + lane] > min(first + lane, negative - 1):
-                        near[lane] = -value[lane]
-                    else:
-                        far[lane] = -value[lane]
-            for _ in range(_REFINEMENTS):
-                forward, backward = (d, squares, state), (mirrored, mirrored_squares, other)
-                _refined(d, e, forward, backward, value, down, up, z, residual)
-            for lane in range(min(LANES, negative - first)):
-                good = good and residual[lane] <= _ROUNDING * bound
-                values[first + lane] = value[lane]
-                vectors[first + lane] = z[:, lane]
-        for one in range(negative if good else 0):
-            for two in range(one):
-                good = good and abs(_product(vectors[one], vectors[two])) < _SKEW
-        sure[item] = good
-        for one in range(negative if good else 0):
-            vector = vectors[one]
-            _returned(vector, reflectors)
-            place = 0
-            for row in range(size):
-                factor = -values[one] * vector[row]
-                for column in range(row, size):
-                    matrix[place + column - row] += factor * vector[column]
-                place += size - row
+    flat, pairs = packed.reshape(-1), packed.shape[1]
+    open_, places, good = np.flatnonzero(~sure), np.empty(LANES, np.int64), np.zeros(LANES, np.bool_)
+    m, reflectors = systems(size, size), systems(size, size)
+    vectors, opposite = systems(size // 2 + _GROUP, size), systems(size // 2 + _GROUP, size)
+    for first in range(0, len(open_), LANES):
+        count = min(LANES, len(open_) - first)
+        for lane in range(LANES):
+            places[lane] = open_[first + min(lane, count - 1)] * pairs
+        _project_lanes(flat, places, size, count, m, reflectors, vectors, opposite, good)
+        for lane in range(count):
+            sure[open_[first + lane]] = good[lane]

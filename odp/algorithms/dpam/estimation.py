@@ -123,7 +123,7 @@ def unclipped(clip: float, variance: float) -> float:
 def packed(matrices: Float64Array) -> Float64Array:
     """Upper triangles [m, d (d + 1) / 2] of symmetric matrices [m, d, d], row by row."""
     first, second = np.triu_indices(matrices.shape[-1])
-    return np.asarray(matrices[:, first, second])
+    return np.ascontiguousarray(matrices[:, first, second])
 
 
 def unpacked(packed: Float64Array, width: int) -> Float64Array:
@@ -227,7 +227,7 @@ def grams(
     spread = np.maximum(_nonnegative(design * np.sqrt(weight)[:, None], excess * np.sqrt(weight)), 0.0)
     between = design @ spread
     gain = between / (between + noise + 1e-300)
-    shrunk = np.empty_like(packed)
+    shrunk = np.empty(packed.shape)
 
     def shrink(block: slice) -> None:
         found = shrunk[block]

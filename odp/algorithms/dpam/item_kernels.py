@@ -12,23 +12,28 @@ from typing import Any
 import numba
 import numpy as np
 
+from odp.numerics import lane_tiles
 from odp.numerics.projection_kernels import project
-from odp.numerics.tiles import LANES, TILE_ROWS, add_outer, add_triangular, eliminate
+from odp.numerics.tiles import LANES
 
 _SUMMED = {"contract", "nsz", "reassoc"}
+_ROWS = 4
 
 
 @numba.njit(nogil=True, cache=True)
 def positive(matrices: Any, out: Any) -> None:
     """Whether each symmetric matrix [k, w, w] is clearly positive definite, bool [k]."""
     size = matrices.shape[1]
-    width = (size + LANES - 1) // LANES * LANES
-    flat = np.zeros((size + TILE_ROWS) * width)
-    system = flat.reshape(size + TILE_ROWS, width)
-    last = np.full(size, width, dtype=np.int64)
-    for item in range(len(matrices)):
-        system[:size, :size] = matrices[item]
-        out[item] = eliminate(flat, width, size, last)
+    flat, places = matrices.reshape(-1), np.empty(LANES, np.int64)
+    system, factors, good = lane_tiles.systems(size, size), np.empty(16 * LANES), np.empty(LANES)
+    for first in range(0, len(matrices), LANES):
+        count = lane_tiles.lanes_from(places, first, len(matrices), size * size)
+        for row in range(size):
+            place = row * size + row
+            lane_tiles.gather(flat, places, place, size - row, system, place)  # type: ignore[call-arg]
+        lane_tiles.eliminate(system, size, size, 0, False, factors, good)
+        for lane in range(count):
+            out[first + lane] = good[lane] != 0
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_SUMMED)
@@ -55,21 +60,22 @@ def shrink(packed: Any, scale: Any, mass: Any, gain: Any, shape: Any, size: int,
       out: [k, p] to fill.
       sure: bool [k] to fill: whether the matrix is positive semidefinite now. If not, nothing was taken away.
     """
-    width = (size + LANES - 1) // LANES * LANES
-    flat = np.zeros((size + TILE_ROWS) * width)
-    system = flat.reshape(size + TILE_ROWS, width)
-    last = np.full(size, width, dtype=np.int64)
-    for item in range(len(packed)):
-        given, found, kept = packed[item], out[item], gain[item]
-        expected = (1.0 - kept) * mass[item]
-        for column in range(len(shape)):
-            found[column] = expected * shape[column] + kept * (given[column] * scale[column])
+    pairs, flat, places = len(shape), out.reshape(-1), np.empty(LANES, np.int64)
+    system, factors, good = lane_tiles.systems(size, size), np.empty(16 * LANES), np.empty(LANES)
+    for first in range(0, len(packed), LANES):
+        count = lane_tiles.lanes_from(places, first, len(packed), pairs)
+        for item in range(first, first + count):
+            given, found, kept = packed[item], out[item], gain[item]
+            expected = (1.0 - kept) * mass[item]
+            for column in range(pairs):
+                found[column] = expected * shape[column] + kept * (given[column] * scale[column])
         place = 0
         for row in range(size):
-            for column in range(row, size):
-                system[row, column] = found[place + column - row]
+            lane_tiles.gather(flat, places, place, size - row, system, row * size + row)  # type: ignore[call-arg]
             place += size - row
-        sure[item] = eliminate(flat, width, size, last)
+        lane_tiles.eliminate(system, size, size, 0, False, factors, good)
+        for lane in range(count):
+            sure[first + lane] = good[lane] != 0
     project(out, size, sure)
 
 
@@ -100,40 +106,85 @@ def evidence(packed: Any, right: Any, noise: Any, sampling: Any, told: Any, told
       told: H packed [k, p], to fill.
       told_right: [k, w] to fill.
     """
-    size = right.shape[1]
-    columns = (size + 1 + LANES - 1) // LANES * LANES  # of M; what stands beside it begins at a whole vector
-    width = 2 * columns
-    flat = np.zeros((size + TILE_ROWS) * width)
-    system = flat.reshape(size + TILE_ROWS, width)
-    whole = np.full(size, width, dtype=np.int64)
-    halves, ones = np.arange(size) * width + columns, np.ones(size)
-    sums = np.empty(columns * columns)
-    for item in range(len(packed)):
-        matrix, place = packed[item], 0
+    size, pairs = right.shape[1], packed.shape[1]
+    padded = (size + _ROWS - 1) // _ROWS * _ROWS
+    width = size + 1 + padded  # T = noise I + sampling A, the vector, and an identity
+    matrices, vectors = packed.reshape(-1), right.reshape(-1)
+    matrices_out, vectors_out = told.reshape(-1), told_right.reshape(-1)
+    places, vector_places = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    system, sums = lane_tiles.systems(padded, width), lane_tiles.systems(size, size + 1)
+    factors, good = np.empty(16 * LANES), np.empty(LANES)
+    slope, above, below = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    for first in range(0, len(packed), LANES):
+        lane_tiles.lanes_from(places, first, len(packed), pairs)
+        count = lane_tiles.lanes_from(vector_places, first, len(packed), size)
+        for lane in range(LANES):
+            item = first + min(lane, count - 1)
+            slope[lane], above[lane], below[lane] = sampling[item], 1 / sampling[item], -noise[item] / sampling[item]
+        place = 0
         for row in range(size):
-            for column in range(row, size):
-                value = matrix[place + column - row]
-                system[row, column] = sampling[item] * value
-                system[row, columns + column] = value
-            for column in range(row + 1, size):
-                system[column, columns + row] = matrix[place + column - row]
-            place += size - row
-            system[row, row] += noise[item]
-            system[row, columns + size] = right[item, row]
-        eliminate(flat, width, size, whole)
+            here, rest = row * width + row, size - row
+            lane_tiles.gather(matrices, places, place, rest, system, here)  # type: ignore[call-arg]
+            lane_tiles.scaled(system, here, slope, rest, system, here)  # type: ignore[call-arg]
+            lane_tiles.gather(vectors, vector_places, row, 1, system, row * width + size)  # type: ignore[call-arg]
+            for lane in range(LANES):
+                system[here * LANES + lane] += noise[first + min(lane, count - 1)]
+            place += rest
+        _identity_beside(system, width, size, LANES)
+        lane_tiles.eliminate(system, width, size, 1, True, factors, good)
+        # T = U'U, so U^-T A = (U - noise U^-T) / sampling: less work than a substitution for A, and about as exact as
+        # the noise leaves it. It replaces U^-T.
+        for row in range(size):
+            here, beside = row * width + row, row * width + size + 1
+            lane_tiles.scaled(system, beside, below, row + 1, system, beside)  # type: ignore[call-arg]
+            for lane in range(LANES):
+                system[(beside + row) * LANES + lane] += system[here * LANES + lane] * above[lane]
+            if row + 1 < size:
+                lane_tiles.scaled(
+                    system,
+                    here + 1,
+                    above,
+                    size - row - 1,
+                    system,
+                    beside + row + 1,  # type: ignore[call-arg]
+                )
         sums[:] = 0.0
-        add_outer(flat, halves, ones, columns, sums, columns, size)
-        found, place = told[item], 0
+        for row in range(0, size, _ROWS):
+            rows, at, to = min(_ROWS, size - row), size + 1 + row, row * (size + 1)
+            lane_tiles.add_products(
+                system, at, width, system, at, width, sums, to + row, size + 1, rows, size - row, size
+            )
+            lane_tiles.add_products(system, at, width, system, size, width, sums, to + size, size + 1, rows, 1, size)
+        place = 0
         for row in range(size):
-            for column in range(row, size):
-                found[place + column - row] = sums[row * columns + column]
-            place += size - row
-            told_right[item, row] = sums[row * columns + size]
+            here, rest = row * (size + 1) + row, size - row
+            lane_tiles.scatter(sums, here, rest, matrices_out, places, place)  # type: ignore[call-arg]
+            lane_tiles.scatter(sums, here + rest, 1, vectors_out, vector_places, row)  # type: ignore[call-arg]
+            place += rest
+
+
+@numba.njit(nogil=True, cache=True)
+def _identity_beside(system: Any, width: int, size: int, lanes: int) -> None:
+    """Puts an identity beside the first ``size`` + 1 columns, as ``lane_tiles.eliminate`` wants it; zeros in lanes from
+    ``lanes`` on.
+    """
+    for row in range(size):
+        start = (row * width + size + 1) * LANES
+        system[start : start + (row // _ROWS + 1) * _ROWS * LANES] = 0.0
+        for lane in range(LANES):
+            system[start + row * LANES + lane] = 1.0 if lane < lanes else 0.0
 
 
 @numba.njit(nogil=True, cache=True)
 def posterior(
-    told: Any, told_right: Any, first_precision: Any, precision: Any, mean: Any, variance: Any, covariance: Any
+    told: Any,
+    told_right: Any,
+    first_precision: Any,
+    precision: Any,
+    mean: Any,
+    variance: Any,
+    covariance: Any,
+    summed: bool,
 ) -> None:
     """Means and variances of the rows of posterior precision H + prior precision, per item.
 
@@ -142,39 +193,69 @@ def posterior(
       first_precision: prior precision of the first entry [k].
       precision: prior precision of the others [w - 1, w - 1].
       mean, variance: [k, w] to fill.
-      covariance: [w, w], to which the upper triangles of the posterior covariances are added.
+      covariance: [w, w], to which the posterior covariances are added.
+      summed: whether they are.
     """
-    size = told_right.shape[1]
-    columns = (size + 1 + LANES - 1) // LANES * LANES
-    width = 2 * columns
-    flat = np.zeros((size + TILE_ROWS) * width)
-    system = flat.reshape(size + TILE_ROWS, width)
-    growing = columns + (np.arange(size) // LANES + 1) * LANES  # row k of U^-T has k + 1 entries
-    total = np.zeros(columns * columns)
-    for item in range(len(told)):
-        matrix, place = told[item], 0
+    size, pairs = told_right.shape[1], told.shape[1]
+    padded = (size + _ROWS - 1) // _ROWS * _ROWS
+    width = size + 1 + padded  # precision, right-hand side and identity
+    beside = size + 1
+    matrices, vectors, common = told.reshape(-1), told_right.reshape(-1), precision.reshape(-1)
+    means, variances = mean.reshape(-1), variance.reshape(-1)
+    places, vector_places = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    system, total = lane_tiles.systems(padded, width), lane_tiles.systems(padded, padded)
+    both = lane_tiles.systems(2, padded)
+    factors, good = np.empty(16 * LANES), np.empty(LANES)
+    for first in range(0, len(told), LANES):
+        lane_tiles.lanes_from(places, first, len(told), pairs)
+        count = lane_tiles.lanes_from(vector_places, first, len(told), size)
+        place = 0
+        for row in range(size):
+            here, rest = row * width + row, size - row
+            lane_tiles.gather(matrices, places, place, rest, system, here)  # type: ignore[call-arg]
+            if row > 0:
+                start = (row - 1) * (size - 1) + row - 1
+                lane_tiles.add_numbers(common, start, rest, system, here)  # type: ignore[call-arg]
+            lane_tiles.gather(vectors, vector_places, row, 1, system, row * width + size)  # type: ignore[call-arg]
+            place += rest
+        _identity_beside(system, width, size, count)  # a lane that only fills up adds nothing to the sum
+        for lane in range(LANES):
+            system[lane] += first_precision[first + min(lane, count - 1)]
+        lane_tiles.eliminate(system, width, size, 1, True, factors, good)
+        both[:] = 0.0
+        for column in range(0, size, _ROWS):
+            # Column j of Z = U^-T begins at row j.
+            at, steps = column * width + beside + column, size - column
+            y = column * width + size
+            lane_tiles.add_products(system, at, width, system, y, width, both, column, 1, _ROWS, 1, steps)
+            lane_tiles.add_square_sums(system, at, width, steps, both, padded + column)  # type: ignore[call-arg]
+            if summed:
+                for row in range(0, column + 1, _ROWS):
+                    left = column * width + beside + row
+                    lane_tiles.add_products(
+                        system,
+                        left,
+                        width,
+                        system,
+                        at,
+                        width,
+                        total,
+                        row * padded + column,
+                        padded,
+                        _ROWS,
+                        _ROWS,
+                        steps,
+                    )
+        for lane in range(count):
+            for column in range(size):
+                means[vector_places[lane] + column] = both[column * LANES + lane]
+                variances[vector_places[lane] + column] = both[(padded + column) * LANES + lane]
+    if summed:
         for row in range(size):
             for column in range(row, size):
-                system[row, column] = matrix[place + column - row]
-            if row > 0:
-                for column in range(row, size):
-                    system[row, column] += precision[row - 1, column - 1]
-            place += size - row
-            system[row, size] = told_right[item, row]
-            system[row, columns:] = 0.0
-            system[row, columns + row] = 1.0
-        system[0, 0] += first_precision[item]
-        eliminate(flat, width, size, growing)
-        means, variances = mean[item], variance[item]
-        means[:] = 0.0
-        variances[:] = 0.0
-        for row in range(size):
-            last = system[row, size]
-            half = system[row, columns : columns + row + 1]
-            for column in range(row + 1):
-                means[column] += half[column] * last
-                variances[column] += half[column] * half[column]
-        add_triangular(flat, columns, width, columns, total, size)
-    for row in range(size):
-        for column in range(row, size):
-            covariance[row, column] += total[row * columns + column]
+                over_lanes = 0.0
+                for lane in range(LANES):
+                    over_lanes += total[(row * padded + column) * LANES + lane]
+                covariance[row, column] += over_lanes
+                if column > row:
+                    covariance[column, row] += over_lanes

@@ -14,6 +14,7 @@ import numpy as np
 
 from odp.algorithms.dpam.codec import TARGET_UNITS
 from odp.algorithms.factorization.codec import WEIGHT_UNITS
+from odp.numerics import integer_tiles, lane_tiles
 from odp.numerics.hash_kernels import splitmix64
 from odp.numerics.tiles import (
     CHUNK,
@@ -21,15 +22,15 @@ from odp.numerics.tiles import (
     TILE_ROWS,
     add_outer,
     add_pairs,
-    eliminate,
     fetch_ahead,
     padded,
-    substitute,
 )
 
 _FUSED = {"contract", "nsz"}
 _GUARD = 1e-6  # as in ``userside.py``
 _LARGEST = np.uint64(2**64 - 1)
+
+_LEAST_FOR_INTEGERS = 16  # columns; below, packing takes longer than sums in float64
 
 #: What an entry is used for.
 UNUSED, SOLVED, CONTRIBUTED = 0, 1, 2
@@ -96,45 +97,56 @@ def solve(
     size = rank + 1
     width = (size + 1 + LANES - 1) // LANES * LANES
     height = max(size, columns) + TILE_ROWS
-    flat, sums = np.empty(height * width), np.empty(2 * columns)
-    system = flat.reshape(height, width)
-    last = np.full(size, width, dtype=np.int64)
-    solution = np.empty(size)
-    for user in range(len(offsets) - 1):
-        flat[:] = 0.0
-        sums[:] = 0.0
-        weight_sum, target_sum = 0.0, 0.0
-        filled = 0
-        for entry in range(offsets[user], offsets[user + 1]):
-            if use[entry] == UNUSED:
-                continue
-            item = items[entry]
-            weight = trust[item]
-            target = weight * (values[entry] - base[item])
-            weight_sum += weight
-            target_sum += target
-            places[filled] = item * columns
-            fetch_ahead(points, places[filled], columns, 8)
-            weights[filled] = weight
-            pairs[2 * filled], pairs[2 * filled + 1] = weight, target
-            filled += 1
-            if filled == CHUNK:
-                add_outer(points, places, weights, columns, flat, width, filled)
-                add_pairs(points, places, pairs, columns, sums, filled)
-                filled = 0
-        add_outer(points, places, weights, columns, flat, width, filled)
-        add_pairs(points, places, pairs, columns, sums, filled)
-        for one in range(rank):
-            system[one, one] += row_ridge
-            system[one, rank] = sums[one]
-            system[one, size] = sums[columns + one]
-        system[rank, rank] = weight_sum + bias_ridge
-        system[rank, size] = target_sum
-        eliminate(flat, width, size, last)
-        substitute(flat, width, size, solution)
-        bias_out[user] = solution[rank]
-        for column in range(rank):
-            row_out[user, column] = solution[column]
+    step = height * width
+    # The systems of as many users as there are lanes are summed up one by one, and solved at once.
+    all_flat, sums = np.zeros(LANES * step), np.empty(2 * columns)
+    starts, many = np.arange(LANES) * step, lane_tiles.systems(size, size + 1)
+    factors_of, good, solution = np.empty(16 * LANES), np.empty(LANES), np.empty(size * LANES)
+    users = len(offsets) - 1
+    for first in range(0, users, LANES):
+        lanes = min(LANES, users - first)
+        all_flat[: lanes * step] = 0.0
+        for lane in range(lanes):
+            user, flat = first + lane, all_flat[lane * step : (lane + 1) * step]
+            system = flat.reshape(height, width)
+            sums[:] = 0.0
+            weight_sum, target_sum = 0.0, 0.0
+            filled = 0
+            for entry in range(offsets[user], offsets[user + 1]):
+                if use[entry] == UNUSED:
+                    continue
+                item = items[entry]
+                weight = trust[item]
+                target = weight * (values[entry] - base[item])
+                weight_sum += weight
+                target_sum += target
+                places[filled] = item * columns
+                fetch_ahead(points, places[filled], columns, 8)
+                weights[filled] = weight
+                pairs[2 * filled], pairs[2 * filled + 1] = weight, target
+                filled += 1
+                if filled == CHUNK:
+                    add_outer(points, places, weights, columns, flat, width, filled)
+                    add_pairs(points, places, pairs, columns, sums, filled)
+                    filled = 0
+            add_outer(points, places, weights, columns, flat, width, filled)
+            add_pairs(points, places, pairs, columns, sums, filled)
+            for one in range(rank):
+                system[one, one] += row_ridge
+                system[one, rank] = sums[one]
+                system[one, size] = sums[columns + one]
+            system[rank, rank] = weight_sum + bias_ridge
+            system[rank, size] = target_sum
+        # Lanes without a user solve what is left there of users before, or zeros.
+        for one in range(size):
+            place = one * width + one
+            lane_tiles.gather(all_flat, starts, place, size + 1 - one, many, one * (size + 1) + one)  # type: ignore[call-arg]
+        lane_tiles.eliminate(many, size + 1, size, 1, False, factors_of, good)
+        lane_tiles.substitute(many, size + 1, size, solution)
+        for lane in range(lanes):
+            bias_out[first + lane] = solution[rank * LANES + lane]
+            for column in range(rank):
+                row_out[first + lane, column] = solution[column * LANES + lane]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -271,6 +283,59 @@ def add_items(
       squares: int64 [m, (rank + 1) (rank + 2) / 2], packed upper triangles, added to.
       products: int64 [m, rank + 1], added to.
     """
+    if not integer_tiles.AVAILABLE or rows.shape[1] < _LEAST_FOR_INTEGERS:
+        add_items_in_reals(first, last, starts, users, weights, targets, rows, constant, squares, products)
+        return
+    rank, flat = rows.shape[1], rows.reshape(-1)
+    width = (rank + integer_tiles.COLUMNS - 1) // integer_tiles.COLUMNS * integer_tiles.COLUMNS
+    chunk = integer_tiles.CHUNK
+    points = np.zeros(chunk // 2 * (width + 4), np.int32)
+    pieces = np.zeros(chunk * width, np.int32)
+    some_weights, some_targets = np.zeros(chunk, np.int32), np.zeros(chunk, np.int32)
+    high, low = np.zeros((width + 2) * width, np.int32), np.zeros((width + 2) * width, np.int32)
+    for item in range(first, last):
+        packed, product = squares[item], products[item]
+        start, end = starts[item], starts[item + 1]
+        weight_sum, target_sum, filled = np.int64(0), np.int64(0), 0
+        while start < end:
+            size = min(chunk, end - start)
+            for k in range(size):
+                if start + chunk + k < end:
+                    fetch_ahead(flat, users[start + chunk + k] * rank, rank, 32)
+                w, target = np.int64(weights[start + k]), np.int64(targets[start + k])
+                weight_sum += w
+                target_sum += w * target
+                some_weights[k], some_targets[k] = w, target
+            if size & 1:
+                some_weights[size], some_targets[size] = 0, 0
+            pairs = (size + 1) // 2
+            for pair in range(pairs):
+                one, two = users[start + 2 * pair], users[start + min(2 * pair + 1, size - 1)]
+                integer_tiles.pack_pair(
+                    flat, rank, one * rank, two * rank, some_weights, some_targets, pair, width, points, pieces
+                )
+            integer_tiles.add_weighted(points, pieces, width, high, low, pairs)
+            start += size
+            filled += size
+            if start == end or filled + chunk > integer_tiles.MOST:
+                filled, place = 0, 1 + rank
+                integer_tiles.add_totals(high, low, width * width, rank, constant, packed, 1)
+                integer_tiles.add_totals(high, low, (width + 1) * width, rank, 1, product, 1)
+                for one in range(rank):
+                    integer_tiles.add_totals(high, low, one * width + one, rank - one, 1, packed, place)
+                    place += rank - one
+                high[:] = 0
+                low[:] = 0
+        packed[0] += constant * constant * weight_sum
+        product[0] += constant * target_sum
+
+
+@numba.njit(nogil=True, cache=True)
+def add_items_in_reals(
+    first: int, last: int, starts: Any, users: Any, weights: Any, targets: Any, rows: Any, constant: int,
+    squares: Any, products: Any,
+) -> None:  # fmt: skip
+    """The same as :func:`add_items` in float64, for short rows and for processors without 16-bit multiply-adds."""
     rank = rows.shape[1]
     columns = (rank + LANES - 1) // LANES * LANES
     points, places = np.zeros(CHUNK * columns), np.arange(CHUNK) * columns

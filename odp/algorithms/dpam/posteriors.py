@@ -8,6 +8,7 @@ Source: Dempster, Laird, Rubin 1977 (EM); Efron and Morris 1973 (empirical Bayes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
@@ -64,7 +65,7 @@ def rows(
     """
     width = targets.shape[1]
     problem = _Problem(
-        packed=gram.packed,
+        packed=np.ascontiguousarray(gram.packed),
         off=targets - products(gram.packed, start),
         noise=noise_std**2 + gram.variance * (start**2).sum(axis=1),
         noise_slope=gram.variance,
@@ -93,7 +94,7 @@ def rows(
         for _ in range(_LAST_STEPS):
             common = moved(_solved(many, precision(), pool))
         last = precision()
-        found = _solved(problem, last, pool)
+        found = _solved(problem, last, pool, summed=False)
     return Rows(mean=start + found.mean, variance=found.variance, prior=np.asarray(np.linalg.inv(last)))
 
 
@@ -155,28 +156,36 @@ class _Problem:
 
     def evidence(self, trace: float, pool: ThreadPoolExecutor) -> _Evidence:
         """H = A T^-1 A and h = A T^-1 b, T the errors' covariance under a prior of the factors of that trace."""
-        parts = each_block(lambda block: self.part(block, trace), len(self.off), block=_BLOCK, pool=pool)
-        return _Evidence(
-            *(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(_Evidence))
-        )
+        found = _Evidence(np.empty_like(self.packed), np.empty_like(self.off), self.bias_precision)
+        each_block(lambda block: self.fill(found.part(block), block, trace), len(self.off), block=_BLOCK, pool=pool)
+        return found
+
+    @property
+    def bias_precision(self) -> Float64Array:
+        """Prior precisions of the biases [m]."""
+        return 1.0 / np.maximum(self.bias_variance, 1e-12)
 
     def part(self, block: slice, trace: float) -> _Evidence:
         """The evidence of some items."""
+        found = _Evidence(np.empty_like(self.packed[block]), np.empty_like(self.off[block]), self.bias_precision[block])
+        self.fill(found, block, trace)
+        return found
+
+    def fill(self, found: _Evidence, block: slice, trace: float) -> None:
+        """Writes the evidence of some items."""
         matrices, off, sampling = self.packed[block], self.off[block], self.sampling[block]
         width = off.shape[1]
         diagonal = np.cumsum(np.concatenate(([0], np.arange(width, 1, -1))))
         noise = self.noise[block] + self.noise_slope[block] * (self.bias_variance[block] + trace)
         noise += 1e-12 + 1e-9 * sampling * matrices[:, diagonal].sum(axis=1) / width
-        information, right = np.empty_like(matrices), np.empty_like(off)
         code = machine_code(_FLOPS * len(self.off) * width**3)
         if code is not None:
-            code.evidence(matrices, off, noise, sampling, information, right)
-        else:
-            full = unpacked(matrices, width)
-            error = sampling[:, None, None] * full + noise[:, None, None] * np.eye(width)
-            both = full @ np.linalg.solve(error, np.concatenate((full, off[:, :, None]), axis=2))
-            information, right = packed(both[:, :, :-1]), both[:, :, -1]
-        return _Evidence(information, right, 1.0 / np.maximum(self.bias_variance[block], 1e-12))
+            code.evidence(matrices, off, noise, sampling, found.packed, found.right)
+            return
+        full = unpacked(matrices, width)
+        error = sampling[:, None, None] * full + noise[:, None, None] * np.eye(width)
+        both = full @ np.linalg.solve(error, np.concatenate((full, off[:, :, None]), axis=2))
+        found.packed[:], found.right[:] = packed(both[:, :, :-1]), both[:, :, -1]
 
 
 @dataclass(frozen=True)
@@ -187,47 +196,65 @@ class _Posterior:
     variance: Float64Array
     covariance: Float64Array
 
+    @classmethod
+    def of(
+        cls, evidence: Callable[[slice], _Evidence], shape: tuple[int, int], precision: Float64Array,
+        pool: ThreadPoolExecutor, *, summed: bool,
+    ) -> _Posterior:  # fmt: skip
+        """Of r ~ N(0, prior) with the prior precision of the bias per item and the common one of the factors.
+
+        Without ``summed``, the sum of the covariances stays zero.
+        """
+        size, width = shape
+        mean, variance = np.empty(shape), np.empty(shape)
+
+        def solve(block: slice) -> Float64Array:
+            sums = np.zeros((width, width))
+            _solve(evidence(block), precision, size, mean[block], variance[block], sums, summed=summed)
+            return sums
+
+        # The sum does not depend on threads: it is over blocks in their order.
+        sums = each_block(solve, size, block=_BLOCK, pool=pool)
+        return cls(mean, variance, np.sum(sums, axis=0) if summed else np.zeros((width, width)))
+
 
 def _posterior(evidence: _Evidence, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
-    """Of r ~ N(0, prior) with the prior precision of the bias per item and the common one of the factors."""
-    size = len(evidence.right)
-    return _sum(
-        each_block(lambda block: _posterior_of(evidence.part(block), precision, size), size, block=_BLOCK, pool=pool)
-    )
+    """The posterior under that prior precision of the factors."""
+    return _Posterior.of(evidence.part, evidence.right.shape, precision, pool, summed=True)
 
 
-def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
+def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor, *, summed: bool = True) -> _Posterior:
     """The same, with evidence that is not kept."""
-    size, trace = len(problem.off), _trace_of_inverse(precision)
-
-    def solve(block: slice) -> _Posterior:
-        return _posterior_of(problem.part(block, trace), precision, size)
-
-    return _sum(each_block(solve, size, block=_BLOCK, pool=pool))
+    trace = _trace_of_inverse(precision)
+    return _Posterior.of(lambda block: problem.part(block, trace), problem.off.shape, precision, pool, summed=summed)
 
 
-def _posterior_of(evidence: _Evidence, precision: Float64Array, size: int) -> _Posterior:
-    """Of a block of ``size`` items in all."""
+def _solve(
+    evidence: _Evidence,
+    precision: Float64Array,
+    size: int,
+    mean: Float64Array,
+    variance: Float64Array,
+    sums: Float64Array,
+    *,
+    summed: bool,
+) -> None:
+    """Fills means, variances and, where asked for, sums of covariances of a block of ``size`` items in all."""
     width = evidence.right.shape[1]
     code = machine_code(_FLOPS * size * width**3)
-    if code is None:
-        full = unpacked(evidence.packed, width)
-        full[:, 0, 0] += evidence.bias_precision
-        full[:, 1:, 1:] += precision
-        covariance = np.linalg.inv(full)
-        mean = (covariance @ evidence.right[:, :, None])[:, :, 0]
-        return _Posterior(mean, np.diagonal(covariance, axis1=1, axis2=2), covariance.sum(axis=0))
-    mean, variance, sums = np.empty_like(evidence.right), np.empty_like(evidence.right), np.zeros((width, width))
-    code.posterior(evidence.packed, evidence.right, evidence.bias_precision, precision, mean, variance, sums)
-    return _Posterior(mean, variance, np.triu(sums) + np.triu(sums, 1).T)
-
-
-def _sum(parts: list[_Posterior]) -> _Posterior:
-    return _Posterior(
-        np.concatenate([part.mean for part in parts]),
-        np.concatenate([part.variance for part in parts]),
-        np.sum([part.covariance for part in parts], axis=0),
-    )
+    if code is not None:
+        code.posterior(
+            evidence.packed, evidence.right, evidence.bias_precision, precision, mean, variance, sums, summed
+        )
+        return
+    full = unpacked(evidence.packed, width)
+    full[:, 0, 0] += evidence.bias_precision
+    full[:, 1:, 1:] += precision
+    covariance = np.linalg.inv(full)
+    mean[:] = (covariance @ evidence.right[:, :, None])[:, :, 0]
+    variance[:] = np.diagonal(covariance, axis1=1, axis2=2)
+    if summed:
+        sums += covariance.sum(axis=0)
 
 
 def _trace_of_inverse(precision: Float64Array) -> float:
