@@ -27,9 +27,9 @@ import numpy as np
 import scipy.sparse
 
 from odp import _validate
-from odp.algorithms.factorization.popularity import popularity
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.als import products, residuals, solve, start_rows
+from odp.evaluation.masses import cleaned, masses
 from odp.evaluation.noise import RoundedNormals, noised
 from odp.evaluation.trials import Outcome, Predictor, Settings, tuned_rmse
 from odp.numerics.arrays import Float64Array, Int64Array
@@ -39,7 +39,6 @@ from odp.privacy.events import GaussianRelease
 _GRID = 2.0**-16
 _PUBLIC_CENTRE = 0.625  # of the declared range: as DPAM's default
 _MASS_SHARE = 0.1  # of mu^2
-_MASS_UNIT = 1.0 / 32.0  # the least mass that an item may seem to have
 # Public guesses, in standard deviations of a rating around its prediction: that of items' biases, of their factors, of
 # the factors' random start.
 _BIAS_STD, _FACTOR_STD, _START_STD = 0.6, 0.2, 0.11
@@ -135,7 +134,7 @@ def dp_sgd(train: Ratings, *, epsilon: float, delta: float, seed: int, settings:
     noise = RoundedNormals(seed, 0)
     mass = noised(masses_event, masses(train, grid=_GRID), step=_GRID, noise=noise)
     mass_std = 0.0 if masses_event is None else masses_event.noise_std
-    mass = popularity(mass / _MASS_UNIT, noise_std=mass_std / _MASS_UNIT).mean * _MASS_UNIT
+    mass = cleaned(mass, noise_std=mass_std)
     server = _Server.of(mass, settings, unit=unit, step_std=0.0 if event is None else event.noise_std, train=train)
 
     centre = train.low + _PUBLIC_CENTRE * (train.high - train.low)
@@ -216,13 +215,6 @@ def _events(
             coordinates=n_items * width,
         ),
     )
-
-
-def masses(train: Ratings, *, grid: float) -> Int64Array:
-    """Sum of the users' vectors of length 1, equal on their items: int64 [items] in steps of ``grid``."""
-    counts = train.counts()
-    each = np.trunc(1.0 / (np.sqrt(np.maximum(counts, 1)) * grid))
-    return np.bincount(train.items, weights=np.repeat(each, counts), minlength=train.n_items).astype(np.int64)
 
 
 def _users(matrix: scipy.sparse.csr_matrix, items: Float64Array, settings: DpSgd, *, unit: float) -> Float64Array:

@@ -29,11 +29,11 @@ import numpy as np
 from scipy import sparse
 
 from odp import _validate
-from odp.algorithms.factorization.popularity import popularity
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.ceilings import Tuned, tuned_ranking
-from odp.evaluation.dp_sgd import DpSgd, masses
+from odp.evaluation.dp_sgd import DpSgd
 from odp.evaluation.ials import pairs, solve_rows
+from odp.evaluation.masses import cleaned, masses
 from odp.evaluation.noise import RoundedNormals, noised
 from odp.evaluation.ranking import Scores, factor_scores
 from odp.evaluation.trials import Settings
@@ -45,7 +45,6 @@ from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 _GRID = 2.0**-16
 _ROW_GRID = 2.0**-12
 _MASS_SHARE, _GRAMIAN_SHARE = 0.1, 0.1  # of mu^2; the second of what the first leaves
-_MASS_UNIT = 1.0 / 32.0
 _START_STD = 0.1
 _LEAST = 1e-9
 # Public guess of how far an item's columns are from 0, in units of its mean score.
@@ -141,7 +140,7 @@ def dp_sgd_implicit(
     noise = RoundedNormals(seed, 0)
     mass = noised(masses_event, masses(train, grid=_GRID), step=_GRID, noise=noise)
     mass_std = 0.0 if masses_event is None else masses_event.noise_std
-    mass = popularity(mass / _MASS_UNIT, noise_std=mass_std / _MASS_UNIT).mean * _MASS_UNIT
+    mass = cleaned(mass, noise_std=mass_std)
     rank, observed = settings.rank, pairs(train)
     items = np.empty((train.n_items, 1 + rank))
     # Mean score of an item under the objective: observed pairs say 1, all others 0 with a small weight.

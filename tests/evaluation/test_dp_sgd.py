@@ -14,7 +14,8 @@ from odp.datasets import Ratings, random_split, synthetic_movielens
 from odp.errors import ConfigurationError
 from odp.evaluation.als import residuals, start_rows
 from odp.evaluation.baselines import user_mean_predictions
-from odp.evaluation.dp_sgd import _GRID, GRID, DpSgd, _clipped_gradients, dp_sgd, masses, tuned_dp_sgd
+from odp.evaluation.dp_sgd import _GRID, GRID, DpSgd, _clipped_gradients, dp_sgd, tuned_dp_sgd
+from odp.evaluation.masses import cleaned, masses
 from odp.evaluation.trials import TRIALS, rmse
 from odp.privacy.accounting import epsilon
 
@@ -64,6 +65,16 @@ def test_the_masses_of_a_user_are_a_vector_of_length_one(seed: int, sizes: list[
     moved = (masses(ratings, grid=_GRID) - masses(ratings.take(ratings.users() > 0), grid=_GRID)) * _GRID
     assert np.linalg.norm(moved) <= 1.0
     assert np.linalg.norm(moved) == pytest.approx(float(sizes[0] > 0), abs=1e-3)
+
+
+def test_cleaned_masses_are_nearer_to_the_truth_than_noisy_ones() -> None:
+    rng = np.random.default_rng(1)
+    truth = 20.0 * rng.pareto(1.5, 500)
+    noisy = truth + 15.0 * rng.normal(size=500)
+    found = cleaned(noisy, noise_std=15.0)
+    assert (found > 0).all()
+    assert np.abs(found - truth).mean() < 0.75 * np.abs(noisy - truth).mean()
+    np.testing.assert_allclose(cleaned(truth, noise_std=0.0), truth, atol=1e-3 * truth.max())
 
 
 @pytest.mark.parametrize("budget", [0.5, 4.0, 30.0])
