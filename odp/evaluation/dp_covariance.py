@@ -5,12 +5,12 @@ the items' covariance. For the covariance a user sends the outer product of its 
 around the noisy item means and its own mean, on the items of largest noisy count. The server keeps the eigenvectors of
 the noisy sum that stand out of the noise; scaled, they are item rows, and a device solves its own row for them.
 
-It was chosen because it is the best-known private recommender, because its privacy is one sum and no more, hence exact
+It was chosen because it is the best-known private recommender, because its privacy is that of three sums, hence exact
 to reproduce, and because it learns from second moments in one shot, where DP-SGD and DPAM take steps: with many users
-per item it is hard to beat, with few it fails visibly.
+per item it is hard to beat, with few it falls back to item means.
 
 What differs from the paper: it protects one rating, and scales a user's outer product by the number of its ratings; for
-the protection of a user, which it sketches, the vector has length 1. Its cleaning of the covariance by singular values
+the protection of a whole user the vector has length 1. Its cleaning of the covariance by singular values
 is kept. Its second matrix, the noisy counts of pairs, is left out: its noise would be as large again, and the number of
 raters of both items is guessed from their noisy counts. Of its two predictors, the one by singular vectors is built.
 
@@ -116,7 +116,8 @@ def dp_covariance(
     unit = (train.high - train.low) / 4.5  # public guess of a residual's standard deviation
     head = min(settings.head, train.n_items)
     bound = min(settings.items_per_user, train.n_items)
-    events, charges, noise_std = None, (), 0.0
+    events, noise_std = None, 0.0
+    charges: tuple[GaussianRelease, ...] = ()
     if epsilon != math.inf:
         mu = mu_for(epsilon=epsilon, delta=delta, coordinates=2 * train.n_items + head * (head + 1) // 2)
         events = means_events(

@@ -44,11 +44,11 @@ from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 
 _GRID = 2.0**-16
 _ROW_GRID = 2.0**-12
-_MASS_SHARE, _GRAMIAN_SHARE = 0.1, 0.1  # of mu^2; the second of what the first leaves
+_MASS_SHARE, _GRAMIAN_SHARE = 0.25, 0.1  # of mu^2; the second of what the first leaves
 _START_STD = 0.1
 _LEAST = 1e-9
 # Public guess of how far an item's columns are from 0, in units of its mean score.
-_SPREAD = 0.5
+_SPREAD = 4.0
 
 #: Settings that are tried: few columns and steps, or more.
 GRID: tuple[Settings, ...] = (
@@ -143,8 +143,10 @@ def dp_sgd_implicit(
     mass = cleaned(mass, noise_std=mass_std)
     rank, observed = settings.rank, pairs(train)
     items = np.empty((train.n_items, 1 + rank))
+    # A user of n items adds 1 / sqrt(n) to each: by the mean root the masses tell how many users have an item.
+    typical = max(float(mass.sum()) / max(train.n_users, 1), 1.0)
+    chance = np.minimum(mass * typical / max(train.n_users, 1), 1.0)
     # Mean score of an item under the objective: observed pairs say 1, all others 0 with a small weight.
-    chance = mass / max(float(mass.max()), 1e-300)
     items[:, 0] = chance / (chance + settings.unobserved_weight)
     start = np.random.default_rng(seed).normal(0.0, _START_STD, (train.n_items, rank))
     items[:, 1:] = start * items[:, :1]
@@ -152,7 +154,6 @@ def dp_sgd_implicit(
     averaged = DpSgd(steps=settings.steps, rate=settings.rate)
     # A rater's weight in the sums is clip / (its gradient's norm): sqrt(its items) errors of 1 times its row.
     rater = settings.clip / math.sqrt(rank)
-    typical = max(float(mass.sum()) / max(train.n_users, 1), 1.0)
     variance = step_std**2 * averaged.averaged + rater**2 * mass / typical
     damping = variance / (_SPREAD * items[:, 0]) ** 2
     for rate in averaged.rates:
