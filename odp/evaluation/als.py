@@ -16,9 +16,8 @@ from odp.evaluation.trials import Predictor
 from odp.numerics.arrays import Float64Array
 
 _SWEEPS = 12
-# In ratings: a bias is shrunk as if it had been seen as often at 0.
-_BIAS_RIDGE = 2.0
 # A ridge on factors has the unit of a value, since the product of two factors has: so it is given for a range of 4.
+# A ridge on biases has none.
 _RANGE = 4.0
 
 
@@ -28,21 +27,21 @@ def als(train: Ratings, *, rank: int, ridge: float, seed: int) -> Predictor:
     Args:
       train: at least one rating.
       rank: of the factors; at most the number of items counts.
-      ridge: of a factor, per rating, for values in a range of 4.
+      ridge: of biases and factors, per rating; of factors for values in a range of 4.
       seed: of the random start.
     """
     mean = float(train.values.mean())
-    strength = ridge * (train.high - train.low) / _RANGE
+    scale = (train.high - train.low) / _RANGE
     items = start_rows(train.n_items, rank=min(rank, train.n_items), seed=seed)
     matrix = residuals(train, mean)
     by_item = matrix.T.tocsr()
     for _ in range(_SWEEPS):
-        users = solve(matrix, items, known=0, strength=_strengths(matrix, items, strength))
-        items = solve(by_item, users, known=1, strength=_strengths(by_item, users, strength))
+        users = solve(matrix, items, known=0, strength=_strengths(matrix, items, ridge=ridge, scale=scale))
+        items = solve(by_item, users, known=1, strength=_strengths(by_item, users, ridge=ridge, scale=scale))
 
     def predict(history: Ratings, targets: Ratings) -> Float64Array:
         own = residuals(history, mean)
-        rows = solve(own, items, known=0, strength=_strengths(own, items, strength))
+        rows = solve(own, items, known=0, strength=_strengths(own, items, ridge=ridge, scale=scale))
         return np.asarray(mean + products(rows, items, targets))
 
     return predict
@@ -93,9 +92,7 @@ def products(users: Float64Array, items: Float64Array, targets: Ratings) -> Floa
     return np.asarray(np.einsum("nd,nd->n", users[targets.users()], items[targets.items]))
 
 
-def _strengths(matrix: scipy.sparse.csr_matrix, features: Float64Array, ridge: float) -> Float64Array:
-    """[rows, width - 1]: that of the bias, which comes first, and those of the factors, which grow with the entries."""
-    strength = np.empty((matrix.shape[0], features.shape[1] - 1))
-    strength[:, 0] = _BIAS_RIDGE
-    strength[:, 1:] = ridge * (np.diff(matrix.indptr)[:, None] + 1.0)
-    return strength
+def _strengths(matrix: scipy.sparse.csr_matrix, features: Float64Array, *, ridge: float, scale: float) -> Float64Array:
+    """[rows, width - 1]: of the bias, which comes first, and of the factors; both grow with the number of entries."""
+    units = np.append(1.0, np.full(features.shape[1] - 2, scale))
+    return np.asarray(ridge * (np.diff(matrix.indptr)[:, None] + 1.0) * units)
