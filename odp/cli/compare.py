@@ -52,14 +52,15 @@ def compare(
 ) -> None:
     """Compare a model with every baseline under the same accounting.
 
-    The result is one table per metric, one figure and one JSON file.
+    Every baseline takes the best of six settings on the validation part, which is not charged.
+    The result is one table per metric, the chosen settings, one figure and one JSON file.
     """
     from odp import _validate
     from odp.algorithms.experiment import NamedData
     from odp.datasets.splitting import time_split
     from odp.errors import ConfigurationError
+    from odp.simulation.comparing import TUNED, chosen_rows, comparison_rows, draw_comparison
     from odp.simulation.comparing import compare as run
-    from odp.simulation.comparing import comparison_rows, draw_comparison
     from odp.simulation.inputs import notes
 
     _validate.integer(seeds=seeds, low=1, high=1000)
@@ -103,6 +104,9 @@ def compare(
     shown = results_console(machine=json_output)
     for metric in found.metrics:
         shown.print(comparison_rows(found, metric))
+    if found.tuned:
+        shown.print(chosen_rows(found))
+        shown.print(TUNED)
     shown.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
     shown.print(found.statement)
     summary = found.to_json()

@@ -2,6 +2,8 @@
 
 A user's row is (1, user bias, factors), an item's is (item bias, 1, factors): one ridge solve fits either side, and
 leaves the constant column of that side alone.
+
+Source: Koren, Bell, Volinsky 2009 for biases; Zhou et al. 2008 for a ridge that grows with the number of ratings.
 """
 
 from __future__ import annotations
@@ -10,50 +12,64 @@ import numpy as np
 import scipy.sparse
 
 from odp.datasets.ratings import Ratings
+from odp.evaluation.trials import Predictor
 from odp.numerics.arrays import Float64Array
 
 _SWEEPS = 12
-_RIDGE = 0.08
+# A ridge on factors has the unit of a value, since the product of two factors has: so it is given for a range of 4.
+# A ridge on biases has none.
+_RANGE = 4.0
 
 
-def als(train: Ratings, history: Ratings, targets: Ratings, *, rank: int, seed: int) -> Float64Array:
-    """Predictions float64 [targets.n_ratings]; item rows from ``train``, users solved on ``history`` at the end.
+def als(train: Ratings, *, rank: int, ridge: float, seed: int) -> Predictor:
+    """Item rows from ``train``; for a prediction, users are solved on their history.
 
-    Raises:
-      DataError: from the ratings; none of its own.
+    Args:
+      train: at least one rating.
+      rank: of the factors; at most the number of items counts.
+      ridge: of biases and factors, per rating; of factors for values in a range of 4.
+      seed: of the random start.
     """
-    mean = float(train.values.mean()) if train.n_ratings else (train.low + train.high) / 2
-    rank = min(rank, train.n_items)
-    items = start_rows(train.n_items, rank=rank, seed=seed)
+    mean = float(train.values.mean())
+    scale = (train.high - train.low) / _RANGE
+    items = start_rows(train.n_items, rank=min(rank, train.n_items), seed=seed)
     matrix = residuals(train, mean)
+    by_item = matrix.T.tocsr()
     for _ in range(_SWEEPS):
-        users = solve(matrix, items, known=0, ridge=_RIDGE)
-        items = solve(matrix.T.tocsr(), users, known=1, ridge=_RIDGE)
-    users = solve(residuals(history, mean), items, known=0, ridge=_RIDGE)
-    predictions: Float64Array = mean + np.einsum("nd,nd->n", users[targets.users()], items[targets.items])
-    return predictions
+        users = solve(matrix, items, known=0, strength=_strengths(matrix, items, ridge=ridge, scale=scale))
+        items = solve(by_item, users, known=1, strength=_strengths(by_item, users, ridge=ridge, scale=scale))
+
+    def predict(history: Ratings, targets: Ratings) -> Float64Array:
+        own = residuals(history, mean)
+        rows = solve(own, items, known=0, strength=_strengths(own, items, ridge=ridge, scale=scale))
+        return np.asarray(mean + products(rows, items, targets))
+
+    return predict
 
 
-def start_rows(count: int, *, rank: int, seed: int) -> Float64Array:
-    """Random item rows float64 [count, 2 + rank]: bias 0, the constant 1, factors of standard deviation .1."""
+def start_rows(count: int, *, rank: int, seed: int, std: float = 0.1) -> Float64Array:
+    """Random item rows float64 [count, 2 + rank]: bias 0, the constant 1, factors of standard deviation ``std``."""
     rows = np.zeros((count, rank + 2))
     rows[:, 1] = 1.0
-    rows[:, 2:] = np.random.default_rng(seed).normal(0.0, 0.1, (count, rank))
+    rows[:, 2:] = np.random.default_rng(seed).normal(0.0, std, (count, rank))
     return rows
 
 
-def residuals(ratings: Ratings, centre: float) -> scipy.sparse.csr_matrix:
-    """Values minus ``centre``, as a sparse matrix [users, items]; explicit zeros stay entries."""
+def residuals(ratings: Ratings, centre: Float64Array | float) -> scipy.sparse.csr_matrix:
+    """Values minus ``centre`` (one number, or one per rating) as a sparse matrix [users, items]; zeros stay entries."""
     return scipy.sparse.csr_matrix(
         (ratings.values.astype(np.float64) - centre, ratings.items, ratings.offsets),
         shape=(ratings.n_users, ratings.n_items),
     )
 
 
-def solve(matrix: scipy.sparse.csr_matrix, features: Float64Array, *, known: int, ridge: float) -> Float64Array:
+def solve(
+    matrix: scipy.sparse.csr_matrix, features: Float64Array, *, known: int, strength: Float64Array
+) -> Float64Array:
     """One side's rows float64 [rows, width]: ridge regression of each row's entries on ``features`` [columns, width].
 
-    Their column ``known`` is the constant 1, the others are fitted; the ridge is ``ridge`` per entry plus one.
+    Their column ``known`` is the constant 1, the others are fitted with ridges ``strength`` > 0, [width - 1] or
+    [rows, width - 1].
     """
     count, width = matrix.shape[0], features.shape[1]
     fitted = [column for column in range(width) if column != known]
@@ -65,8 +81,18 @@ def solve(matrix: scipy.sparse.csr_matrix, features: Float64Array, *, known: int
     grams = np.zeros((count, width - 1, width - 1))
     grams[:, upper[0], upper[1]] = packed
     grams[:, upper[1], upper[0]] = packed
-    strength = ridge * (np.diff(matrix.indptr) + 1.0)
-    grams[:, range(width - 1), range(width - 1)] += strength[:, None]
+    grams[:, range(width - 1), range(width - 1)] += strength
     solved = np.ones((count, width))
     solved[:, fitted] = np.linalg.solve(grams, right[:, :, None])[:, :, 0]
     return solved
+
+
+def products(users: Float64Array, items: Float64Array, targets: Ratings) -> Float64Array:
+    """Inner products of the rows of every pair in ``targets``, float64 [n_ratings]."""
+    return np.asarray(np.einsum("nd,nd->n", users[targets.users()], items[targets.items]))
+
+
+def _strengths(matrix: scipy.sparse.csr_matrix, features: Float64Array, *, ridge: float, scale: float) -> Float64Array:
+    """[rows, width - 1]: of the bias, which comes first, and of the factors; both grow with the number of entries."""
+    units = np.append(1.0, np.full(features.shape[1] - 2, scale))
+    return np.asarray(ridge * (np.diff(matrix.indptr)[:, None] + 1.0) * units)

@@ -1,9 +1,19 @@
 """What a private model is compared with, on the same split.
 
-===================  ============================================================================"""
+======================  =====================================================================================
+global mean             of all training ratings; not private
+user mean               each user's own, on the device; costs nothing
+DP item mean            one noisy release of counts and sums
++ user bias             the same, and each device adds its own mean offset
+ALS                     all data in one place; not private (``rating_ceilings.py``)
+======================  =====================================================================================
+
+All but the first are tuned: six settings each, chosen on the validation part (``trials.py``).
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,22 +22,33 @@ import numpy as np
 
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import DataError
-from odp.evaluation.als import als
 from odp.evaluation.noise import SeededNoise, noised
+from odp.evaluation.rating_ceilings import tuned_als
+from odp.evaluation.trials import Outcome, Predictor, Settings, tuned_rmse
+from odp.evaluation.trials import rmse as rmse
 from odp.evaluation.users import chosen_entries
 from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
-from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
+from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 
-_ALS_RANK = 16
 _USER_MEAN_RIDGE = 2.0
-_USER_BIAS_RIDGE = 5.0
 # Of the declared range; where DPAM centres values, too.
 _PUBLIC_CENTRE = 0.625
 # Share of mu^2 for the counts of the DP item mean; the sums are the harder part.
 _COUNT_SHARE = 0.2
 _UNITS = 2**10  # grid steps per count, and per unit of value
+
+#: Settings that are tried. Items per user are at most those of the task; ``spread`` is the guess of how far means of
+#: items differ, in the declared range.
+USER_MEAN_GRID: tuple[Settings, ...] = tuple({"ridge": ridge} for ridge in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
+ITEM_MEAN_GRID: tuple[Settings, ...] = tuple(
+    {"items_per_user": items, "spread": spread} for items, spread in itertools.product((300, 100, 30), (0.125, 0.0625))
+)
+USER_BIAS_GRID: tuple[Settings, ...] = tuple(
+    {"items_per_user": items, "ridge": ridge} for items, ridge in itertools.product((300, 100, 30), (2.0, 8.0))
+)
+_SPREAD = 0.125
 
 
 class UserBudget(Protocol):
@@ -68,29 +89,20 @@ class Baselines:
     als_ceiling: float
 
 
-def rmse(predicted: Float64Array, targets: Ratings) -> float:
-    """Root mean squared error over all entries of ``targets``; predictions float64 [n_ratings], not clamped.
-
-    NaN where ``targets`` has no ratings.
-    """
-    if not targets.n_ratings:
-        return math.nan
-    return float(np.sqrt(np.mean((predicted - targets.values) ** 2)))
-
-
 def baselines(task: BudgetedTask, split: Split, *, seed: int) -> Baselines:
     """All baselines at the task's budget, on the test part; personalisation reads train and validation ratings.
 
     Raises:
       DataError: a part has no ratings, or the data are implicit.
     """
-    return Baselines(
-        global_mean=global_mean(task, split, seed),
-        user_mean=user_mean(task, split, seed),
-        dp_item_mean=dp_item_mean(task, split, seed),
-        dp_item_user_bias=dp_item_user_bias(task, split, seed),
-        als_ceiling=als_ceiling(task, split, seed),
-    )
+    found = {
+        "global_mean": global_mean,
+        "user_mean": user_mean,
+        "dp_item_mean": dp_item_mean,
+        "dp_item_user_bias": dp_item_user_bias,
+        "als_ceiling": als_ceiling,
+    }
+    return Baselines(**{name: score(task, split, seed).scores[0] for name, score in found.items()})
 
 
 def item_mean_events(
@@ -102,6 +114,13 @@ def item_mean_events(
     ``max_items_per_user`` items.
     """
     mu = mu_for(epsilon=epsilon, delta=delta, coordinates=2 * n_items)
+    return means_events(mu, low=low, high=high, n_items=n_items, max_items_per_user=max_items_per_user)
+
+
+def means_events(
+    mu: float, *, low: float, high: float, n_items: int, max_items_per_user: int
+) -> tuple[GaussianRelease, GaussianRelease]:
+    """The same for sensitivities over noise whose squares add up to ``mu`` squared."""
     counts, half = math.sqrt(max_items_per_user), (high - low) / 2
     return (
         GaussianRelease("counts", counts, counts / math.sqrt(_COUNT_SHARE) / mu, n_items),
@@ -109,49 +128,62 @@ def item_mean_events(
     )
 
 
-def global_mean(task: BudgetedTask, split: Split, seed: int) -> float:
+def global_mean(task: BudgetedTask, split: Split, seed: int) -> Outcome:
     """Test RMSE of the mean of all training ratings."""
     check_parts(split)
-    return rmse(np.full(split.test.n_ratings, float(split.train.values.mean())), split.test)
+    return Outcome((rmse(np.full(split.test.n_ratings, float(split.train.values.mean())), split.test),))
 
 
-def user_mean(task: BudgetedTask, split: Split, seed: int) -> float:
-    """Test RMSE of ``user_mean_predictions``."""
+def user_mean(task: BudgetedTask, split: Split, seed: int) -> Outcome:
+    """Test RMSE of the users' own means, shrunk towards a public constant by a ridge in ratings."""
     check_parts(split)
-    return rmse(user_mean_predictions(split), split.test)
+
+    def made(ridge: float) -> Predictor:
+        return lambda history, targets: _own_means(history, ridge=ridge)[targets.users()]
+
+    return tuned_rmse(split, USER_MEAN_GRID, made)
 
 
 def user_mean_predictions(split: Split) -> Float64Array:
-    """Each user's own mean for every test entry, float64 [n], shrunk towards a public constant.
+    """Each user's own mean for every test entry, float64 [n], shrunk towards a public constant by two ratings.
 
     The mean of all users would not be public.
     """
-    mean = split.train.low + _PUBLIC_CENTRE * (split.train.high - split.train.low)
-    history = merge(split.train, split.validation)
-    found: Float64Array = mean + _user_offsets(history, mean, ridge=_USER_MEAN_RIDGE)[split.test.users()]
+    found: Float64Array = _own_means(merge(split.train, split.validation), ridge=_USER_MEAN_RIDGE)[split.test.users()]
     return found
 
 
-def dp_item_mean(task: BudgetedTask, split: Split, seed: int) -> float:
+def dp_item_mean(task: BudgetedTask, split: Split, seed: int) -> Outcome:
     """Test RMSE of noisy item means."""
     check_parts(split)
-    return rmse(_dp_item_means(task, split.train, seed=seed)[split.test.items], split.test)
+
+    def made(items_per_user: float, spread: float) -> Predictor:
+        means = _dp_item_means(task, split.train, seed=seed, most=int(items_per_user), spread=spread)
+        return lambda history, targets: np.asarray(means[targets.items])
+
+    return tuned_rmse(split, ITEM_MEAN_GRID, made)
 
 
-def dp_item_user_bias(task: BudgetedTask, split: Split, seed: int) -> float:
+def dp_item_user_bias(task: BudgetedTask, split: Split, seed: int) -> Outcome:
     """Test RMSE of noisy item means plus each device's own mean offset from them."""
     check_parts(split)
-    means = _dp_item_means(task, split.train, seed=seed)
-    history = merge(split.train, split.validation)
-    offsets = _user_offsets(history, means[history.items], ridge=_USER_BIAS_RIDGE)
-    return rmse(means[split.test.items] + offsets[split.test.users()], split.test)
+
+    def made(items_per_user: float, ridge: float) -> Predictor:
+        means = _dp_item_means(task, split.train, seed=seed, most=int(items_per_user), spread=_SPREAD)
+
+        def predict(history: Ratings, targets: Ratings) -> Float64Array:
+            offsets = _user_offsets(history, means[history.items], ridge=ridge)
+            return np.asarray(means[targets.items] + offsets[targets.users()])
+
+        return predict
+
+    return tuned_rmse(split, USER_BIAS_GRID, made)
 
 
-def als_ceiling(task: BudgetedTask, split: Split, seed: int) -> float:
+def als_ceiling(task: BudgetedTask, split: Split, seed: int) -> Outcome:
     """Test RMSE of alternating least squares without privacy."""
     check_parts(split)
-    history = merge(split.train, split.validation)
-    return rmse(als(split.train, history, split.test, rank=_ALS_RANK, seed=seed), split.test)
+    return tuned_als(split, seed=seed)
 
 
 def check_parts(split: Split) -> None:
@@ -163,26 +195,24 @@ def check_parts(split: Split) -> None:
             raise DataError(f"the {name} part of data set {part.name!r} has no ratings; use a larger data set")
 
 
+def _own_means(history: Ratings, *, ridge: float) -> Float64Array:
+    mean = history.low + _PUBLIC_CENTRE * (history.high - history.low)
+    return mean + _user_offsets(history, mean, ridge=ridge)
+
+
 def _user_offsets(history: Ratings, predicted: Float64Array | float, *, ridge: float) -> Float64Array:
     sums = np.bincount(history.users(), weights=history.values - predicted, minlength=history.n_users)
     offsets: Float64Array = sums / (np.diff(history.offsets) + ridge)
     return offsets
 
 
-def _dp_item_means(task: BudgetedTask, train: Ratings, *, seed: int) -> Float64Array:
-    """Item means from one noisy release of (counts, centred sums), each user's items bounded as in the task."""
+def _dp_item_means(task: BudgetedTask, train: Ratings, *, seed: int, most: int, spread: float) -> Float64Array:
+    """Item means at the whole budget of the task, at most ``most`` items of a user."""
     privacy = task.privacy
-    bound = privacy.bound(train.n_items)
-    chosen = chosen_entries(train, bound, seed=seed)
-    centre, half = (train.low + train.high) / 2, (train.high - train.low) / 2
-    items = train.items[chosen]
-    counts = np.bincount(items, minlength=train.n_items) * _UNITS
-    # Towards zero, rating by rating: rounding a sum could move it by more than one user's bound.
-    centred = np.trunc(np.clip(train.values[chosen].astype(np.float64) - centre, -half, half) * _UNITS)
-    sums = np.bincount(items, weights=centred, minlength=train.n_items).astype(np.int64)
-    for_counts = for_sums = None
+    bound = min(privacy.bound(train.n_items), most)
+    events = None
     if privacy.epsilon != math.inf:
-        for_counts, for_sums = item_mean_events(
+        events = item_mean_events(
             epsilon=privacy.epsilon,
             delta=privacy.delta,
             low=train.low,
@@ -190,14 +220,43 @@ def _dp_item_means(task: BudgetedTask, train: Ratings, *, seed: int) -> Float64A
             n_items=train.n_items,
             max_items_per_user=bound,
         )
-    noise = GaussianNoise(SeededNoise(seed))
+    return item_means(train, events, bound=bound, seed=seed, spread=spread, noise=GaussianNoise(SeededNoise(seed)))[0]
+
+
+def item_means(
+    train: Ratings,
+    events: tuple[GaussianRelease, GaussianRelease] | None,
+    *,
+    bound: int,
+    seed: int,
+    spread: float,
+    noise: IntegerNoise,
+) -> tuple[Float64Array, Float64Array]:
+    """(means, noisy counts) of the items, float64 [items] each, from one noisy release of counts and centred sums.
+
+    Args:
+      train: at least one rating.
+      events: what counts and sums are charged as; None is without noise.
+      bound: random items of a user that count.
+      seed: of this choice.
+      spread: guess of how far means of items differ, in the declared range.
+      noise: that both releases get.
+    """
+    chosen = chosen_entries(train, bound, seed=seed)
+    centre, half = (train.low + train.high) / 2, (train.high - train.low) / 2
+    items = train.items[chosen]
+    counts = np.bincount(items, minlength=train.n_items) * _UNITS
+    # Towards zero, rating by rating: rounding a sum could move it by more than one user's bound.
+    centred = np.trunc(np.clip(train.values[chosen].astype(np.float64) - centre, -half, half) * _UNITS)
+    sums = np.bincount(items, weights=centred, minlength=train.n_items).astype(np.int64)
+    for_counts, for_sums = (None, None) if events is None else events
     noisy_counts = noised(for_counts, counts, step=1.0 / _UNITS, noise=noise)
     noisy_sums = noised(for_sums, sums, step=1.0 / _UNITS, noise=noise)
     sum_std = 0.0 if for_sums is None else for_sums.noise_std
-    # Posterior mean under public guesses: means of items differ by an eighth of the range, single ratings by a quarter.
+    # Posterior mean under public guesses: ratings differ by a quarter of the range, means of items by ``spread``.
     total = noisy_sums.sum() / max(noisy_counts.sum(), 1.0)
     weight = np.maximum(noisy_counts, 1.0)
-    between, within = (half / 4) ** 2, (half / 2) ** 2
+    between, within = (2 * half * spread) ** 2, (half / 2) ** 2
     shrink = between / (between + within / weight + (sum_std / weight) ** 2)
     means: Float64Array = centre + total + shrink * (noisy_sums / weight - total)
-    return means
+    return means, noisy_counts

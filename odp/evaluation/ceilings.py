@@ -1,7 +1,8 @@
 """Rankings without privacy, all data in one place: what a private method is measured against.
 
 Each method has six settings, and takes the one of largest Recall@20 on the validation part: the same number of trials
-for all. Settings are trained on the training part; for the test, users show their validation items as well.
+for all (``trials.py``). Settings are trained on the training part; for the test, users show their validation items as
+well.
 
 ===========  ===========================================================================================
 iALS         weights of unobserved pairs .005, .05; ridges 1, 3, 10; rank 32
@@ -16,7 +17,7 @@ shrunk cosine, and for why references have to be tuned as well.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import DataError
 from odp.evaluation.ials import ials, pairs, solve_rows
 from odp.evaluation.ranking import Ranking, Scores, evaluate, factor_scores
+from odp.evaluation.trials import Settings, best
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 
 if TYPE_CHECKING:
@@ -33,6 +35,16 @@ if TYPE_CHECKING:
 
 #: EASE inverts a matrix of items by items: 8 bytes each, three times.
 MOST_ITEMS = 12_000
+IALS_GRID: tuple[Settings, ...] = tuple(
+    {"unobserved_weight": weight, "ridge": ridge}
+    for weight, ridge in itertools.product((0.005, 0.05), (1.0, 3.0, 10.0))
+)
+EASE_GRID: tuple[Settings, ...] = tuple({"ridge": ridge} for ridge in (30.0, 100.0, 300.0, 1e3, 3e3, 1e4))
+KNN_GRID: tuple[Settings, ...] = tuple(
+    {"neighbours": neighbours, "shrinkage": shrinkage}
+    for neighbours, shrinkage in itertools.product((10, 30, 100), (3.0, 30.0))
+)
+
 _RANK, _STEPS = 32, 10
 _USERS = 4096
 
@@ -47,7 +59,7 @@ class Tuned:
     """
 
     ranking: Ranking
-    settings: Mapping[str, float]
+    settings: Settings
 
 
 def tuned_ials(split: Split, *, seed: int, cutoffs: tuple[int, ...] = (20,)) -> Tuned:
@@ -64,11 +76,7 @@ def tuned_ials(split: Split, *, seed: int, cutoffs: tuple[int, ...] = (20,)) -> 
             solve_rows(pairs(history), rows, unobserved_weight=unobserved_weight, ridge=ridge), rows
         )
 
-    grid = [
-        {"unobserved_weight": weight, "ridge": ridge}
-        for weight, ridge in itertools.product((0.005, 0.05), (1.0, 3.0, 10.0))
-    ]
-    return _best(made, grid, split, cutoffs)
+    return tuned_ranking(split, IALS_GRID, made, cutoffs)
 
 
 def tuned_ease(split: Split, *, seed: int = 0, cutoffs: tuple[int, ...] = (20,)) -> Tuned:
@@ -87,7 +95,7 @@ def tuned_ease(split: Split, *, seed: int = 0, cutoffs: tuple[int, ...] = (20,))
         weights = ease_weights(gram, ridge).astype(np.float32)
         return lambda history: _linear_scores(history, weights)
 
-    return _best(made, [{"ridge": ridge} for ridge in (30.0, 100.0, 300.0, 1e3, 3e3, 1e4)], split, cutoffs)
+    return tuned_ranking(split, EASE_GRID, made, cutoffs)
 
 
 def tuned_item_knn(split: Split, *, seed: int = 0, cutoffs: tuple[int, ...] = (20,)) -> Tuned:
@@ -102,11 +110,7 @@ def tuned_item_knn(split: Split, *, seed: int = 0, cutoffs: tuple[int, ...] = (2
         weights = knn_weights(gram, neighbours=int(neighbours), shrinkage=shrinkage)
         return lambda history: _linear_scores(history, weights)
 
-    grid = [
-        {"neighbours": neighbours, "shrinkage": shrinkage}
-        for neighbours, shrinkage in itertools.product((10.0, 30.0, 100.0), (3.0, 30.0))
-    ]
-    return _best(made, grid, split, cutoffs)
+    return tuned_ranking(split, KNN_GRID, made, cutoffs)
 
 
 def ease_weights(gram: Float64Array, ridge: float) -> Float64Array:
@@ -152,22 +156,28 @@ def _linear_scores(history: Ratings, weights: Float32Array | sparse.csr_array) -
     return scores
 
 
-def _best(
-    made: Callable[..., Callable[[Ratings], Scores]],
-    grid: list[dict[str, float]],
-    split: Split,
-    cutoffs: tuple[int, ...],
+def tuned_ranking(
+    split: Split, grid: Sequence[Settings], made: Callable[..., Callable[[Ratings], Scores]], cutoffs: tuple[int, ...]
 ) -> Tuned:
-    """The setting of largest Recall@20 on the validation part; the first of equal ones, and without such a part."""
+    """The settings of largest Recall@20 on the validation items of at most 4,096 users.
+
+    Args:
+      split: trained on by ``made``.
+      grid: settings, passed to ``made`` by name.
+      made: from settings to a function that scores all items for users with a history.
+      cutoffs: of the ranking of the test part.
+
+    Raises:
+      DataError: there are no targets.
+    """
     users = np.unique(np.linspace(0, split.train.n_users - 1, min(_USERS, split.train.n_users)).astype(np.int64))
     history, targets = split.train.select_users(users), split.validation.select_users(users)
-    best, most, chosen = made(**grid[0]), -1.0, grid[0]
-    if targets.n_ratings:
-        cutoff = min(20, targets.n_items)
-        for place, settings in enumerate(grid):
-            scores_of = best if place == 0 else made(**settings)
-            (recall,) = evaluate(scores_of(history), history, targets, cutoffs=(cutoff,)).recall.values()
-            if recall > most:
-                best, most, chosen = scores_of, recall, settings
+    cutoff = min(20, targets.n_items)
+
+    def loss(scores_of: Callable[[Ratings], Scores]) -> float:
+        (recall,) = evaluate(scores_of(history), history, targets, cutoffs=(cutoff,)).recall.values()
+        return -recall
+
+    found, chosen = best(grid, made, loss if targets.n_ratings else None)
     known = merge(split.train, split.validation)
-    return Tuned(evaluate(best(known), known, split.test, cutoffs=cutoffs), chosen)
+    return Tuned(evaluate(found(known), known, split.test, cutoffs=cutoffs), chosen)

@@ -1,14 +1,21 @@
 """DP-SGD on the item table: what a general-purpose private optimiser makes of the same data and budget.
 
-Every step, each user solves its own bias and row on the device (no cost), forms the gradient of its squared error with
-respect to the whole item table, scales it down to L2 norm ``clip`` and sends it; the sum gets Gaussian noise.
+First the items' masses are released once: a user spreads a vector of length 1 over its items. Then, in every step, each
+user solves its own bias and row on the device (no cost), forms the gradient of its squared error with respect to the
+whole item table, scales it down to L2 norm ``clip`` and sends it; the sum gets Gaussian noise.
 
-Guarantee: user level (``zero_out_user``), whatever a user's data are: a clipped gradient, truncated toward zero onto
-the grid, never exceeds ``clip``. Every user takes part in every step, so no amplification by sampling is claimed and
-the accounting is exact: T releases of sensitivity ``clip``.
+The server divides an item's step by what its noisy mass says of the curvature, plus a damping: the ridge at which the
+noise of all steps and the spread of the items balance. Steps grow shorter, so that the noise of all of them averages
+out. An item that the noise drowns stays at what all items of its popularity have in common, and no step can diverge.
+All of it is post-processing, and all units are those of the declared range, so the same settings serve every scale.
+
+Guarantee: user level (``zero_out_user``), whatever a user's data are: a vector of masses or a clipped gradient,
+truncated toward zero onto the grid, never exceeds 1 or ``clip``. Every user takes part in every step, so no
+amplification by sampling is claimed and the accounting is exact: one release of sensitivity 1 and T of ``clip``.
 
 Source: Abadi et al. 2016 (arXiv 1607.00133) for the mechanism; user-level clipping: McMahan et al. 2018
-(arXiv 1710.06963); local rows, solved anew each step: Singhal et al. 2021 (arXiv 2102.03448).
+(arXiv 1710.06963); local rows, solved anew each step: Singhal et al. 2021 (arXiv 2102.03448); steps preconditioned by
+noisy statistics: Li et al. 2022 (arXiv 2206.02313); damping derived here.
 """
 
 from __future__ import annotations
@@ -20,121 +27,218 @@ import numpy as np
 import scipy.sparse
 
 from odp import _validate
-from odp.datasets.ratings import Ratings, Split, merge
-from odp.evaluation.als import residuals, solve, start_rows
-from odp.evaluation.noise import SeededNoise, noised
-from odp.numerics.arrays import Float64Array
+from odp.datasets.ratings import Ratings, Split
+from odp.evaluation.als import products, residuals, solve, start_rows
+from odp.evaluation.masses import cleaned, masses
+from odp.evaluation.noise import RoundedNormals, noised
+from odp.evaluation.trials import Outcome, Predictor, Settings, tuned_rmse
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
-from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
 
 _GRID = 2.0**-16
-_LARGEST_ROW = 30.0
+_PUBLIC_CENTRE = 0.625  # of the declared range: as DPAM's default
+_MASS_SHARE = 0.1  # of mu^2
+# Public guesses, in standard deviations of a rating around its prediction: that of items' biases, of their factors, of
+# the factors' random start.
+_BIAS_STD, _FACTOR_STD, _START_STD = 0.6, 0.2, 0.11
+_TREND_VARIANCE = np.array([0.1, 0.1, 0.03])  # of its coefficients, in variances of a rating
+_USER_BIAS_RIDGE = 5.0
+
+#: Settings that are tried: no factors, few or more of them, few steps or many.
+GRID: tuple[Settings, ...] = (
+    {"rank": 0, "steps": 4, "rate": 2.0},
+    {"rank": 0, "steps": 10, "rate": 2.0},
+    {"rank": 2, "steps": 8, "rate": 2.0},
+    {"rank": 2, "steps": 16, "rate": 4.0},
+    {"rank": 4, "steps": 16, "rate": 4.0},
+    {"rank": 8, "steps": 32, "rate": 6.0},
+)
 
 
 @dataclass(frozen=True)
 class DpSgd:
-    """Settings. Those of ``recommended`` were chosen on a validation part of MovieLens-1M, uncharged (as DPAM's were).
+    """Settings.
 
     Attributes:
       rank: width of the factors; 0 fits item biases only.
-      steps: gradient steps; the budget is split equally.
-      clip: L2 bound of a user's gradient, in units of the values.
-      rate: learning rate, in units of 1 / (average number of users per item).
-      momentum: of the server; post-processing, so it costs nothing.
-      ridge: on the users' local parameters, per rating.
+      steps: gradient steps; the budget that masses leave is split equally.
+      rate: step t = 0, 1, .. goes ``rate / (rate + t)`` of the way to what its gradient says are an item's best values.
+        1 is their plain mean; a larger rate forgets early steps.
+      clip: L2 bound of a user's gradient, in standard deviations of a rating. Most gradients are longer, so it is a
+        matter of units.
+      row_clip: L2 bound of a user's row in its gradient; rows have variance 1.
+      row_ridge: on a user's row, in units of the variance of a rating: 1 by Bayes.
     """
 
     rank: int = 0
-    steps: int = 12
-    clip: float = 1.0
-    rate: float = 0.01
-    momentum: float = 0.5
-    ridge: float = 0.1
+    steps: int = 10
+    rate: float = 2.0
+    clip: float = 0.5
+    row_clip: float = 1.8
+    row_ridge: float = 1.0
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError for a number out of range."""
         _validate.integer(rank=self.rank, low=0, high=64)
         _validate.integer(steps=self.steps, low=1, high=10_000)
-        _validate.positive(clip=self.clip, rate=self.rate, ridge=self.ridge)
-        _validate.within(momentum=self.momentum, low=0.0, high=0.999)
+        _validate.within(rate=self.rate, low=1.0, high=1e6)
+        _validate.positive(clip=self.clip, row_clip=self.row_clip, row_ridge=self.row_ridge)
 
-    @classmethod
-    def recommended(cls, epsilon: float) -> DpSgd:
-        """Settings by ε: more steps and factors where there is less noise.
+    @property
+    def rates(self) -> Float64Array:
+        """Of every step, float64 [steps]; the first is 1."""
+        return np.asarray(self.rate / (self.rate + np.arange(self.steps)))
 
-        The small clip cuts every user's gradient to the same length, so it is a matter of units: noise, rate and clip
-        act through their products alone.
-        """
-        if epsilon < 1.5:
-            return cls(rank=0, steps=12, rate=0.006, momentum=0.5)
-        if epsilon < 3.0:
-            return cls(rank=0, steps=12, rate=0.01, momentum=0.5)
-        if epsilon < 6.0:
-            return cls(rank=2, steps=30, rate=0.01, momentum=0.0)
-        if epsilon < 14.0:
-            return cls(rank=4, steps=30, rate=0.01, momentum=0.5)
-        return cls(rank=4, steps=80, rate=0.005, momentum=0.8)
+    @property
+    def averaged(self) -> float:
+        """Variance of the noise in the result, in units of that of one step: from 1 / steps to 1."""
+        kept = np.append(np.cumprod(1.0 - self.rates[:0:-1])[::-1], 1.0)
+        return float(((self.rates * kept) ** 2).sum())
 
 
 @dataclass(frozen=True)
-class DpSgdResult:
-    """Predictions float64 [targets] and what they cost; ``charges`` is empty where epsilon is infinite."""
+class DpSgdModel:
+    """A trained item table and what it cost.
 
-    predictions: Float64Array
+    Attributes:
+      items: rows float64 [items, 2 + rank]: bias, the constant 1, factors.
+      predict: users are solved on their history.
+      charges: empty where epsilon is infinite.
+    """
+
+    items: Float64Array
+    predict: Predictor
     charges: tuple[GaussianRelease, ...]
 
 
-def dp_sgd(
-    split: Split, targets: Ratings, *, epsilon: float, delta: float, seed: int, settings: DpSgd | None = None
-) -> DpSgdResult:
-    """Trains on ``split.train``; predicts ``targets``, each user solved on train and validation ratings.
+def tuned_dp_sgd(split: Split, *, epsilon: float, delta: float, seed: int) -> Outcome:
+    """Test RMSE of the best of six settings, each of which spends the whole budget."""
 
-    Where ``targets`` is the validation part, users are solved on the training part alone.
+    def made(rank: float, steps: float, rate: float) -> Predictor:
+        settings = DpSgd(rank=min(int(rank), split.train.n_items), steps=int(steps), rate=rate)
+        return dp_sgd(split.train, epsilon=epsilon, delta=delta, seed=seed, settings=settings).predict
+
+    return tuned_rmse(split, GRID, made)
+
+
+def dp_sgd(train: Ratings, *, epsilon: float, delta: float, seed: int, settings: DpSgd) -> DpSgdModel:
+    """An item table from ``train``.
 
     Raises:
-      ConfigurationError: a setting or the budget is out of range.
+      ConfigurationError: the budget is out of range.
       PrivacyError: too many numbers get noise: the sampler alone uses up delta.
     """
-    chosen = DpSgd.recommended(epsilon) if settings is None else settings
-    train = split.train
-    width = 1 + chosen.rank
-    draws = train.n_items * width * chosen.steps
-    event = None
-    if epsilon != math.inf:
-        std = chosen.clip * math.sqrt(chosen.steps) / mu_for(epsilon=epsilon, delta=delta, coordinates=draws)
-        event = GaussianRelease("gradients", sensitivity=chosen.clip, noise_std=std, coordinates=train.n_items * width)
-    noise = GaussianNoise(SeededNoise(seed))
-    centre = train.low + 0.625 * (train.high - train.low)  # public: as DPAM's default
-    items = start_rows(train.n_items, rank=chosen.rank, seed=seed)
+    width, unit = 1 + settings.rank, (train.high - train.low) / 4.5
+    masses_event, event = _events(train.n_items, settings, unit=unit, epsilon=epsilon, delta=delta)
+    noise = RoundedNormals(seed, 0)
+    mass = noised(masses_event, masses(train, grid=_GRID), step=_GRID, noise=noise)
+    mass_std = 0.0 if masses_event is None else masses_event.noise_std
+    mass = cleaned(mass, noise_std=mass_std)
+    server = _Server.of(mass, settings, unit=unit, step_std=0.0 if event is None else event.noise_std, train=train)
+
+    centre = train.low + _PUBLIC_CENTRE * (train.high - train.low)
+    items = start_rows(train.n_items, rank=settings.rank, seed=seed, std=_START_STD * unit)
     matrix = residuals(train, centre)
-    rate = chosen.rate * train.n_items / max(train.n_users, 1)
-    velocity = np.zeros((train.n_items, width))
-    moved = [column for column in range(2 + chosen.rank) if column != 1]
-    for _ in range(chosen.steps):
-        total = noised(event, _clipped_gradients(matrix, items, chosen), step=_GRID, noise=noise)
-        velocity = chosen.momentum * velocity + rate * total.reshape(train.n_items, width)
-        items[:, moved] += velocity
-    history = train if targets is split.validation else merge(train, split.validation)
-    users = solve(residuals(history, centre), items, known=0, ridge=chosen.ridge)
-    predictions: Float64Array = centre + np.einsum("nd,nd->n", users[targets.users()], items[targets.items])
-    return DpSgdResult(predictions, () if event is None else (event,) * chosen.steps)
+    moved = [column for column in range(2 + settings.rank) if column != 1]
+    for rate in settings.rates:
+        exact = _clipped_gradients(matrix, items, settings, unit=unit)
+        total = noised(event, exact, step=_GRID * unit, noise=noise).reshape(train.n_items, width)
+        items[:, moved] = server.step(items[:, moved], total, rate=rate)
+
+    def predict(history: Ratings, targets: Ratings) -> Float64Array:
+        users = _users(residuals(history, centre), items, settings, unit=unit)
+        return np.asarray(centre + products(users, items, targets))
+
+    charges = () if event is None or masses_event is None else (masses_event, *[event] * settings.steps)
+    return DpSgdModel(items, predict, charges)
 
 
-def _clipped_gradients(matrix: scipy.sparse.csr_matrix, items: Float64Array, settings: DpSgd) -> np.ndarray:
+@dataclass(frozen=True)
+class _Server:
+    """What the server makes of noisy gradients; all of it post-processing.
+
+    Attributes:
+      curvature: of an item's loss [items, 1]: what its gradient is per unit of error.
+      damping: [items, 1 + rank].
+      trend: design of the biases' trend [items, 3], and the map from noisy biases to its coefficients [3, items].
+    """
+
+    curvature: Float64Array
+    damping: Float64Array
+    trend: tuple[Float64Array, Float64Array]
+
+    @classmethod
+    def of(cls, mass: Float64Array, settings: DpSgd, *, unit: float, step_std: float, train: Ratings) -> _Server:
+        """From the items' masses [items] and the noise of a step."""
+        # A rater moves the sum by clip / |gradient| per unit of error, its gradient being sqrt(its ratings) errors of
+        # one unit times its row (1, u). The mean of those square roots follows from the masses.
+        row = math.hypot(1.0, min(settings.row_clip, math.sqrt(settings.rank)))
+        typical = max(float(mass.sum()) / max(train.n_users, 1), 1.0)
+        curvature = settings.clip / row * mass[:, None]
+        scatter = unit**2 * curvature * settings.clip / (row * typical)
+        variance = step_std**2 * settings.averaged + scatter
+        spread = unit * np.array([_BIAS_STD, *[_FACTOR_STD] * settings.rank])
+        logarithm = np.log(mass)
+        logarithm = (logarithm - logarithm.mean()) / (logarithm.std() + 1e-9)
+        design = np.stack((np.ones_like(mass), logarithm, logarithm**2), axis=1)
+        weight = curvature**2 / (variance + curvature**2 * spread[0] ** 2)
+        normal = (design * weight).T @ design + np.diag(1.0 / (unit**2 * _TREND_VARIANCE))
+        return cls(
+            curvature, variance / (curvature * spread**2), (design, np.linalg.solve(normal, (design * weight).T))
+        )
+
+    def step(self, values: Float64Array, gradient: Float64Array, *, rate: float) -> Float64Array:
+        """Item biases and factors [items, 1 + rank] after a step; biases are damped toward their trend by mass."""
+        design, coefficients = self.trend
+        toward = np.zeros_like(values)
+        toward[:, 0] = design @ (coefficients @ (gradient[:, 0] / self.curvature[:, 0] + values[:, 0]))
+        moved = (gradient - self.damping * (values - toward)) / (self.curvature + self.damping)
+        return np.asarray(values + rate * moved)
+
+
+def _events(
+    n_items: int, settings: DpSgd, *, unit: float, epsilon: float, delta: float
+) -> tuple[GaussianRelease, GaussianRelease] | tuple[None, None]:
+    """Masses once and gradients in every step, which together spend the budget; nothing where there is no noise."""
+    if epsilon == math.inf:
+        return None, None
+    width = 1 + settings.rank
+    mu = mu_for(epsilon=epsilon, delta=delta, coordinates=n_items * (1 + width * settings.steps))
+    clip = settings.clip * unit
+    return (
+        GaussianRelease("masses", sensitivity=1.0, noise_std=1.0 / (math.sqrt(_MASS_SHARE) * mu), coordinates=n_items),
+        GaussianRelease(
+            "gradients",
+            sensitivity=clip,
+            noise_std=clip * math.sqrt(settings.steps / (1.0 - _MASS_SHARE)) / mu,
+            coordinates=n_items * width,
+        ),
+    )
+
+
+def _users(matrix: scipy.sparse.csr_matrix, items: Float64Array, settings: DpSgd, *, unit: float) -> Float64Array:
+    """Each device's own row (1, bias, factors), float64 [users, 2 + rank]."""
+    strength = np.array([_USER_BIAS_RIDGE, *[settings.row_ridge * unit**2] * settings.rank])
+    return solve(matrix, items, known=0, strength=strength)
+
+
+def _clipped_gradients(
+    matrix: scipy.sparse.csr_matrix, items: Float64Array, settings: DpSgd, *, unit: float
+) -> Int64Array:
     """Sum of the users' clipped gradients in grid units, int64 [items * (1 + rank)]; descent direction."""
-    users = solve(matrix, items, known=0, ridge=settings.ridge)
+    users = _users(matrix, items, settings, unit=unit)
     size = np.diff(matrix.indptr)
     user = np.repeat(np.arange(len(size)), size)
-    error = matrix.data - np.einsum("nd,nd->n", users[user], items[matrix.indices])
-    width = 1 + settings.rank
-    rows = np.concatenate((users[:, :1], users[:, 2:]), axis=1)  # the item's bias sees 1, its factors see the user's
-    rows *= np.minimum(1.0, _LARGEST_ROW / np.linalg.norm(rows, axis=1, keepdims=True))
+    error = (matrix.data - np.einsum("nd,nd->n", users[user], items[matrix.indices])) / unit
+    own = users[:, 2:]
+    own = own * np.minimum(1.0, settings.row_clip / np.maximum(np.linalg.norm(own, axis=1, keepdims=True), 1e-300))
+    rows = np.concatenate((users[:, :1], own), axis=1)  # the item's bias sees 1, its factors see the user's
     squares = np.bincount(user, weights=error**2, minlength=len(size)) * (rows**2).sum(axis=1)
     scale = np.minimum(1.0, settings.clip / np.sqrt(np.maximum(squares, 1e-300))) / _GRID
     scaled = error * scale[user]
-    total = np.empty((len(items), width), dtype=np.int64)
-    for column in range(width):
+    total = np.empty((len(items), rows.shape[1]), dtype=np.int64)
+    for column in range(rows.shape[1]):
         # Truncation, not rounding: it can only shorten a gradient. Sums of whole numbers below 2^53 are exact.
         entries = np.trunc(scaled * rows[user, column])
         total[:, column] = np.bincount(matrix.indices, weights=entries, minlength=len(items)).astype(np.int64)

@@ -127,6 +127,7 @@ _LOOKS = {
     "user mean": Look("user mean, on the device", LIGHT.plain, (0, (1, 1)), "v"),
     "DP item mean": Look("DP item mean", LIGHT.plain, (0, (4, 2)), "s"),
     "DP item mean + user bias": Look("DP item mean + user bias", LIGHT.strong, "-", "^"),
+    "DP item covariance": Look("DP item covariance", LIGHT.faint, (0, (3, 1, 1, 1, 1, 1)), "*"),
     "DP-SGD on the item table": Look("DP-SGD", LIGHT.plain, (0, (4, 1, 1, 1)), "P"),
     "DP popularity": Look("DP popularity", LIGHT.strong, "-", "^"),
     "ALS, all data in one place": _CEILING,

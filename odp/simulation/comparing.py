@@ -20,8 +20,9 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from odp.datasets.ratings import Ratings, Split
 from odp.datasets.registry import load
 from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
+from odp.evaluation.trials import Outcome, Settings
 from odp.pictures import page, style
 from odp.simulation.engine import check_population
 from odp.simulation.engines.local import LocalEngine
@@ -49,13 +51,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _DELTA = 1e-6
+# Of what a method's score is; a file of finished runs of another one is refused.
+_METHODS_VERSION = 2
+TUNED = (
+    "Each method with settings here took the best of six on the validation part. Neither these trials nor the choice "
+    "are charged, which favours them: the preset of DPAM reads no rating."
+)
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """Scores [method][metric][epsilon][seed], by names; one inner list per ε also where ε does not matter.
 
-    ``permuted``: the splits are permutations of all ratings, as in published comparisons.
+    ``settings`` [method][epsilon][seed] are those that a tuned method took, see ``evaluation/trials.py``; a method
+    without any has none there. ``permuted``: the splits are permutations of all ratings, as in published comparisons.
     """
 
     data: str
@@ -68,6 +77,7 @@ class Comparison:
     scores: dict[str, dict[str, list[list[float]]]]
     seconds: float
     permuted: bool = False
+    settings: Mapping[str, list[list[Settings]]] = field(default_factory=dict)
 
     @property
     def statement(self) -> str:
@@ -82,13 +92,15 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """One dict per method, metric and ε.
 
-        Its keys are ``method``, ``privacy``, ``metric``, ``epsilon``, ``mean``, ``std`` and ``seeds``. A method that
-        spends nothing has one row per metric, whose ``epsilon`` is None; ``std`` is None for one seed.
+        Its keys are ``method``, ``privacy``, ``metric``, ``epsilon``, ``mean``, ``std``, ``seeds`` and ``settings``. A
+        method that spends nothing has one row per metric, whose ``epsilon`` is None; ``std`` is None for one seed, and
+        ``settings`` is the text of what was chosen on validation parts, empty where nothing was.
         """
         found = []
         for metric in self.metrics:
             for method in self.methods:
-                for epsilon, scores in zip(self.epsilons, self.scores[method.name][metric.name], strict=True):
+                by_epsilon = self.scores[method.name][metric.name]
+                for place, (epsilon, scores) in enumerate(zip(self.epsilons, by_epsilon, strict=True)):
                     found.append(
                         {
                             "method": method.name,
@@ -98,11 +110,25 @@ class Comparison:
                             "mean": statistics.fmean(scores),
                             "std": statistics.stdev(scores) if len(scores) > 1 else None,
                             "seeds": len(scores),
+                            "settings": self.chosen(method.name, place),
                         }
                     )
                     if not method.spends:
                         break
         return found
+
+    def chosen(self, method: str, place: int) -> str:
+        """The settings that ``method`` took at ``epsilons[place]``, with the number of seeds where seeds differ."""
+        texts = [_text_of(one) for one in self.settings[method][place]] if method in self.settings else []
+        counted = Counter(texts).most_common()
+        if len(counted) < 2:
+            return "".join(texts[:1])
+        return "; ".join(f"{text} ({count} of {len(texts)} seeds)" for text, count in counted)
+
+    @property
+    def tuned(self) -> bool:
+        """Whether any method chose settings on validation parts."""
+        return bool(self.settings)
 
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Writes ``rows``, and returns the path. Raises DataError where it cannot be written."""
@@ -119,6 +145,9 @@ class Comparison:
                 ),
                 page.table(title, *_cells(self, metric, "{}"), ours=self._best()),
             ]
+        if self.tuned:
+            title = "Settings chosen on validation parts, uncharged"
+            parts += [page.table(title, *_chosen_cells(self), ours=""), page.paragraph(TUNED)]
         parts.append(page.paragraph(self.statement))
         return write_page(path, page.document(f"Comparison on {self.data}", parts))
 
@@ -138,6 +167,8 @@ class Comparison:
 
     def __repr__(self) -> str:
         tables = [f"{_title(self, metric)}\n{text_table(*_cells(self, metric))}" for metric in self.metrics]
+        if self.tuned:
+            tables.append(f"settings chosen on validation parts, uncharged\n{text_table(*_chosen_cells(self))}")
         return "\n\n".join([*tables, self.statement])
 
     def _repr_html_(self) -> str:
@@ -163,6 +194,7 @@ class Comparison:
                         metric: {"mean": [statistics.fmean(seeds) for seeds in by_epsilon], "by_seed": by_epsilon}
                         for metric, by_epsilon in self.scores[method.name].items()
                     },
+                    "settings": [[dict(one) for one in seeds] for seeds in self.settings.get(method.name, [])],
                 }
                 for method in self.methods
             ],
@@ -244,7 +276,7 @@ def compare(
     if resume is not None:
         way = "permuted" if permuted else "random" if split_of is None else "given"
         kept = FinishedTrials(resume, _identity(ratings, task, preset=preset, delta=delta, split=way))
-    found: dict[tuple[str, int, int], tuple[float, ...]] = {}
+    found: dict[tuple[str, int, int], Outcome] = {}
 
     def trials() -> Iterator[tuple[tuple[str, int, int], tuple[Any, ...]]]:
         for seed in seeds:
@@ -253,24 +285,28 @@ def compare(
                 for place, own in enumerate(tasks):
                     before = None if kept is None else kept.find((method.name, order[place], seed))
                     if before is not None:
-                        found[method.name, place, seed] = tuple(before)
+                        found[method.name, place, seed] = Outcome(tuple(before["scores"]), before["settings"])
                     elif method.spends or not place:
                         yield (method.name, place, seed), (method, own if method.spends else tasks[-1], split, seed)
 
-    for (name, place, seed), score in (engine or LocalEngine()).each(_score, trials()):
+    for (name, place, seed), outcome in (engine or LocalEngine()).each(_score, trials()):
+        score = outcome.scores
         if len(score) != len(metrics) or not all(math.isfinite(one) for one in score):
             raise DataError(f"{name} has no finite score on {ratings.name!r} at epsilon={order[place]}")
-        found[name, place, seed] = score
+        found[name, place, seed] = outcome
         if kept is not None:
-            kept.add((name, order[place], seed), list(score))
+            kept.add((name, order[place], seed), {"scores": list(score), "settings": dict(outcome.settings)})
         if on_score is not None:
             on_score(name, order[place], seed, score)
+    settings: dict[str, list[list[Settings]]] = {}
     for method in rows:
         for place in range(len(order)):
-            for seed in seeds:
-                score = found[method.name, place if method.spends else 0, seed]
-                for metric, one in zip(metrics, score, strict=True):
+            outcomes = [found[method.name, place if method.spends else 0, seed] for seed in seeds]
+            for outcome in outcomes:
+                for metric, one in zip(metrics, outcome.scores, strict=True):
                     scores[method.name][metric.name][place].append(one)
+            if any(outcome.settings for outcome in outcomes):
+                settings.setdefault(method.name, []).append([outcome.settings for outcome in outcomes])
     return Comparison(
         data=ratings.name,
         preset=preset,
@@ -282,10 +318,11 @@ def compare(
         scores=scores,
         seconds=time.perf_counter() - started,
         permuted=permuted,
+        settings=settings,
     )
 
 
-def _score(method: Method, task: Task, split: Split, seed: int) -> tuple[float, ...]:
+def _score(method: Method, task: Task, split: Split, seed: int) -> Outcome:
     return method.score(task, split, seed)
 
 
@@ -297,6 +334,7 @@ def _identity(ratings: Ratings, task: Task | None, *, preset: str, delta: float,
     if task is not None:
         at_one = dataclasses.replace(task, privacy=dataclasses.replace(task.privacy, epsilon=1.0)).definition()
     return {
+        "methods": _METHODS_VERSION,
         "data": [ratings.name, ratings.n_users, items, values],
         "task": None if at_one is None else hashlib.sha256(at_one.SerializeToString(deterministic=True)).hexdigest(),
         "preset": preset,
@@ -346,6 +384,36 @@ def _cells(found: Comparison, metric: Metric, best: str = "*{}") -> tuple[list[s
             cells.append(best.format(f"{value:.4f}") if is_best else f"{value:.4f}")
         rows.append([method.name, method.privacy, *cells])
     return ["method", "privacy", *(f"ε = {value:g}" for value in found.epsilons)], rows
+
+
+def _text_of(settings: Settings) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
+
+
+def _chosen_cells(found: Comparison) -> tuple[list[str], list[list[str]]]:
+    """(head, rows): what every tuned method chose, by ε."""
+    rows = []
+    for method in found.methods:
+        if method.name in found.settings:
+            if method.spends:
+                rows += [
+                    [method.name, f"{value:g}", found.chosen(method.name, place)]
+                    for place, value in enumerate(found.epsilons)
+                ]
+            else:
+                rows.append([method.name, "-", found.chosen(method.name, 0)])
+    return ["method", "ε", "settings"], rows
+
+
+def chosen_rows(found: Comparison) -> Table:
+    """What every tuned method chose on validation parts: one row per method and ε."""
+    from rich.table import Table
+
+    head, rows = _chosen_cells(found)
+    table = Table(*head, title="settings chosen on validation parts, uncharged")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def comparison_rows(found: Comparison, metric: Metric) -> Table:

@@ -13,7 +13,8 @@ import pytest
 
 from odp.datasets import Split, synthetic_movielens
 from odp.errors import ConfigurationError, DataError
-from odp.simulation.comparing import Comparison, compare, comparison_rows, draw_comparison
+from odp.evaluation.trials import Outcome
+from odp.simulation.comparing import Comparison, chosen_rows, compare, comparison_rows, draw_comparison
 from odp.simulation.methods import RATING_METHODS, RMSE, Contest, Method, contest_for
 from odp.simulation.presets import preset_task
 from odp.task import Task
@@ -27,9 +28,9 @@ class Counted:
     def __init__(self) -> None:
         self.asked: list[tuple[float, int, int]] = []
 
-    def __call__(self, task: Task, split: Split, seed: int) -> tuple[float, ...]:
+    def __call__(self, task: Task, split: Split, seed: int) -> Outcome:
         self.asked.append((task.privacy.epsilon, seed, split.test.n_ratings))
-        return (1.0 / task.privacy.epsilon + seed,)
+        return Outcome((1.0 / task.privacy.epsilon + seed,))
 
 
 def test_methods_that_spend_run_at_every_budget_and_others_once_per_seed() -> None:
@@ -62,14 +63,16 @@ def test_the_rows_of_ratings_are_the_baselines_and_this_model_with_and_without_f
     found = compare(DATA, epsilons=[2.0], delta=1e-4, seeds=(1,))
     names = [method.name for method in contest_for(DATA, preset="auto").methods]
     assert list(found.scores) == names
-    assert len(names) == len(RATING_METHODS) + 1
+    assert len(names) == len(RATING_METHODS) + 3, "with features, item kNN and EASE"
     for better in ("ALS, all data in one place", "DPAM"):
         assert found.mean(better, 0) < found.mean("global mean", 0) - 0.05
 
 
 def test_without_public_features_there_is_no_row_for_them() -> None:
     bare = dataclasses.replace(DATA, features=None, feature_names=None, titles=None)
-    assert contest_for(bare, preset="auto").methods == RATING_METHODS
+    names = [method.name for method in contest_for(bare, preset="auto").methods]
+    assert names[: len(RATING_METHODS)] == [method.name for method in RATING_METHODS]
+    assert "DPAM with public item features" not in names
 
 
 def test_repeated_or_missing_budgets_and_seeds_are_refused() -> None:
@@ -79,7 +82,7 @@ def test_repeated_or_missing_budgets_and_seeds_are_refused() -> None:
 
 
 def test_a_method_without_a_score_is_named() -> None:
-    broken = Method("broken", "none", True, lambda task, split, seed: (math.nan,))
+    broken = Method("broken", "none", True, lambda task, split, seed: Outcome((math.nan,)))
     with pytest.raises(DataError, match="broken has no finite score"):
         compare(DATA, epsilons=[1.0], delta=1e-4, seeds=(1,), contest=Contest((RMSE,), (broken,)))
 
@@ -102,7 +105,7 @@ def test_a_comparison_reads_as_a_table_and_as_rows(tmp_path: Path) -> None:
     spends, *_, local = found.rows
     assert spends == {
         "method": "spends", "privacy": "ε, δ", "metric": "test RMSE", "epsilon": 1.0, "mean": 2.5,
-        "std": pytest.approx(math.sqrt(0.5)), "seeds": 2,
+        "std": pytest.approx(math.sqrt(0.5)), "seeds": 2, "settings": "",
     }  # fmt: skip
     assert (local["method"], local["epsilon"]) == ("local", None)
     with found.to_csv(tmp_path / "new" / "scores.csv").open(encoding="utf-8", newline="") as file:
@@ -138,9 +141,9 @@ def test_methods_are_chosen_by_name_and_a_name_of_a_data_set_is_loaded() -> None
 def test_a_given_task_is_trained_at_every_budget_with_its_own_settings() -> None:
     asked: list[Task] = []
 
-    def score(task: Task, split: Split, seed: int) -> tuple[float, ...]:
+    def score(task: Task, split: Split, seed: int) -> Outcome:
         asked.append(task)
-        return (1.0,)
+        return Outcome((1.0,))
 
     task = dataclasses.replace(preset_task("auto", DATA, epsilon=3.0, delta=1e-5), name="mine")
     contest = Contest((RMSE,), (Method("spends", "ε, δ", True, score),))
@@ -163,3 +166,30 @@ def test_a_data_frame_is_compared_as_it_is() -> None:
     found = compare(frame, epsilons=[2.0], delta=1e-4, seeds=1, methods=["user mean"])
     assert list(found.scores) == ["user mean"]
     assert found.rows[0]["mean"] == pytest.approx(1.0, abs=0.3)
+
+
+def test_settings_that_methods_chose_are_in_every_form(tmp_path: Path) -> None:
+    def tuned(task: Task, split: Split, seed: int) -> Outcome:
+        return Outcome((1.0,), {"rank": 4, "row_ridge": 0.5 if seed < 3 else 2.0})
+
+    methods = (Method("tuned", "ε, δ", True, tuned), Method("fixed", "none", False, Counted()))
+    arguments = {"epsilons": [1.0, 8.0], "delta": 1e-4, "seeds": 3, "contest": Contest((RMSE,), methods)}
+    found = compare(DATA, **arguments, resume=tmp_path / "runs")
+    text = "rank 4, row ridge 0.5 (2 of 3 seeds); rank 4, row ridge 2 (1 of 3 seeds)"
+    assert found.chosen("tuned", 0) == text
+    assert found.chosen("fixed", 0) == ""
+    assert [row["settings"] for row in found.rows] == [text, text, ""]
+    assert text in repr(found)
+    assert chosen_rows(found).row_count == 2
+    assert text in found.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    tuned_json, fixed_json = json.loads(json.dumps(found.to_json()))["methods"]
+    assert tuned_json["settings"][1][2] == {"rank": 4, "row_ridge": 2.0}
+    assert fixed_json["settings"] == []
+    again = compare(DATA, **arguments, resume=tmp_path / "runs")
+    assert (again.scores, again.settings) == (found.scores, found.settings), "finished runs keep their settings"
+
+
+def test_without_tuned_methods_nothing_is_said_of_settings() -> None:
+    found = _two()
+    assert not found.tuned
+    assert "settings" not in repr(found)
