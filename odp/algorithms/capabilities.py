@@ -6,6 +6,7 @@ import abc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
+from odp.algorithms.intervals import Intervals
 from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.wire.model import ModelVersion, Slices
@@ -32,6 +33,15 @@ class RecommenderClient(Client, Protocol):
 
     def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
         """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``."""
+        ...
+
+
+@runtime_checkable
+class IntervalClient(RecommenderClient, Protocol):
+    """A client that says how far its predictions may be off."""
+
+    def intervals(self, slices: Slices, data: LocalData, items: Int64Array, *, level: float) -> Intervals:
+        """``predict`` with ranges that cover the values at ``level``, from .5 to .99."""
         ...
 
 

@@ -37,6 +37,7 @@ from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
+from odp.evaluation.reliability import Reliability
 from odp.evaluation.users import draw_users, due_users, first_users, user_seeds
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -100,7 +101,8 @@ class RunResult:
 
     Attributes:
       metrics: Of the final model, as its algorithm names them: ``odp.DPAM`` has ``test_rmse`` and ``validation_rmse``,
-        each user solved on train and validation ratings for the test, and NaN without such ratings;
+        each user solved on train and validation ratings for the test, and NaN without such ratings, and
+        ``test_intervals``: what the ranges of predictions cover, level by level, over at most 1,024 users;
         ``odp.ImplicitDPAM`` has ``test_ranking`` and ``validation_ranking`` on all users with such items.
       epsilon: Spent by all releases at ``delta``; infinity where noise was off.
       charges: By round; none where the task asks for no noise (epsilon infinite).
@@ -159,7 +161,7 @@ class RunResult:
 
 def _plain(value: Any) -> Any:
     """A metric as JSON has it; None for a number that is not finite: no noise, or no ratings to test on."""
-    if isinstance(value, Ranking):
+    if isinstance(value, (Ranking, Reliability)):
         return value.to_json()
     return value if math.isfinite(value) else None
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from odp.algorithms.dpam import codec, received, userside
+from odp.algorithms.dpam import codec, intervals, received, userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
+from odp.algorithms.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
@@ -71,6 +72,23 @@ class DpamClient(OwnItems):
             return userside.smooth_predictions(terms, batch, ridges, rows)
         local = userside.solve(terms, batch, ridges, rank=rank)
         return userside.predict(terms, local, np.zeros(len(items), dtype=np.int64), rows)
+
+    def intervals(
+        self, slices: Slices, data: LocalData, items: Int64Array, *, level: float = DEFAULT_LEVEL
+    ) -> Intervals:
+        """``predict`` with ranges that cover the values at ``level``, from .5 to .99; see ``intervals.py``.
+
+        Raises:
+          DataError, ConfigurationError: as ``predict``, or the level is out of range.
+        """
+        check_level(level)
+        terms = self._terms
+        mean = self.predict(slices, data, items)
+        rows = received.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
+        rank = terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
+        batch, ridges = self._batch(slices, self._usable(data)), received.ridges(terms, slices.dense)
+        half = intervals.half_widths(terms, batch, ridges, rows, np.array([level]), rank=rank)[0]
+        return Intervals.around(mean, half, level=level, least=terms.low, most=terms.high)
 
     def _batch(self, slices: Slices, own: LocalRows) -> userside.Batch:
         found, place = find_slices(slices, own.items)
