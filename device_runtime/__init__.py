@@ -4,7 +4,14 @@ from device_runtime.host.program import Config, Running, charter_memory, log_gua
 from device_runtime.host.provision import provision
 from device_runtime.inference.candidates import CandidateModel, find_candidates, recommend_candidates
 from device_runtime.inference.offline import Available, newest_model
-from device_runtime.inference.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
+from device_runtime.inference.recommend import (
+    DownloadedModel,
+    Recommendation,
+    download_model,
+    predict,
+    predict_ranges,
+    recommend,
+)
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services
@@ -64,6 +71,7 @@ __all__ = [
     "log_guard",
     "newest_model",
     "predict",
+    "predict_ranges",
     "provision",
     "prune",
     "recommend",

@@ -65,7 +65,8 @@ from odp.transport.state_folder import keep_out_of_git, state_errors, write_atom
 
 __all__ = ["EXAMPLE", "RECOMMENDED", "Device", "Environment", "Isolation", "Learned", "Limits", "Shown"]
 
-#: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..].
+#: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..], or
+#: with ranges [[item, score, low, high], ..].
 RECOMMENDED = "odp.recommended"
 #: Of ``odp device privacy``, what an app is not given: a service's code that sees private data could set these numbers.
 _COUNTS = ("examples", "empty_contributions", "services")
@@ -245,12 +246,15 @@ class Device:
         *,
         services: Path | str = NAME,
         count: int = 100,
+        level: float | None = None,
+        explore: bool = False,
         allow_private_addresses: bool = False,
     ) -> str | None:
         """Gives the service the best items of the newest model: the local value ``odp.recommended``, as JSON.
 
         The model is fetched whole, so nobody learns what the device reads of it, and the items are scored here. While
-        nobody answers it is the last complete one. Returns why it may be outdated, or None.
+        nobody answers it is the last complete one. With ``level`` or ``explore``, as of ``device_runtime.recommend``,
+        each item has its range as well. Returns why it may be outdated, or None.
 
         Raises as ``learn``; ServiceError also where the population has no model yet.
         """
@@ -261,11 +265,10 @@ class Device:
             clock=self._clock,
         )  # fmt: skip
         with self._open() as store:
-            found = recommend(store, model.downloaded, k=count, clock=self._clock)
-            pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
+            found = recommend(store, model.downloaded, k=count, level=level, explore=explore, clock=self._clock)
             # A service that filled its local data would tell the app so.
             with self._notes.failures(DataError):
-                store.data(self.service).set(RECOMMENDED, json.dumps(pairs).encode(), time=self._clock())
+                store.data(self.service).set(RECOMMENDED, json.dumps(found.rows()).encode(), time=self._clock())
         return model.offline
 
     # What the app asks

@@ -20,8 +20,10 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
 from device_runtime.tasks.charters import CharterMemory, charter_of
 from odp import _validate
-from odp.algorithms.capabilities import RecommenderClient
+from odp.algorithms.capabilities import IntervalClient, RecommenderClient
+from odp.algorithms.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.algorithms.registry import recommender_for
+from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard
@@ -46,10 +48,21 @@ class DownloadedModel:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k]."""
+    """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k].
+
+    ``ranges`` has their ranges, where they were asked for: all three are the person's, and stay on the device.
+    """
 
     items: Int64Array = field(repr=False)
     scores: Float64Array = field(repr=False)
+    ranges: Intervals | None = field(default=None, repr=False)
+
+    def rows(self) -> list[list[float]]:
+        """One [item, score], or with ranges [item, score, low, high], per item."""
+        columns = [self.items.tolist(), self.scores.tolist()]
+        if self.ranges is not None:
+            columns += [self.ranges.low.tolist(), self.ranges.high.tolist()]
+        return [list(row) for row in zip(*columns, strict=True)]
 
 
 def offered_model(
@@ -122,6 +135,35 @@ def predicting(model: Model) -> RecommenderClient:
     return model.client
 
 
+def with_ranges(model: Model) -> IntervalClient:
+    """The client of a model that says how far its predictions may be off.
+
+    Raises:
+      ConfigurationError: the model predicts no values, such as one of implicit feedback, which ranks items.
+    """
+    client = predicting(model)
+    if not isinstance(client, IntervalClient):
+        raise ConfigurationError(
+            f"task {model.definition.name!r} ranks items and predicts no values, so there are no ranges: "
+            "leave out level and explore"
+        )
+    return client
+
+
+def best_of(
+    model: Model, slices: Slices, data: LocalData, items: Int64Array, *, k: int, level: float | None, explore: bool
+) -> Recommendation:
+    """The ``k`` best of ``items`` int64 [n]; the other arguments are as of ``recommend``. Raises as that."""
+    if level is None and not explore:
+        scores = predicting(model).predict(slices, data, items)
+        best = np.argsort(-scores, kind="stable")[:k]
+        return Recommendation(items[best], scores[best])
+    level = DEFAULT_LEVEL if level is None else level
+    found = with_ranges(model).intervals(slices, data, items, level=level)
+    best = np.argsort(-(found.upper if explore else found.mean), kind="stable")[:k]
+    return Recommendation(items[best], found.mean[best], found.take(best))
+
+
 def predict(
     store: Store,
     downloaded: DownloadedModel,
@@ -135,30 +177,70 @@ def predict(
       ConfigurationError: an item is not one of the model's.
       StateError: the store cannot be read.
     """
-    definition = downloaded.model.definition
-    wanted = np.asarray(items, dtype=np.int64)
-    if wanted.size and not (wanted.min() >= 0 and wanted.max() < definition.model.items):
-        raise ConfigurationError(f"Expected items to be from 0 to {definition.model.items - 1}")
-    data = examples(store, definition, now=clock())
+    wanted = _wanted(downloaded, items)
+    data = examples(store, downloaded.model.definition, now=clock())
     return predicting(downloaded.model).predict(downloaded.slices, data, wanted)
 
 
+def predict_ranges(
+    store: Store,
+    downloaded: DownloadedModel,
+    items: Sequence[int] | Int64Array,
+    *,
+    level: float = DEFAULT_LEVEL,
+    clock: Callable[[], float] = time.time,
+) -> Intervals:
+    """``predict`` with ranges that cover the person's values at ``level``, from .5 to .99.
+
+    They follow from the store and the public model, and stay on the device: they cost no privacy.
+
+    Raises:
+      ConfigurationError: an item is not one of the model's, the level is out of range, or the model predicts no values.
+      StateError: the store cannot be read.
+    """
+    check_level(level)
+    wanted, client = _wanted(downloaded, items), with_ranges(downloaded.model)
+    data = examples(store, downloaded.model.definition, now=clock())
+    return client.intervals(downloaded.slices, data, wanted, level=level)
+
+
 def recommend(
-    store: Store, downloaded: DownloadedModel, *, k: int = 10, clock: Callable[[], float] = time.time
+    store: Store,
+    downloaded: DownloadedModel,
+    *,
+    k: int = 10,
+    level: float | None = None,
+    explore: bool = False,
+    clock: Callable[[], float] = time.time,
 ) -> Recommendation:
     """The ``k`` items with the highest predictions that the device has not rated; fewer if fewer are left.
 
-    Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are.
+    Equal predictions rank by item number.
+
+    Args:
+      k: number of items.
+      level: gives ranges that cover the person's values at that level, from .5 to .99; None gives none.
+      explore: ranks by the upper ends of the ranges (at .9 without a level), so that items of which the model knows
+        little come forward.
+      clock: seconds since the epoch: how old events are.
 
     Raises:
-      ConfigurationError: ``k`` is not positive.
+      ConfigurationError: ``k`` is not positive, the level is out of range, or the model predicts no values.
       StateError: the store cannot be read.
     """
     _validate.integer(low=1, high=2**31, k=k)
+    if level is not None:
+        check_level(level)
     definition = downloaded.model.definition
     data = examples(store, definition, now=clock())
     client = predicting(downloaded.model)
     candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), client.items(data), assume_unique=True)
-    scores = client.predict(downloaded.slices, data, candidates)
-    best = np.argsort(-scores, kind="stable")[:k]
-    return Recommendation(candidates[best], scores[best])
+    return best_of(downloaded.model, downloaded.slices, data, candidates, k=k, level=level, explore=explore)
+
+
+def _wanted(downloaded: DownloadedModel, items: Sequence[int] | Int64Array) -> Int64Array:
+    count = downloaded.model.definition.model.items
+    wanted = np.asarray(items, dtype=np.int64)
+    if wanted.size and not (wanted.min() >= 0 and wanted.max() < count):
+        raise ConfigurationError(f"Expected items to be from 0 to {count - 1}")
+    return wanted

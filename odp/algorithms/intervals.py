@@ -44,9 +44,7 @@ class Intervals:
     @classmethod
     def around(cls, mean: Float64Array, half: Float64Array, *, level: float, least: float, most: float) -> Intervals:
         """``mean`` +- ``half``, cut to values from ``least`` to ``most``."""
-        return cls(
-            level, mean, np.clip(mean - half, least, most), np.clip(mean + half, least, most), mean + half
-        )
+        return cls(level, mean, np.clip(mean - half, least, most), np.clip(mean + half, least, most), mean + half)
 
     def take(self, places: Int64Array) -> Intervals:
         """Those at ``places``, in that order."""

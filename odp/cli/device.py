@@ -12,6 +12,7 @@ from odp.cli.console import console, print_error, print_json, print_text, result
 from odp.cli.data_options import takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
+from odp.cli.recommended import listed, table_of
 
 if TYPE_CHECKING:
     from odp.datasets import Ratings
@@ -184,12 +185,19 @@ def recommend(
     candidates: Annotated[
         bool, typer.Option("--candidates", help="Fetch clusters of items privately, not the whole model.")
     ] = False,
+    level: Annotated[
+        float | None,
+        typer.Option(help="Show ranges that cover the person's values at this level, from 0.5 to 0.99."),
+    ] = None,
+    explore: Annotated[
+        bool,
+        typer.Option("--explore", help="Rank by the upper ends of the ranges, at --level or else 0.9."),
+    ] = False,
     titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles or ids.")] = None,
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print one device's recommendations, computed on the device from its own store. They never leave it."""
-    from rich.table import Table
 
     from device_runtime import (
         Enclaves,
@@ -225,7 +233,7 @@ def recommend(
             offer = clients.newest_model(population)
             model = find_candidates(lookup, offer, cache=cache, charters=charters, log=guard, population=population)
             with Store.open(store_path(state, device)) as store:
-                found = recommend_candidates(store, model, lookup, k=count)
+                found = recommend_candidates(store, model, lookup, k=count, level=level, explore=explore)
         else:
             available = newest_model(
                 clients, population, cache=cache, folder=state / "models", charters=charters, log=lambda: guard
@@ -233,28 +241,21 @@ def recommend(
             if available.offline is not None:
                 console().print(available.offline, markup=False)
             with Store.open(store_path(state, device)) as store:
-                found = best_items(store, available.downloaded, k=count)
+                found = best_items(store, available.downloaded, k=count, level=level, explore=explore)
         if cache.failure is not None:
             console().print(cache.failure, markup=False)
     finally:
         clients.close()
-    pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
+    names = None if named is None else [named.item_name(item) for item in found.items.tolist()]
     if json:
-        listed = [
-            {"item": item, "score": score} | ({} if named is None else {"name": named.item_name(item)})
-            for item, score in pairs
-        ]
-        print_json({"device": device, "recommendations": listed})
+        print_json({"device": device, **listed(found, names)})
         return
-    if not pairs:
+    if not len(found.items):
         results_console().print(
             f"there is nothing to recommend to device {device}: it has rated every item that was found"
         )
         return
-    shown = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
-    for rank, (item, score) in enumerate(pairs, start=1):
-        shown.add_row(str(rank), str(item) if named is None else named.item_name(item), f"{score:.2f}")
-    results_console().print(shown)
+    results_console().print(table_of(found, names, title=f"device {device}, computed on the device"))
 
 
 def _ratings(data: str | None, devices: int | None, split_seed: int | None, columns: dict[str, Any]) -> Ratings | None:

@@ -74,9 +74,7 @@ class Diagnostics:
         return asdict(self)
 
 
-def diagnose(
-    task: Task, split: Split, model: ModelVersion, *, intervals: Reliability | None = None
-) -> Diagnostics:
+def diagnose(task: Task, split: Split, model: ModelVersion, *, intervals: Reliability | None = None) -> Diagnostics:
     """Diagnostics of a rating model on ``split``; users are solved on train and validation ratings.
 
     ``intervals`` is what the ranges cover, where that is known already.

@@ -12,10 +12,10 @@ others,
 
     e_i  =  (y_i - prediction) / (1 - h_i),   h_i = t_i x_i' N^-1 x_i,   z_i = |e_i| / s_i without entry i
 
-in closed form. The range at level p is the prediction +- q s_j, q the p-quantile of the z_i together with
-``PRIOR_ENTRIES`` entries of a half-normal with the public residual variance. Own and new ratings are alike, so that the
-range covers about p of the new ones, as in the jackknife; the public entries count where a person has few ratings. It
-reads own ratings and the public model, and nothing is sent: it costs no privacy.
+in closed form. The range at level p is the prediction +- q s_j, q the p-quantile of the z_i together with ten entries
+of a half-normal: its variance is that of the z_i and of ten entries with the public residual variance. Own and new
+ratings are alike, so that the range covers about p of the new ones, as in the jackknife; what is public counts where a
+person has few ratings. It reads own ratings and the public model, and nothing is sent: it costs no privacy.
 
 Sources: Rasmussen and Williams 2006, sections 2.2 and 5.4.2 (leave-one-out); Barber, Candès, Ramdas, Tibshirani 2021,
 *Predictive Inference with the Jackknife+* (arXiv 1905.02928).
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -34,7 +35,7 @@ from odp.algorithms.dpam.terms import BIAS_COLUMN, FACTOR_COLUMNS, TRUST_COLUMN,
 from odp.algorithms.dpam.userside import Batch
 from odp.numerics.arrays import Float64Array
 
-#: Own ratings that the public guess of the residuals counts as.
+#: Own ratings that each public guess counts as: the variance of residuals, and the shape of their distribution.
 PRIOR_ENTRIES = 10.0
 #: Points of its distribution.
 _POINTS = 100
@@ -42,6 +43,14 @@ _POINTS = 100
 _LEAST_TRUST = 1e-3
 #: Of 1 - h, which ridges keep above 0 but for rounding.
 _LEAST_LEFT = 1e-9
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """What one person's own ratings say of predictions: ``scores`` z_i [k] of own entries, ``spread`` s_j [n]."""
+
+    scores: Float64Array
+    spread: Float64Array
 
 
 def half_widths(
@@ -53,31 +62,51 @@ def half_widths(
     ``received.usable_rows``.
     """
     order = np.argsort(own.items[0], kind="stable")
-    known, factors = own.rows[0][order], slice(FACTOR_COLUMNS, FACTOR_COLUMNS + rank)
-    residual, trust = own.values[0][order] - terms.centre - known[:, BIAS_COLUMN], known[:, TRUST_COLUMN]
-    fit = smooth.fitted(
-        known[:, factors],
-        residual,
-        trust,
-        row_ridge=float(ridges[0]),
-        bias_ridge=float(ridges[1]),
+    known, columns = own.rows[0][order], slice(TRUST_COLUMN, FACTOR_COLUMNS + rank)
+    found = leave_one_out(
+        known[:, columns],
+        own.values[0][order] - terms.centre - known[:, BIAS_COLUMN],
+        rows[:, columns],
+        ridges,
         variance=terms.kernel_variance if rank else 0.0,
     )
-    told = trust >= _LEAST_TRUST
-    residual, trust = residual[told], trust[told]
-    size = len(trust)
-    added, variances, beside = fit.with_variances(np.concatenate((known[told][:, factors], rows[:, factors])))
+    return quantiles(found.scores, math.sqrt(terms.residual_variance), levels)[:, None] * found.spread
+
+
+def leave_one_out(
+    own: Float64Array, residual: Float64Array, wanted: Float64Array, ridges: Float64Array, *, variance: float
+) -> LeaveOneOut:
+    """The scores of own entries and the spreads of others.
+
+    Args:
+      own: trust and factors of own items [k, 1 + rank], in ascending order of the items.
+      residual: own values less the items' base values [k].
+      wanted: trust and factors of the items to predict [n, 1 + rank].
+      ridges, variance: as in ``smooth.fitted``; ridges [2] on the row and on the bias.
+    """
+    fit = smooth.fitted(
+        own[:, 1:], residual, own[:, 0], row_ridge=float(ridges[0]), bias_ridge=float(ridges[1]), variance=variance
+    )
+    told = own[:, 0] >= _LEAST_TRUST
+    trust, size = own[told, 0], int(told.sum())
+    added, variances, beside = fit.with_variances(np.concatenate((own[told, 1:], wanted[:, 1:])))
     left = np.maximum(1.0 - trust * variances[:size], _LEAST_LEFT)
-    errors = (residual - added[:size]) / left
-    scores = np.abs(errors) / np.sqrt(1.0 / (trust * left) + beside[:size])
-    spread = np.sqrt(1.0 / np.maximum(rows[:, TRUST_COLUMN], _LEAST_TRUST) + variances[size:] + beside[size:])
-    return quantiles(scores, math.sqrt(terms.residual_variance), levels)[:, None] * spread
+    errors = np.abs(residual[told] - added[:size]) / left
+    return LeaveOneOut(
+        scores=errors / np.sqrt(1.0 / (trust * left) + beside[:size]),
+        spread=np.sqrt(1.0 / np.maximum(wanted[:, 0], _LEAST_TRUST) + variances[size:] + beside[size:]),
+    )
 
 
 def quantiles(scores: Float64Array, public_std: float, levels: Float64Array) -> Float64Array:
-    """Quantiles at ``levels`` of own ``scores`` [k] and of the public half-normal, float64 as ``levels``."""
-    points = np.concatenate((scores, public_std * _half_normal()))
-    weights = np.concatenate((np.ones(len(scores)), np.full(_POINTS, PRIOR_ENTRIES / _POINTS)))
+    """Quantiles at ``levels`` of own ``scores`` [k] and of ``PRIOR_ENTRIES`` others, float64 as ``levels``.
+
+    The others are half-normal. Their variance is that of own scores and as many public entries together.
+    """
+    size = len(scores)
+    scale = math.sqrt((float(scores @ scores) + PRIOR_ENTRIES * public_std**2) / (size + PRIOR_ENTRIES))
+    points = np.concatenate((scores, scale * _half_normal()))
+    weights = np.concatenate((np.ones(size), np.full(_POINTS, PRIOR_ENTRIES / _POINTS)))
     order = np.argsort(points, kind="stable")
     below = np.cumsum(weights[order]) - 0.5 * weights[order]
     return np.asarray(np.interp(levels, below / weights.sum(), points[order]))

@@ -194,16 +194,15 @@ class DpamPopulation:
             wanted = self._block_of(targets, block.users.start, block.users.stop)
             here = out[:, int(targets.offsets[block.users.start]) : int(targets.offsets[block.users.stop])]
 
-            def user(
-                number: int, block: _Block = block, wanted: _Block = wanted, here: Float64Array = here
-            ) -> None:
+            def user(number: int, block: _Block = block, wanted: _Block = wanted, here: Float64Array = here) -> None:
                 own, (_, place) = block.alone(number, table), wanted.part(number, number + 1)
                 if place.start < place.stop:
                     rows = table[wanted.items[place]].astype(np.float64)
                     ridges = _ridges(broadcast)
                     here[:, place] = intervals.half_widths(self._terms, own, ridges, rows, levels, rank=rank)
 
-            parallel.each(user, range(block.n_users), threads=self._threads)
+            with parallel.one_blas_thread():
+                parallel.each(user, range(block.n_users), threads=self._threads)
         return out
 
     def _predict_smoothly(

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
-from device_runtime.inference.recommend import DownloadedModel, download_model, predict, recommend
+import odp
+from device_runtime.inference.recommend import DownloadedModel, download_model, predict, predict_ranges, recommend
 from device_runtime.tasks.charters import CharterMemory
 from odp.algorithms.factorization.slices import ROWS
+from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, ServiceError
 from odp.wire.model import Slices
@@ -76,6 +79,65 @@ def test_predictions_are_the_clients_and_items_out_of_range_are_refused(trained:
                 predict(store, downloaded, wrong)
         with pytest.raises(ConfigurationError, match="k=0"):
             recommend(store, downloaded, k=0)
+
+
+@pytest.mark.parametrize("device", [0, 1, 2])
+def test_ranges_come_with_a_level_and_exploring_ranks_by_their_upper_ends(trained: Any, device: int) -> None:
+    downloaded = fetch(trained)
+    with trained.store(device) as store:
+        plain, ranged = recommend(store, downloaded, k=600), recommend(store, downloaded, k=600, level=0.8)
+        upper, sure = recommend(store, downloaded, k=600, explore=True), recommend(store, downloaded, k=5, level=0.99)
+        found = predict_ranges(store, downloaded, plain.items, level=0.8)
+    assert plain.ranges is None
+    assert plain.rows()[0] == [plain.items[0], plain.scores[0]]
+    np.testing.assert_array_equal(ranged.items, plain.items)
+    np.testing.assert_array_equal(ranged.scores, plain.scores)
+    assert ranged.ranges is not None
+    assert upper.ranges is not None
+    assert sure.ranges is not None
+    for name in ("mean", "low", "high", "upper"):
+        np.testing.assert_array_equal(getattr(ranged.ranges, name), getattr(found, name))
+    assert ranged.rows()[3] == [plain.items[3], plain.scores[3], found.low[3], found.high[3]]
+    assert ((found.low >= 1) & (found.low < found.high) & (found.high <= 5)).all()
+    assert (sure.ranges.upper > ranged.ranges.upper[:5]).all()
+    assert (upper.ranges.level, sure.ranges.level) == (0.9, 0.99)
+    assert (np.diff(upper.ranges.upper) <= 0).all()
+    assert sorted(upper.items.tolist()) == sorted(plain.items.tolist())
+    assert upper.items.tolist() != plain.items.tolist()
+    np.testing.assert_array_equal(upper.scores[np.argsort(upper.items)], plain.scores[np.argsort(plain.items)])
+
+
+def test_a_level_out_of_range_is_refused_before_anything_is_read(trained: Any) -> None:
+    downloaded = fetch(trained)
+    for level in (0.4, 1.0):
+        with trained.store(0) as store:
+            for call in (
+                lambda level=level: recommend(store, downloaded, level=level),
+                lambda level=level: predict_ranges(store, downloaded, [1], level=level),
+            ):
+                with pytest.raises(ConfigurationError, match="level="):
+                    call()
+
+
+def test_a_model_that_only_ranks_has_no_ranges(trained: Any) -> None:
+    downloaded = fetch(trained)
+    implicit = odp.Task(
+        name="seen",
+        model=odp.MatrixFactorization(items=600, rank=4),
+        data=odp.ImplicitData(),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=20),
+        training=odp.ImplicitDPAM(steps=1),
+        cohort=odp.Cohort(minimum=2),
+    ).definition()
+    client = recommender_for(implicit).client()
+    model = dataclasses.replace(downloaded.model, definition=implicit, client=client)
+    with trained.store(0) as store:
+        for call in (
+            lambda: recommend(store, dataclasses.replace(downloaded, model=model), explore=True),
+            lambda: predict_ranges(store, dataclasses.replace(downloaded, model=model), [1]),
+        ):
+            with pytest.raises(ConfigurationError, match="'seen' ranks items and predicts no values, so there are no"):
+                call()
 
 
 def test_inference_sends_nothing_about_the_device(trained: Any) -> None:
