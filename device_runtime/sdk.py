@@ -35,12 +35,13 @@ from device_runtime.host.newest import fetch_newest
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
 from device_runtime.inference.recommend import recommend
-from device_runtime.inference.shown_results import Notes
+from device_runtime.inference.shown_results import NoResults, Notes
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
 from device_runtime.person.conditions import Conditions, Reading
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
+from device_runtime.person.side import say
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.round.made_examples import MadeExamples
@@ -57,6 +58,7 @@ from device_runtime.view.sanitizer import require_sanitizer
 from odp import _validate
 from odp.errors import ConfigurationError, DataError, OdpError, StateError
 from odp.isolated import Declined
+from odp.models.side_prior import SidePrior
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
 from odp.services_folder import NAME, ServicesFolder
 from odp.transport.logs import Log
@@ -202,6 +204,14 @@ class Device:
             require_space(store, _RATING_BYTES, Bounds(), whose="ratings")
             store.rate(item, value)
 
+    def about(self, said: Mapping[str, str | None]) -> None:
+        """Keeps what the person says of themselves, ``{"age_group": "25-34"}``; None forgets one. It is never sent.
+
+        Raises as ``device_runtime.person.side.say``.
+        """
+        with self._open() as store:
+            say(store, said, time=self._clock())
+
     def add_examples(self, columns: Mapping[str, npt.ArrayLike], *, time: float | None = None) -> int:
         """Keeps labelled examples of the service; ``odp.Examples(table="examples.SERVICE")`` of a task asks for them.
 
@@ -248,13 +258,14 @@ class Device:
         count: int = 100,
         level: float | None = None,
         explore: bool = False,
+        side: Path | None = None,
         allow_private_addresses: bool = False,
     ) -> str | None:
         """Gives the service the best items of the newest model: the local value ``odp.recommended``, as JSON.
 
         The model is fetched whole, so nobody learns what the device reads of it, and the items are scored here. While
         nobody answers it is the last complete one. With ``level`` or ``explore``, as of ``device_runtime.recommend``,
-        each item has its range as well. Returns why it may be outdated, or None.
+        each item has its range too; ``side`` is a file of ``odp.side_prior``. Returns why it may be outdated, or None.
 
         Raises as ``learn``; ServiceError also where the population has no model yet.
         """
@@ -265,7 +276,10 @@ class Device:
             clock=self._clock,
         )  # fmt: skip
         with self._open() as store:
-            found = recommend(store, model.downloaded, k=count, level=level, explore=explore, clock=self._clock)
+            prior = None if side is None else SidePrior.load(side)
+            found = recommend(
+                store, model.downloaded, k=count, level=level, explore=explore, side=prior, clock=self._clock
+            )
             # A service that filled its local data would tell the app so.
             with self._notes.failures(DataError):
                 store.data(self.service).set(RECOMMENDED, json.dumps(found.rows()).encode(), time=self._clock())
@@ -316,7 +330,7 @@ class Device:
         if shown is not None:
             require_sanitizer()
         if self._view is None:
-            results = _NoResults() if self._own is None else self._own.results
+            results = NoResults() if self._own is None else self._own.results
             self._view = start_view(
                 controls=DeviceControls(
                     store_path(self.state, self._index), self._gate,
@@ -483,18 +497,3 @@ class Device:
         if self._own is None:
             raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
         return self._own
-
-
-class _NoResults:
-    """Of a device without a service."""
-
-    def results(self) -> tuple[()]:
-        """None."""
-        return ()
-
-    def result(self, id: str) -> None:
-        """None."""
-
-    def __call__(self, result: object, type: str, values: Mapping[str, str]) -> None:
-        """There is no page that an event could come from."""
-        raise DataError("this device has no service")

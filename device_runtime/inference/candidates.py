@@ -138,7 +138,7 @@ def recommend_candidates(
         raise ServiceError(f"the candidates cannot be used: {error}") from error
     new = (items < model.definition.model.items) & ~np.isin(items, client.items(own.rows))
     slices = _with_rows(rated, items, item_rows)
-    return best_of(model, slices, own.rows, items[new], k=k, level=level, explore=explore)
+    return best_of(model, client, slices, own.rows, items[new], k=k, level=level, explore=explore)
 
 
 def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int64Array:

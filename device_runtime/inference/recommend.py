@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from device_runtime.network.services import Services
+from device_runtime.person.side import said_of
 from device_runtime.round.examples import examples
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.table_cache import TableCache
@@ -20,11 +21,12 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
 from device_runtime.tasks.charters import CharterMemory, charter_of
 from odp import _validate
-from odp.algorithms.capabilities import IntervalClient, RecommenderClient
+from odp.algorithms.capabilities import IntervalClient, PriorClient, RecommenderClient
 from odp.algorithms.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.models.side_prior import SidePrior
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard
 from odp.v1 import server_pb2
@@ -135,13 +137,29 @@ def predicting(model: Model) -> RecommenderClient:
     return model.client
 
 
-def with_ranges(model: Model) -> IntervalClient:
-    """The client of a model that says how far its predictions may be off.
+def personal(store: Store, downloaded: DownloadedModel, side: SidePrior | None) -> RecommenderClient:
+    """The client of a model, which with ``side`` begins at what the person says of themselves in ``store``.
+
+    Raises:
+      ConfigurationError: ``side`` was made for another model, or the model cannot begin anywhere.
+    """
+    client = predicting(downloaded.model)
+    if side is None:
+        return client
+    if not isinstance(client, PriorClient):
+        name = downloaded.model.definition.name
+        raise ConfigurationError(f"task {name!r} has no bias and row that could begin at a side prior: leave out side")
+    side.require_made_for(downloaded.broadcast.keyed.rows)
+    return client.beginning(side.means([said_of(store)])[0])
+
+
+def with_ranges(model: Model, client: RecommenderClient | None = None) -> IntervalClient:
+    """A client that says how far its predictions may be off: ``client``, or that of the model.
 
     Raises:
       ConfigurationError: the model predicts no values, such as one of implicit feedback, which ranks items.
     """
-    client = predicting(model)
+    client = predicting(model) if client is None else client
     if not isinstance(client, IntervalClient):
         raise ConfigurationError(
             f"task {model.definition.name!r} ranks items and predicts no values, so there are no ranges: "
@@ -151,15 +169,23 @@ def with_ranges(model: Model) -> IntervalClient:
 
 
 def best_of(
-    model: Model, slices: Slices, data: LocalData, items: Int64Array, *, k: int, level: float | None, explore: bool
+    model: Model,
+    client: RecommenderClient,
+    slices: Slices,
+    data: LocalData,
+    items: Int64Array,
+    *,
+    k: int,
+    level: float | None,
+    explore: bool,
 ) -> Recommendation:
-    """The ``k`` best of ``items`` int64 [n]; the other arguments are as of ``recommend``. Raises as that."""
+    """The ``k`` best of ``items`` int64 [n] for ``client``, ``model``'s; else as ``recommend``. Raises as that."""
     if level is None and not explore:
-        scores = predicting(model).predict(slices, data, items)
+        scores = client.predict(slices, data, items)
         best = np.argsort(-scores, kind="stable")[:k]
         return Recommendation(items[best], scores[best])
     level = DEFAULT_LEVEL if level is None else level
-    found = with_ranges(model).intervals(slices, data, items, level=level)
+    found = with_ranges(model, client).intervals(slices, data, items, level=level)
     best = np.argsort(-(found.upper if explore else found.mean), kind="stable")[:k]
     return Recommendation(items[best], found.mean[best], found.take(best))
 
@@ -169,9 +195,12 @@ def predict(
     downloaded: DownloadedModel,
     items: Sequence[int] | Int64Array,
     *,
+    side: SidePrior | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Float64Array:
     """Predicted values float64 [n] of ``items`` for the device of ``store``; not clipped to the task's declared range.
+
+    With ``side`` they begin at what the person says of themselves (``device_runtime.person.side``).
 
     Raises:
       ConfigurationError: an item is not one of the model's.
@@ -179,7 +208,7 @@ def predict(
     """
     wanted = _wanted(downloaded, items)
     data = examples(store, downloaded.model.definition, now=clock())
-    return predicting(downloaded.model).predict(downloaded.slices, data, wanted)
+    return personal(store, downloaded, side).predict(downloaded.slices, data, wanted)
 
 
 def predict_ranges(
@@ -188,6 +217,7 @@ def predict_ranges(
     items: Sequence[int] | Int64Array,
     *,
     level: float = DEFAULT_LEVEL,
+    side: SidePrior | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Intervals:
     """``predict`` with ranges that cover the person's values at ``level``, from .5 to .99.
@@ -199,7 +229,8 @@ def predict_ranges(
       StateError: the store cannot be read.
     """
     check_level(level)
-    wanted, client = _wanted(downloaded, items), with_ranges(downloaded.model)
+    wanted = _wanted(downloaded, items)
+    client = with_ranges(downloaded.model, personal(store, downloaded, side))
     data = examples(store, downloaded.model.definition, now=clock())
     return client.intervals(downloaded.slices, data, wanted, level=level)
 
@@ -211,6 +242,7 @@ def recommend(
     k: int = 10,
     level: float | None = None,
     explore: bool = False,
+    side: SidePrior | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Recommendation:
     """The ``k`` items with the highest predictions that the device has not rated; fewer if fewer are left.
@@ -222,6 +254,7 @@ def recommend(
       level: gives ranges that cover the person's values at that level, from .5 to .99; None gives none.
       explore: ranks by the upper ends of the ranges (at .9 without a level), so that items of which the model knows
         little come forward.
+      side: begins at what the person says of themselves, which stays in the store.
       clock: seconds since the epoch: how old events are.
 
     Raises:
@@ -233,9 +266,9 @@ def recommend(
         check_level(level)
     definition = downloaded.model.definition
     data = examples(store, definition, now=clock())
-    client = predicting(downloaded.model)
+    client = personal(store, downloaded, side)
     candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), client.items(data), assume_unique=True)
-    return best_of(downloaded.model, downloaded.slices, data, candidates, k=k, level=level, explore=explore)
+    return best_of(downloaded.model, client, downloaded.slices, data, candidates, k=k, level=level, explore=explore)
 
 
 def _wanted(downloaded: DownloadedModel, items: Sequence[int] | Int64Array) -> Int64Array:

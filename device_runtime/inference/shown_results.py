@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from device_runtime.isolated import Asked, HandlerFailed, IsolatedHost, Result
 from device_runtime.store.store import Store
 from device_runtime.view import ResultPage
-from odp.errors import ConfigurationError, OdpError
+from odp.errors import ConfigurationError, DataError, OdpError
 
 MOST_RESULTS = 64
 _LONGEST_TITLE = 120
@@ -174,3 +174,18 @@ class ShownResults:
         title = None if found is None else found.result.get("title")
         shown = title[:_LONGEST_TITLE] if isinstance(title, str) and title else f"{self._service} for {held.app}"
         return ResultPage(id=id, service=self._service, title=shown, time=held.time, html=html)
+
+
+class NoResults:
+    """Of a device without a service."""
+
+    def results(self) -> tuple[()]:
+        """None."""
+        return ()
+
+    def result(self, id: str) -> None:
+        """None."""
+
+    def __call__(self, result: object, type: str, values: Mapping[str, str]) -> None:
+        """There is no page that an event could come from."""
+        raise DataError("this device has no service")

@@ -45,6 +45,15 @@ class IntervalClient(RecommenderClient, Protocol):
         ...
 
 
+@runtime_checkable
+class PriorClient(RecommenderClient, Protocol):
+    """A client whose predictions may begin at what people say of themselves: see ``odp.models.side_prior``."""
+
+    def beginning(self, mean: Float64Array) -> RecommenderClient:
+        """A client that begins at a bias and a row, float64 [1 + rank]; what it contributes does not change."""
+        ...
+
+
 class RecommenderServer(Server, Protocol):
     """A server whose model knows how often items are used."""
 

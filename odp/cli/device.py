@@ -193,6 +193,10 @@ def recommend(
         bool,
         typer.Option("--explore", help="Rank by the upper ends of the ranges, at --level or else 0.9."),
     ] = False,
+    side: Annotated[
+        Path | None,
+        typer.Option(help="Begin at what the person says of themselves: a file of odp.side_prior.", exists=True),
+    ] = None,
     titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles or ids.")] = None,
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -216,7 +220,12 @@ def recommend(
     from device_runtime import recommend as best_items
     from odp.datasets import load
     from odp.enclave.reference_values import ReferenceValues
+    from odp.errors import ConfigurationError
+    from odp.models.side_prior import SidePrior
 
+    prior = None if side is None else SidePrior.load(side)
+    if prior is not None and candidates:
+        raise ConfigurationError("Expected --side or --candidates, not both: a side prior goes with the whole model")
     named = load(titles, **columns) if titles is not None else None
     pinned = ReferenceValues.load(
         reference_values if reference_values is not None else services / "reference_values.json"
@@ -241,7 +250,7 @@ def recommend(
             if available.offline is not None:
                 console().print(available.offline, markup=False)
             with Store.open(store_path(state, device)) as store:
-                found = best_items(store, available.downloaded, k=count, level=level, explore=explore)
+                found = best_items(store, available.downloaded, k=count, level=level, explore=explore, side=prior)
         if cache.failure is not None:
             console().print(cache.failure, markup=False)
     finally:
