@@ -41,7 +41,6 @@ from device_runtime.own_service import EXAMPLE, Isolation, OwnService
 from device_runtime.person.conditions import Conditions, Reading
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
-from device_runtime.person.side import say
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.round.made_examples import MadeExamples
@@ -50,6 +49,7 @@ from device_runtime.store.bounds import Bounds, require_space
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention, prune
+from device_runtime.store.side import say
 from device_runtime.store.store import Store, store_path
 from device_runtime.view import View, start_view
 from device_runtime.view.overview import explain, overview
@@ -207,7 +207,7 @@ class Device:
     def about(self, said: Mapping[str, str | None]) -> None:
         """Keeps what the person says of themselves, ``{"age_group": "25-34"}``; None forgets one. It is never sent.
 
-        Raises as ``device_runtime.person.side.say``.
+        Raises as ``device_runtime.store.side.say``.
         """
         with self._open() as store:
             say(store, said, time=self._clock())

@@ -24,10 +24,10 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model
 from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
-from odp.algorithms.intervals import check_level
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, ServiceError, StaleModel
+from odp.models.intervals import check_level
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.public_tables.candidates import STAMP, opened_buckets, stamp_of, table_names
 from odp.transparency.proofs import LogGuard

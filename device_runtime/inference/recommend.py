@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from device_runtime.network.services import Services
-from device_runtime.person.side import said_of
 from device_runtime.round.examples import examples
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.table_cache import TableCache
+from device_runtime.store.side import said_of
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
 from device_runtime.tasks.charters import CharterMemory, charter_of
 from odp import _validate
 from odp.algorithms.capabilities import IntervalClient, PriorClient, RecommenderClient
-from odp.algorithms.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.models.side_prior import SidePrior
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard
@@ -200,7 +200,7 @@ def predict(
 ) -> Float64Array:
     """Predicted values float64 [n] of ``items`` for the device of ``store``; not clipped to the task's declared range.
 
-    With ``side`` they begin at what the person says of themselves (``device_runtime.person.side``).
+    With ``side`` they begin at what the person says of themselves (``device_runtime.store.side``).
 
     Raises:
       ConfigurationError: an item is not one of the model's.

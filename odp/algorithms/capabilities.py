@@ -6,8 +6,8 @@ import abc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
-from odp.algorithms.intervals import Intervals
 from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
+from odp.models.intervals import Intervals
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.wire.model import ModelVersion, Slices
 

@@ -103,7 +103,7 @@ def about(
     json: Json = False,
 ) -> None:
     """Show or set what you say of yourself. It stays on the device, and helps while you have few ratings."""
-    from device_runtime.person.side import said_of, say
+    from device_runtime.store.side import said_of, say
     from odp.errors import ConfigurationError
 
     said: dict[str, str | None] = {}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from odp.algorithms.intervals import DEFAULT_LEVEL, Intervals
 from odp.datasets.ratings import Ratings
+from odp.models.intervals import DEFAULT_LEVEL, Intervals
 from odp.numerics.arrays import Float64Array
 
 #: Levels of a curve; the one that is shown alone is among them.

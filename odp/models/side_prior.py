@@ -93,7 +93,7 @@ class SidePrior:
 
     def means(self, said: Sequence[Mapping[str, str]]) -> Float64Array:
         """Prior means of (bias, row), float64 [n, 1 + rank], of people who say ``said`` of themselves."""
-        return self.design(said) @ np.asarray(self.rows)
+        return np.asarray(self.design(said) @ np.asarray(self.rows))
 
     def require_made_for(self, item_rows: Float32Array) -> None:
         """Raises ConfigurationError where the item rows [m, width] of a model are not those that it was made for."""

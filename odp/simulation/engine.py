@@ -21,7 +21,6 @@ import numpy as np
 from odp.algorithms.capabilities import Diagnosed, Recommender
 from odp.algorithms.cohorts import goal_of
 from odp.algorithms.experiment import Metrics, evaluation_of
-from odp.algorithms.intervals import DEFAULT_LEVEL, Intervals
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import (
@@ -39,6 +38,7 @@ from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.reliability import Reliability
 from odp.evaluation.users import draw_users, due_users, first_users, user_seeds
+from odp.models.intervals import DEFAULT_LEVEL, Intervals
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from odp.algorithms.capabilities import IntervalClient, RecommenderClient
-from odp.algorithms.intervals import Intervals
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
+from odp.models.intervals import Intervals
 from odp.numerics.arrays import Int64Array
 from odp.task import Task
 from odp.wire.model import ModelVersion, Slices

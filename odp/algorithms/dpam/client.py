@@ -10,9 +10,9 @@ import numpy as np
 from odp.algorithms.dpam import codec, intervals, received, userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
-from odp.algorithms.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import ConfigurationError
+from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
 from odp.wire.model import Slices

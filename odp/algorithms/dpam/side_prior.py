@@ -80,22 +80,22 @@ def side_prior(
     design = empty.design([{name: values[user] for name, values in side.items()} for user in range(panel.n_users)])
     normal, right = np.empty((panel.n_users, 1 + rank, 1 + rank)), np.empty((panel.n_users, 1 + rank))
     for user in range(panel.n_users):  # each has a system of their own; a panel is some thousand users
-        items, values = panel.user(user)
+        items, rated = panel.user(user)
         known = at[items] >= 0
         rows = table[at[items[known]]]
         features = np.column_stack((np.ones(len(rows)), rows[:, FACTOR_COLUMNS : FACTOR_COLUMNS + rank]))
         weighted = features.T * rows[:, TRUST_COLUMN]
         normal[user] = weighted @ features
-        residual = np.clip(values[known], terms.low, terms.high) - terms.centre - rows[:, BIAS_COLUMN]
+        residual = np.clip(rated[known], terms.low, terms.high) - terms.centre - rows[:, BIAS_COLUMN]
         right[user] = weighted @ residual
     penalty = np.diag(np.concatenate((ridges[1:2], np.full(rank, ridges[0]))))
     categories = design.T @ design + _RIDGE * np.diag(np.arange(design.shape[1]) > 0) + 1e-9 * np.eye(design.shape[1])
-    fitted = np.zeros((design.shape[1], 1 + rank))
+    fitted: Float64Array = np.zeros((design.shape[1], 1 + rank))
     for _ in range(_ITERATIONS):
         prior = design @ fitted
         off = right - np.einsum("npq,nq->np", normal, prior)
         solved = prior + np.linalg.solve(normal + penalty, off[:, :, None])[:, :, 0]
-        fitted = np.linalg.solve(categories, design.T @ solved)
+        fitted = np.asarray(np.linalg.solve(categories, design.T @ solved))
     return SidePrior(attributes=empty.attributes, rows=fitted, items_sha256=empty.items_sha256)
 
 

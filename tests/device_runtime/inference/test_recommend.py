@@ -15,7 +15,7 @@ from device_runtime.inference.recommend import (
     predict_ranges,
     recommend,
 )
-from device_runtime.person.side import say
+from device_runtime.store.side import say
 from device_runtime.tasks.charters import CharterMemory
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import recommender_for

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from device_runtime.person.side import SERVICE, said_of, say
 from device_runtime.round.gate import Gate
+from device_runtime.store.side import SERVICE, said_of, say
 from device_runtime.store.store import Store, store_path
 from device_runtime.view.overview import export
 from odp.cli.main import app
