@@ -5,7 +5,14 @@ from device_runtime.host.provision import provision
 from device_runtime.inference.candidates import CandidateModel, find_candidates, recommend_candidates
 from device_runtime.inference.indexed import indexed_model, recommend_indexed
 from device_runtime.inference.offline import Available, newest_model
-from device_runtime.inference.recommend import DownloadedModel, Recommendation, download_model, predict, recommend
+from device_runtime.inference.recommend import (
+    DownloadedModel,
+    Recommendation,
+    download_model,
+    predict,
+    predict_ranges,
+    recommend,
+)
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services
@@ -67,6 +74,7 @@ __all__ = [
     "log_guard",
     "newest_model",
     "predict",
+    "predict_ranges",
     "provision",
     "prune",
     "recommend",

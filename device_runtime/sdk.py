@@ -22,7 +22,6 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,7 +35,7 @@ from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
 from device_runtime.inference.indexed import indexed_model, recommend_indexed
 from device_runtime.inference.recommend import Recommendation, recommend
-from device_runtime.inference.shown_results import NoResults, Notes
+from device_runtime.inference.shown_results import NoResults, Notes, Shown
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
 from device_runtime.person.conditions import Conditions, Reading
@@ -50,6 +49,7 @@ from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention, prune
+from device_runtime.store.side import say
 from device_runtime.store.store import Store, store_path
 from device_runtime.view import View, start_view
 from device_runtime.view.overview import explain, overview
@@ -58,6 +58,7 @@ from device_runtime.view.sanitizer import require_sanitizer
 from odp import _validate
 from odp.errors import ConfigurationError, DataError, OdpError, StateError
 from odp.isolated import Declined
+from odp.models.side_prior import SidePrior
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
 from odp.services_folder import NAME, ServicesFolder
 from odp.serving.ranking import IndexedModel
@@ -67,7 +68,8 @@ from odp.transport.state_folder import keep_out_of_git, state_errors, write_atom
 
 __all__ = ["EXAMPLE", "RECOMMENDED", "Device", "Environment", "Isolation", "Learned", "Limits", "Shown"]
 
-#: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..].
+#: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..], or
+#: with ranges [[item, score, low, high], ..].
 RECOMMENDED = "odp.recommended"
 #: Of ``odp device privacy``, what an app is not given: a service's code that sees private data could set these numbers.
 _COUNTS = ("examples", "empty_contributions", "services")
@@ -77,13 +79,6 @@ _START_SECONDS = 1.0
 _RATING_BYTES = 64
 #: How often ``learn`` looks whether its turns are over.
 _SLICE_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What an app holds of a result: its number."""
-
-    id: str
 
 
 class Device:
@@ -181,6 +176,14 @@ class Device:
             require_space(store, _RATING_BYTES, Bounds(), whose="ratings")
             rate(store, item, value)
 
+    def about(self, said: Mapping[str, str | None]) -> None:
+        """Keeps what the person says of themselves, ``{"age_group": "25-34"}``; None forgets one. It is never sent.
+
+        Raises as ``device_runtime.store.side.say``.
+        """
+        with self._open() as store:
+            say(store, said, time=self._clock())
+
     def add_examples(self, columns: Mapping[str, npt.ArrayLike], *, time: float | None = None) -> int:
         """Keeps labelled examples of the service; ``odp.Examples(table="examples.SERVICE")`` of a task asks for them.
 
@@ -225,12 +228,16 @@ class Device:
         *,
         services: Path | str = NAME,
         count: int = 100,
+        level: float | None = None,
+        explore: bool = False,
+        side: Path | None = None,
         allow_private_addresses: bool = False,
     ) -> str | None:
         """Gives the service the best items of the newest model: the local value ``odp.recommended``, as JSON.
 
         The model is fetched whole, so nobody learns what the device reads of it, and the items are scored here. While
-        nobody answers it is the last complete one. Returns why it may be outdated, or None.
+        nobody answers it is the last complete one. With ``level`` or ``explore``, as of ``device_runtime.recommend``,
+        each item has its range too; ``side`` is a file of ``odp.side_prior``. Returns why it may be outdated, or None.
 
         Raises as ``learn``; ServiceError also where the population has no model yet.
         """
@@ -241,7 +248,11 @@ class Device:
             clock=self._clock,
         )  # fmt: skip
         with self._open() as store:
-            self._keep(store, recommend(store, model.downloaded, k=count, clock=self._clock))
+            prior = None if side is None else SidePrior.load(side)
+            found = recommend(
+                store, model.downloaded, k=count, level=level, explore=explore, side=prior, clock=self._clock
+            )
+            self._keep(store, found)
         return model.offline
 
     def use_index(
@@ -255,18 +266,11 @@ class Device:
     ) -> None:
         """Gives the service the best items of an index file, as ``use_model`` does, without any network call.
 
-        Args:
-          index: a file of ``odp task export TASK items.index``, for catalogues of up to millions of items; or
-            ``device_runtime.indexed_model`` of it, which checks the file once for several calls.
-          count: how many items.
-          candidates: numbers of the items to choose from; by default all.
-          population: whose model it has to be; by default any.
-          sha256: of the file that is expected, as ``odp.ItemIndex.sha256`` has it; by default any.
+        ``index`` is a file of ``odp task export TASK items.index``, for catalogues of up to millions of items; or
+        ``device_runtime.indexed_model`` of it, which checks the file once for several calls. ``candidates`` are numbers
+        of the items to choose from; ``population`` and ``sha256`` (as ``odp.ItemIndex`` has it) refuse other files.
 
-        Raises:
-          DataError: the file is damaged, or is another one.
-          ConfigurationError: ``count`` is not positive.
-          StateError: the store cannot be used.
+        Raises DataError for a damaged or another file, ConfigurationError for ``count``, StateError as ``rate``.
         """
         _validate.integer(low=1, high=2**31, count=count)
         model = indexed_model(index, population=population, sha256=sha256)
@@ -278,7 +282,7 @@ class Device:
         """Gives the service its recommendations."""
         # A service that filled its local data would tell the app so.
         with self._notes.failures(DataError):
-            store.data(self.service).set(RECOMMENDED, json.dumps(found.named).encode(), time=self._clock())
+            store.data(self.service).set(RECOMMENDED, json.dumps(found.rows()).encode(), time=self._clock())
 
     # What the app asks
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from device_runtime.sdk import Device, Learned, Limits
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
+    from odp.algorithms.dpam.side_prior import side_prior
     from odp.algorithms.dpam.warm_start import warm_start
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.models.rated_items import RatedItems
+    from odp.models.side_prior import SidePrior
     from odp.models.warm_start import WarmStart
     from odp.privacy.mechanisms.categorical import UnaryEncoding
     from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
@@ -139,7 +141,9 @@ _HOME = {
     "Learned": "device_runtime.sdk",
     "Limits": "device_runtime.sdk",
     "Task": "odp.task",
+    "SidePrior": "odp.models.side_prior",
     "WarmStart": "odp.models.warm_start",
+    "side_prior": "odp.algorithms.dpam.side_prior",
     "warm_start": "odp.algorithms.dpam.warm_start",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
@@ -247,6 +251,7 @@ __all__ = [
     "SeparatedVector",
     "ServiceError",
     "ServiceUnavailable",
+    "SidePrior",
     "StateError",
     "Statistics",
     "Table",
@@ -274,6 +279,7 @@ __all__ = [
     "projection_breach",
     "random_split",
     "retrain",
+    "side_prior",
     "simulate",
     "synthetic_movielens",
     "synthetic_words",

@@ -16,10 +16,11 @@ import numpy as np
 
 from device_runtime.inference.recommend import (
     Recommendation,
+    best_of,
     catalogues_of,
     offered_model,
     predicting,
-    recommendation,
+    with_ranges,
 )
 from device_runtime.network.services import Traffic
 from device_runtime.round.contribution import own_data
@@ -35,6 +36,7 @@ from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
 from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, ServiceError, StaleModel
+from odp.models.intervals import check_level
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.public_tables.candidates import STAMP, opened_buckets, stamp_of, table_names
 from odp.transparency.proofs import LogGuard
@@ -105,6 +107,8 @@ def recommend_candidates(
     lookup: Lookup,
     *,
     k: int = 10,
+    level: float | None = None,
+    explore: bool = False,
     traffic: Traffic | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Recommendation:
@@ -112,16 +116,20 @@ def recommend_candidates(
 
     Of a device that rated more items than a request has places for, those chosen by a hash of its own seed count.
     Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are. Buckets of
-    another version of the model are left out.
+    another version of the model are left out. ``level`` and ``explore`` are as of ``recommend``.
 
     Raises:
-      ConfigurationError: ``k`` is not positive.
+      ConfigurationError: ``k`` is not positive, the level is out of range, or the model predicts no values.
       StateError: the store cannot be read.
       AttestationError: the enclave's evidence was refused; nothing was sent to it.
       StaleModel: model or candidates were replaced meanwhile: find them again.
       ServiceError, ServiceUnavailable: the distributor failed, or no device can use the model.
     """
     _validate.integer(low=1, high=2**31, k=k)
+    if level is not None:
+        check_level(level)
+    if level is not None or explore:
+        with_ranges(found.model)
     traffic = Traffic() if traffic is None else traffic
     model = found.model
     seed, client = store.identity().seed, predicting(model)
@@ -142,10 +150,9 @@ def recommend_candidates(
         raise ServiceError(f"the candidates cannot be used: {error}") from error
     new = (items < model.definition.model.items) & ~np.isin(items, client.items(own.rows))
     slices = _with_rows(rated, items, item_rows)
-    candidates = items[new]
-    scores = client.predict(slices, own.rows, candidates)
-    best = np.argsort(-scores, kind="stable")[:k]
-    return recommendation(candidates[best], scores[best], found.catalogue)
+    return best_of(
+        model, client, slices, own.rows, items[new], k=k, level=level, explore=explore, catalogue=found.catalogue
+    )
 
 
 def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int64Array:

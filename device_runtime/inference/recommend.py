@@ -16,15 +16,19 @@ from device_runtime.network.services import Services
 from device_runtime.round.examples import examples
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.table_cache import TableCache
+from device_runtime.store.side import said_of
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
 from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory, charter_of
 from odp import _validate
-from odp.algorithms.capabilities import RecommenderClient
+from odp.algorithms.capabilities import IntervalClient, PriorClient, RecommenderClient
 from odp.algorithms.registry import recommender_for
+from odp.algorithms.seam import LocalData
 from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
+from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
+from odp.models.side_prior import SidePrior
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.transparency.proofs import LogGuard
 from odp.v1 import server_pb2
@@ -54,24 +58,27 @@ class DownloadedModel:
 class Recommendation:
     """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k].
 
-    ``keys`` are those of the items where the model's task names a catalogue; None elsewhere.
+    ``keys`` are those of the items where the model's task names a catalogue; None elsewhere. ``ranges`` has the ranges
+    of their predictions, where they were asked for. All of it is the person's, and stays on the device.
     """
 
     items: Int64Array = field(repr=False)
     scores: Float64Array = field(repr=False)
     keys: tuple[str, ...] | None = field(default=None, repr=False)
+    ranges: Intervals | None = field(default=None, repr=False)
 
     @property
-    def named(self) -> list[tuple[int | str, float]]:
-        """(key, or number where there is none; score) of each item, best first."""
-        names: list[int] | tuple[str, ...] = self.items.tolist() if self.keys is None else self.keys
-        return list(zip(names, self.scores.tolist(), strict=True))
+    def names(self) -> list[int] | tuple[str, ...]:
+        """The key of each item, or its number where there is none."""
+        found: list[int] = self.items.tolist()
+        return found if self.keys is None else self.keys
 
-
-def recommendation(items: Int64Array, scores: Float64Array, catalogue: Catalogue | None) -> Recommendation:
-    """The recommendation of ``items``, with their keys where there is a catalogue."""
-    keys = None if catalogue is None else tuple(catalogue.keys[item] for item in items.tolist())
-    return Recommendation(items, scores, keys)
+    def rows(self) -> list[list[Any]]:
+        """One [key or number, score], or with ranges [key or number, score, low, high], per item."""
+        columns: list[Sequence[Any]] = [self.names, self.scores.tolist()]
+        if self.ranges is not None:
+            columns += [self.ranges.low.tolist(), self.ranges.high.tolist()]
+        return [list(row) for row in zip(*columns, strict=True)]
 
 
 def offered_model(
@@ -153,43 +160,151 @@ def predicting(model: Model) -> RecommenderClient:
     return model.client
 
 
+def personal(store: Store, downloaded: DownloadedModel, side: SidePrior | None) -> RecommenderClient:
+    """The client of a model, which with ``side`` begins at what the person says of themselves in ``store``.
+
+    Raises:
+      ConfigurationError: ``side`` was made for another model, or the model cannot begin anywhere.
+    """
+    client = predicting(downloaded.model)
+    if side is None:
+        return client
+    if not isinstance(client, PriorClient):
+        name = downloaded.model.definition.name
+        raise ConfigurationError(f"task {name!r} has no bias and row that could begin at a side prior: leave out side")
+    side.require_made_for(downloaded.broadcast.keyed.rows)
+    return client.beginning(side.means([said_of(store)])[0])
+
+
+def with_ranges(model: Model, client: RecommenderClient | None = None) -> IntervalClient:
+    """A client that says how far its predictions may be off: ``client``, or that of the model.
+
+    Raises:
+      ConfigurationError: the model predicts no values, such as one of implicit feedback, which ranks items.
+    """
+    client = predicting(model) if client is None else client
+    if not isinstance(client, IntervalClient):
+        raise ConfigurationError(
+            f"task {model.definition.name!r} ranks items and predicts no values, so there are no ranges: "
+            "leave out level and explore"
+        )
+    return client
+
+
+def best_of(
+    model: Model,
+    client: RecommenderClient,
+    slices: Slices,
+    data: LocalData,
+    items: Int64Array,
+    *,
+    k: int,
+    level: float | None,
+    explore: bool,
+    catalogue: Catalogue | None,
+) -> Recommendation:
+    """The ``k`` best of ``items`` int64 [n] for ``client``, ``model``'s; else as ``recommend``. Raises as that."""
+    if level is None and not explore:
+        scores = client.predict(slices, data, items)
+        best = np.argsort(-scores, kind="stable")[:k]
+        return Recommendation(items[best], scores[best], _keys(items[best], catalogue))
+    level = DEFAULT_LEVEL if level is None else level
+    found = with_ranges(model, client).intervals(slices, data, items, level=level)
+    best = np.argsort(-(found.upper if explore else found.mean), kind="stable")[:k]
+    return Recommendation(items[best], found.mean[best], _keys(items[best], catalogue), found.take(best))
+
+
+def _keys(items: Int64Array, catalogue: Catalogue | None) -> tuple[str, ...] | None:
+    return None if catalogue is None else tuple(catalogue.keys[item] for item in items.tolist())
+
+
 def predict(
     store: Store,
     downloaded: DownloadedModel,
     items: Sequence[int] | Int64Array,
     *,
+    side: SidePrior | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Float64Array:
     """Predicted values float64 [n] of ``items`` for the device of ``store``; not clipped to the task's declared range.
+
+    With ``side`` they begin at what the person says of themselves (``device_runtime.store.side``).
 
     Raises:
       ConfigurationError: an item is not one of the model's.
       StateError: the store cannot be read.
     """
-    definition = downloaded.model.definition
-    wanted = np.asarray(items, dtype=np.int64)
-    if wanted.size and not (wanted.min() >= 0 and wanted.max() < definition.model.items):
-        raise ConfigurationError(f"Expected items to be from 0 to {definition.model.items - 1}")
-    data = examples(store, definition, now=clock(), catalogue=downloaded.catalogue)
-    return predicting(downloaded.model).predict(downloaded.slices, data, wanted)
+    wanted = _wanted(downloaded, items)
+    data = examples(store, downloaded.model.definition, now=clock(), catalogue=downloaded.catalogue)
+    return personal(store, downloaded, side).predict(downloaded.slices, data, wanted)
+
+
+def predict_ranges(
+    store: Store,
+    downloaded: DownloadedModel,
+    items: Sequence[int] | Int64Array,
+    *,
+    level: float = DEFAULT_LEVEL,
+    side: SidePrior | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Intervals:
+    """``predict`` with ranges that cover the person's values at ``level``, from .5 to .99.
+
+    They follow from the store and the public model, and stay on the device: they cost no privacy.
+
+    Raises:
+      ConfigurationError: an item is not one of the model's, the level is out of range, or the model predicts no values.
+      StateError: the store cannot be read.
+    """
+    check_level(level)
+    wanted = _wanted(downloaded, items)
+    client = with_ranges(downloaded.model, personal(store, downloaded, side))
+    data = examples(store, downloaded.model.definition, now=clock(), catalogue=downloaded.catalogue)
+    return client.intervals(downloaded.slices, data, wanted, level=level)
 
 
 def recommend(
-    store: Store, downloaded: DownloadedModel, *, k: int = 10, clock: Callable[[], float] = time.time
+    store: Store,
+    downloaded: DownloadedModel,
+    *,
+    k: int = 10,
+    level: float | None = None,
+    explore: bool = False,
+    side: SidePrior | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Recommendation:
     """The ``k`` items with the highest predictions that the device has not rated; fewer if fewer are left.
 
-    Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are.
+    Equal predictions rank by item number.
+
+    Args:
+      k: number of items.
+      level: gives ranges that cover the person's values at that level, from .5 to .99; None gives none.
+      explore: ranks by the upper ends of the ranges (at .9 without a level), so that items of which the model knows
+        little come forward.
+      side: begins at what the person says of themselves, which stays in the store.
+      clock: seconds since the epoch: how old events are.
 
     Raises:
-      ConfigurationError: ``k`` is not positive.
+      ConfigurationError: ``k`` is not positive, the level is out of range, or the model predicts no values.
       StateError: the store cannot be read.
     """
     _validate.integer(low=1, high=2**31, k=k)
+    if level is not None:
+        check_level(level)
     definition = downloaded.model.definition
     data = examples(store, definition, now=clock(), catalogue=downloaded.catalogue)
-    client = predicting(downloaded.model)
+    client = personal(store, downloaded, side)
     candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), client.items(data), assume_unique=True)
-    scores = client.predict(downloaded.slices, data, candidates)
-    best = np.argsort(-scores, kind="stable")[:k]
-    return recommendation(candidates[best], scores[best], downloaded.catalogue)
+    return best_of(
+        downloaded.model, client, downloaded.slices, data, candidates,
+        k=k, level=level, explore=explore, catalogue=downloaded.catalogue,
+    )  # fmt: skip
+
+
+def _wanted(downloaded: DownloadedModel, items: Sequence[int] | Int64Array) -> Int64Array:
+    count = downloaded.model.definition.model.items
+    wanted = np.asarray(items, dtype=np.int64)
+    if wanted.size and not (wanted.min() >= 0 and wanted.max() < count):
+        raise ConfigurationError(f"Expected items to be from 0 to {count - 1}")
+    return wanted

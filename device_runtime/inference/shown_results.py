@@ -26,6 +26,13 @@ _FAILED = "<p>The service could not make this: {reason}.</p>"
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What an app holds of a result: its number."""
+
+    id: str
+
+
+@dataclass(frozen=True)
 class _Held:
     result: Future[Result] = field(repr=False)
     request: int

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
+from odp.models.intervals import Intervals
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.wire.model import ModelVersion, Slices
 
@@ -33,6 +34,24 @@ class RecommenderClient(Client, Protocol):
 
     def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
         """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``."""
+        ...
+
+
+@runtime_checkable
+class IntervalClient(RecommenderClient, Protocol):
+    """A client that says how far its predictions may be off."""
+
+    def intervals(self, slices: Slices, data: LocalData, items: Int64Array, *, level: float) -> Intervals:
+        """``predict`` with ranges that cover the values at ``level``, from .5 to .99."""
+        ...
+
+
+@runtime_checkable
+class PriorClient(RecommenderClient, Protocol):
+    """A client whose predictions may begin at what people say of themselves: see ``odp.models.side_prior``."""
+
+    def beginning(self, mean: Float64Array) -> RecommenderClient:
+        """A client that begins at a bias and a row, float64 [1 + rank]; what it contributes does not change."""
         ...
 
 

@@ -12,6 +12,7 @@ from odp.cli.console import console, print_error, print_json, print_text, result
 from odp.cli.data_options import takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
+from odp.cli.recommended import listed, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,11 +196,24 @@ def recommend(
         Path | None,
         typer.Option(help="Item index (`odp task export TASK items.index`): scan it, and make no network call."),
     ] = None,
+    level: Annotated[
+        float | None,
+        typer.Option(help="Show ranges that cover the person's values at this level, from 0.5 to 0.99."),
+    ] = None,
+    explore: Annotated[
+        bool,
+        typer.Option("--explore", help="Rank by the upper ends of the ranges, at --level or else 0.9."),
+    ] = False,
+    side: Annotated[
+        Path | None,
+        typer.Option(help="Begin at what the person says of themselves: a file of odp.side_prior.", exists=True),
+    ] = None,
     titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles or ids.")] = None,
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print one device's recommendations, computed on the device from its own store. They never leave it."""
+
     from device_runtime import (
         Enclaves,
         Lookup,
@@ -221,11 +235,17 @@ def recommend(
     from odp.datasets import load
     from odp.enclave.reference_values import ReferenceValues
     from odp.errors import ConfigurationError
+    from odp.models.side_prior import SidePrior
 
+    prior = None if side is None else SidePrior.load(side)
+    if prior is not None and candidates:
+        raise ConfigurationError("Expected --side or --candidates, not both: a side prior goes with the whole model")
     named = load(titles, **columns) if titles is not None else None
     if index is not None:
         if candidates:
             raise ConfigurationError("Expected --candidates or --index, not both: an index has every item")
+        if level is not None or explore or prior is not None:
+            raise ConfigurationError("Expected --index alone: --level, --explore and --side go with a downloaded model")
         model = indexed_model(index, population=population)
         with Store.open(store_path(state, device)) as store:
             found = recommend_indexed(store, model, k=count)
@@ -249,7 +269,7 @@ def recommend(
                 lookup, offer, cache=cache, charters=charters, log=guard, population=population, catalogues=catalogues
             )
             with Store.open(store_path(state, device)) as store:
-                found = recommend_candidates(store, clusters, lookup, k=count)
+                found = recommend_candidates(store, clusters, lookup, k=count, level=level, explore=explore)
         else:
             available = newest_model(
                 clients, population, cache=cache, folder=state / "models", charters=charters, log=lambda: guard,
@@ -258,7 +278,7 @@ def recommend(
             if available.offline is not None:
                 console().print(available.offline, markup=False)
             with Store.open(store_path(state, device)) as store:
-                found = best_items(store, available.downloaded, k=count)
+                found = best_items(store, available.downloaded, k=count, level=level, explore=explore, side=prior)
         if cache.failure is not None:
             console().print(cache.failure, markup=False)
     finally:
@@ -269,28 +289,19 @@ def recommend(
 def _print_recommendations(
     device: int, found: Recommendation, name: Callable[[int], str] | None, *, json: bool
 ) -> None:
-    from rich.table import Table
-
-    pairs = list(zip(found.items.tolist(), found.scores.tolist(), strict=True))
-    names = None if name is None else [name(item) for item, _ in pairs]
     # Of a catalogue, the keys say which items these are; a data set has numbers of its own.
-    names = names if found.keys is None else list(found.keys)
+    names = found.keys
+    if names is None and name is not None:
+        names = tuple(name(item) for item in found.items.tolist())
     if json:
-        listed = [
-            {"item": item, "score": score} | ({} if names is None else {"name": names[rank]})
-            for rank, (item, score) in enumerate(pairs)
-        ]
-        print_json({"device": device, "recommendations": listed})
+        print_json({"device": device, **listed(found, names)})
         return
-    if not pairs:
+    if not len(found.items):
         results_console().print(
             f"there is nothing to recommend to device {device}: it has rated every item that was found"
         )
         return
-    shown = Table("", "item", "predicted value", title=f"device {device}, computed on the device")
-    for rank, (item, score) in enumerate(pairs, start=1):
-        shown.add_row(str(rank), str(item) if names is None else names[rank - 1], f"{score:.2f}")
-    results_console().print(shown)
+    results_console().print(table_of(found, names, title=f"device {device}, computed on the device"))
 
 
 def _ratings(data: str | None, devices: int | None, split_seed: int | None, columns: dict[str, Any]) -> Ratings | None:

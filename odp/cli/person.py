@@ -39,6 +39,7 @@ def add_to(app: typer.Typer) -> None:
         ("erase", erase),
         ("repair", repair),
         ("explain", explain),
+        ("about", about),
         ("view", view),
     ):
         app.command(name)(command)
@@ -91,6 +92,36 @@ def limit(
     results_console().print(f"device {device}, limits set by the {'host' if own is None else 'person'}")
     for name, value in values.items():
         results_console().print(f"  {name} = {_shown(value)}")
+
+
+def about(
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="NAME=VALUE, such as age_group=25-34; NAME= forgets one.")
+    ] = None,
+    state: State = _STATE,
+    device: Device = 0,
+    json: Json = False,
+) -> None:
+    """Show or set what you say of yourself. It stays on the device, and helps while you have few ratings."""
+    from device_runtime.store.side import said_of, say
+    from odp.errors import ConfigurationError
+
+    said: dict[str, str | None] = {}
+    for text in settings or ():
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise ConfigurationError(f"Expected {text!r} to be NAME=VALUE")
+        said[name] = value or None
+    with _store(state, device) as store:
+        if said:
+            say(store, said, time=time.time())
+        found = said_of(store)
+    if json:
+        print_json({"device": device, "about": found})
+        return
+    results_console().print(f"device {device}: what you said of yourself, kept on the device and never sent")
+    for name, value in found.items():
+        results_console().print(f"  {name} = {value}", markup=False)
 
 
 def pause(state: State = _STATE, device: Device = 0) -> None:

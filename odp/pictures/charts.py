@@ -160,6 +160,21 @@ def groups(
     return figure
 
 
+def reliability(levels: Sequence[float], covered: Sequence[float], *, width: float = WIDE) -> Figure:
+    """What ranges cover against what they say, beside the diagonal on which both are the same."""
+    figure, (panel,) = style.figure(width=width, height=3.8)
+    ends = [100.0 * min(levels), 100.0 * max(levels)]
+    panel.fill_between(
+        ends, [end - 2.0 for end in ends], [end + 2.0 for end in ends], color=style.LIGHT.soft, alpha=0.35
+    )
+    style.line(panel, ends, ends, replace(style.GREYS[1], marker=""), text="as stated, ± 2")
+    places, heights = [100.0 * level for level in levels], [100.0 * share for share in covered]
+    style.line(panel, places, heights, style.OURS, text="this model")
+    panel.set_xlabel("level of the ranges, %")
+    style.head(panel, "", "test ratings within their range, %")
+    return figure
+
+
 def runs(courses: Mapping[str, Course], *, metric: str, width: float = WIDE) -> Figure:
     """The metric by round of several runs, each named beside its end; the first is in the accent colour."""
     figure, (panel,) = style.figure(width=width, height=4.4)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,12 +21,11 @@ import numpy as np
 from odp.algorithms.capabilities import Diagnosed, Recommender
 from odp.algorithms.cohorts import goal_of
 from odp.algorithms.experiment import Metrics, evaluation_of
-from odp.algorithms.registry import algorithm_for, recommender_for
+from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import (
     Algorithm,
     DeclaredRelease,
-    LocalRows,
     NoisyTensors,
     Query,
 )
@@ -37,12 +36,15 @@ from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
+from odp.evaluation.reliability import Reliability
 from odp.evaluation.users import draw_users, due_users, first_users, user_seeds
+from odp.models.intervals import DEFAULT_LEVEL, Intervals
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+from odp.simulation import personal
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.engines.local import LocalEngine
 from odp.simulation.engines.seam import Engine, current
@@ -52,7 +54,7 @@ from odp.simulation.streams import SimulatedStream, participation_of
 from odp.simulation.totals import NoisyTotals, noisy_totals
 from odp.task import Task, check_delta_for
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, Slices
+from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.simulation.answers import AnswersRun as AnswersRun
@@ -100,7 +102,8 @@ class RunResult:
 
     Attributes:
       metrics: Of the final model, as its algorithm names them: ``odp.DPAM`` has ``test_rmse`` and ``validation_rmse``,
-        each user solved on train and validation ratings for the test, and NaN without such ratings;
+        each user solved on train and validation ratings for the test, and NaN without such ratings, and
+        ``test_intervals``: what the ranges of predictions cover, level by level, over at most 1,024 users;
         ``odp.ImplicitDPAM`` has ``test_ranking`` and ``validation_ranking`` on all users with such items.
       epsilon: Spent by all releases at ``delta``; infinity where noise was off.
       charges: By round; none where the task asks for no noise (epsilon infinite).
@@ -132,15 +135,16 @@ class RunResult:
 
     def recommend(self, user: int, *, count: int = 10) -> list[tuple[int, float]]:
         """The ``count`` items with the highest predicted value that ``user`` has not rated, best first."""
-        items, values = self.history.user(user)
-        table = self.model.keyed.rows
-        everything = Slices(self.model.version, np.arange(len(table)), table, self.model.dense)
-        unseen = np.setdiff1d(np.arange(len(table)), items)
-        algorithm = recommender_for(self.task.definition())
-        rows = LocalRows(items.astype(np.int64), values.astype(np.float64))
-        scores = algorithm.client().predict(everything, algorithm.data_of(rows), unseen)
-        best = np.argsort(-scores, kind="stable")[:count]
-        return [(int(unseen[index]), float(scores[index])) for index in best]
+        return personal.recommend(self.task, self.model, self.history, user, count=count)
+
+    def intervals(self, user: int, items: Sequence[int], *, level: float = DEFAULT_LEVEL) -> Intervals:
+        """What ``user`` predicts of ``items``, with ranges that cover the values at ``level``, from .5 to .99.
+
+        Raises:
+          ConfigurationError: the level is out of range, or the model predicts no values, as of implicit feedback.
+          DataError: there is no such user or item.
+        """
+        return personal.intervals(self.task, self.model, self.history, user, items, level=level)
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able summary; the keys that scripts may rely on."""
@@ -159,7 +163,7 @@ class RunResult:
 
 def _plain(value: Any) -> Any:
     """A metric as JSON has it; None for a number that is not finite: no noise, or no ratings to test on."""
-    if isinstance(value, Ranking):
+    if isinstance(value, (Ranking, Reliability)):
         return value.to_json()
     return value if math.isfinite(value) else None
 

@@ -187,6 +187,36 @@ def _gains(diagnostics: Mapping[str, Any], quality: Quality) -> list[str]:
             "only",
         ),
         _buckets(popularity, "items", "noisy count of the item", "popularity", quality),
+        *_ranges(diagnostics.get("intervals")),
+    ]
+
+
+def _ranges(found: Mapping[str, Any] | None) -> list[str]:
+    """Whether the ranges of predictions cover what they say; nothing of a run that does not tell."""
+    if not found or not found["ratings"]:
+        return []
+    curve = found["curve"]
+    levels, covered = [one["level"] for one in curve], [one["covered"] for one in curve]
+    rows = [(f"{100 * one['level']:g} %", f"{100 * one['covered']:.1f} %", f"{one['width']:.3f}") for one in curve]
+    drawn = page.chart(
+        lambda width: charts.reliability(levels, covered, width=width),
+        title="Share of test ratings within their range, by level",
+        name="ranges",
+        text="; ".join(f"{level}: {share} of the ratings" for level, share, _ in rows),
+    )
+    return [
+        "<h2>How sure it is: ranges of predictions</h2>",
+        page.paragraph(
+            "A device shows a range beside a prediction, made on the device of the person's own ratings and the public "
+            f"model: it costs no privacy. Here: {found['ratings']:,} test ratings of {found['users']:,} users."
+        ),
+        page.paragraph(_SIMULATION_ONLY, "only"),
+        drawn
+        + page.fold(
+            "Table of the ranges",
+            page.table("Ranges by level", ("level", "test ratings within", "mean width"), rows),
+            level=3,
+        ),
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import odp
 from odp.datasets import Ratings, Split, random_split
-from odp.errors import DataError, PrivacyError
+from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon
 from odp.simulation.engine import RoundResult, RunResult, check_population, simulate
@@ -138,6 +138,20 @@ def test_recommendations_are_unseen_items_best_first(run: RunResult) -> None:
     everything = run.recommend(7, count=1000)
     assert {item for item, _ in everything} == set(range(40)) - seen
     assert everything[:5] == found
+
+
+def test_ranges_of_predictions_cover_and_are_those_of_devices(run: RunResult) -> None:
+    found = run.metrics["test_intervals"]
+    assert json.loads(json.dumps(run.to_json(), allow_nan=False))["test_intervals"] == found.to_json()
+    # Of some 480 test ratings: a standard error of .02.
+    assert 0.82 < found.shown.covered < 0.97
+    widths = [one.width for one in found.curve]
+    assert widths == sorted(widths)
+    mine = run.intervals(7, [0, 5], level=0.8)
+    assert mine.level == 0.8
+    assert ((mine.low >= 1.0) & (mine.low < mine.high) & (mine.high <= 5.0)).all()
+    with pytest.raises(ConfigurationError, match="level="):
+        run.intervals(7, [0], level=1.0)
 
 
 def test_recommendations_for_nobody_are_refused(run: RunResult) -> None:

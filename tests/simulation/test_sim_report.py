@@ -159,6 +159,9 @@ def test_the_page_loads_nothing_and_names_every_section(record: dict[str, Any]) 
     assert "From the noisy releases alone" in page.text
     assert "a note with <angle> brackets" in page.text
     assert f"{record['test_rmse']:.4f}" in page.text
+    shown = next(one for one in record["diagnostics"]["intervals"]["curve"] if one["level"] == 0.9)
+    assert "How sure it is" in page.text
+    assert f"{100 * shown['covered']:.1f} %" in page.text
 
 
 def test_a_run_without_noise_says_that_nothing_is_protected() -> None:

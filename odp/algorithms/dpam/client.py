@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from odp.algorithms.dpam import codec, received, userside
-from odp.algorithms.dpam.terms import COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
+from odp.algorithms.dpam import codec, intervals, received, userside
+from odp.algorithms.dpam.terms import COUNTS_ROUND, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.seam import LocalData, LocalRows
+from odp.errors import ConfigurationError
+from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
 from odp.wire.model import Slices
@@ -26,7 +29,8 @@ class DpamClient(OwnItems):
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._terms = Terms.of(definition)
+        self._terms, self._definition = Terms.of(definition), definition
+        self._prior: Float64Array | None = None
         super().__init__(self._terms, values=(self._terms.low, self._terms.high))
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
@@ -55,6 +59,22 @@ class DpamClient(OwnItems):
         payload = codec.encode(terms, round, userside.contributions(terms, batch, local, round=round))[0]
         return payload, np.concatenate((local.bias, local.row[0])).astype("<f8").tobytes()
 
+    def beginning(self, mean: Float64Array) -> DpamClient:
+        """A client whose predictions begin at a bias and a row, ``mean`` float64 [1 + rank]; see ``SidePrior``.
+
+        What it contributes is that of this one: training knows nothing of it.
+
+        Raises:
+          ConfigurationError: ``mean`` has another length.
+        """
+        if mean.shape not in ((1,), (1 + self._terms.rank,)):
+            raise ConfigurationError(
+                f"Expected a prior mean of {1 + self._terms.rank} numbers, by this task's rank (got {list(mean.shape)})"
+            )
+        client = DpamClient(self._definition)
+        client._prior = np.concatenate((mean, np.zeros(1 + self._terms.rank - len(mean))))
+        return client
+
     def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
         """Predicted values float64 [n], personalised on those of ``data`` whose item has a slice; not clamped.
 
@@ -65,12 +85,42 @@ class DpamClient(OwnItems):
         terms = self._terms
         rows = received.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
         rank = terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
-        batch = self._batch(slices, self._usable(data))
-        ridges = received.ridges(terms, slices.dense)
+        batch = self._beside_prior(self._batch(slices, self._usable(data)), rank)
+        ridges, begun = received.ridges(terms, slices.dense), self._begun(rows, rank)
         if rank and terms.kernel_variance:
-            return userside.smooth_predictions(terms, batch, ridges, rows)
+            return userside.smooth_predictions(terms, batch, ridges, rows) + begun
         local = userside.solve(terms, batch, ridges, rank=rank)
-        return userside.predict(terms, local, np.zeros(len(items), dtype=np.int64), rows)
+        return userside.predict(terms, local, np.zeros(len(items), dtype=np.int64), rows) + begun
+
+    def intervals(
+        self, slices: Slices, data: LocalData, items: Int64Array, *, level: float = DEFAULT_LEVEL
+    ) -> Intervals:
+        """``predict`` with ranges that cover the values at ``level``, from .5 to .99; see ``intervals.py``.
+
+        Raises:
+          DataError, ConfigurationError: as ``predict``, or the level is out of range.
+        """
+        check_level(level)
+        terms = self._terms
+        mean = self.predict(slices, data, items)
+        rows = received.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
+        rank = terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
+        batch = self._beside_prior(self._batch(slices, self._usable(data)), rank)
+        ridges = received.ridges(terms, slices.dense)
+        half = intervals.half_widths(terms, batch, ridges, rows, np.array([level]), rank=rank)[0]
+        return Intervals.around(mean, half, level=level, least=terms.low, most=terms.high)
+
+    def _begun(self, rows: Float64Array, rank: int) -> Float64Array:
+        """What the prior alone adds to the predictions of item rows [.., width]; 0 without one."""
+        if self._prior is None:
+            return np.zeros(rows.shape[:-1])
+        return np.asarray(
+            self._prior[0] + rows[..., FACTOR_COLUMNS : FACTOR_COLUMNS + rank] @ self._prior[1 : 1 + rank]
+        )
+
+    def _beside_prior(self, batch: userside.Batch, rank: int) -> userside.Batch:
+        """Own values less what the prior says: their solve starts from 0."""
+        return replace(batch, values=batch.values - self._begun(batch.rows, rank))
 
     def linear(self, slices: Slices, data: LocalData) -> Float64Array:
         """The row float64 [rank] of :meth:`predict` without its smooth part. Raises ConfigurationError as that."""

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from odp.algorithms.dpam.evaluation import covered
+from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
-from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.evaluation.baselines import user_mean_predictions
 from odp.evaluation.fifths import fifths
+from odp.evaluation.reliability import Reliability
 from odp.numerics.arrays import Float64Array
 from odp.task import Task
 from odp.wire.model import ModelVersion
@@ -58,25 +60,30 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Test error by popularity of the item (noisy counts) and by activity of the user (history size); clipping."""
+    """Test error by popularity of the item (noisy counts) and by activity of the user (history size); clipping; what
+    the ranges of predictions cover.
+    """
 
     popularity: tuple[Bucket, ...]
     activity: tuple[Bucket, ...]
     clipping: Clipping
+    intervals: Reliability
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
 
 
-def diagnose(task: Task, split: Split, model: ModelVersion) -> Diagnostics:
+def diagnose(task: Task, split: Split, model: ModelVersion, *, intervals: Reliability | None = None) -> Diagnostics:
     """Diagnostics of a rating model on ``split``; users are solved on train and validation ratings.
+
+    ``intervals`` is what the ranges cover, where that is known already.
 
     Raises:
       DataError: sizes do not fit the task.
     """
     definition = task.definition()
-    population = recommender_for(definition).population()
+    population = DpamPopulation(definition)
     history = merge(split.train, split.validation)
     squares = (population.predict(model, history, split.test) - split.test.values) ** 2
     alone = (user_mean_predictions(split) - split.test.values) ** 2
@@ -99,6 +106,7 @@ def diagnose(task: Task, split: Split, model: ModelVersion) -> Diagnostics:
             targets_clipped=_share(float((off > clip).sum()), train),
             users_shortened=float((mean_squares > vector_clip**2).mean()) if train.n_users else 0.0,
         ),
+        intervals=covered(definition, population, model, history, split.test) if intervals is None else intervals,
     )
 
 

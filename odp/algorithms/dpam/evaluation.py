@@ -6,20 +6,22 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from odp.algorithms.dpam.population import DpamPopulation
+from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.experiment import Metrics
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.baselines import rmse
+from odp.evaluation.reliability import Reliability, reliability
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
 
 class TaskEvaluation:
-    """``odp.algorithms.experiment.TrainingEvaluation``: root mean square errors of predicted ratings."""
+    """``odp.algorithms.experiment.TrainingEvaluation``: root mean square errors of predicted ratings, and coverage."""
 
     round_metrics: ClassVar[tuple[str, ...]] = ("validation_rmse", "test_rmse")
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._population = DpamPopulation(definition)
+        self._definition, self._population = definition, DpamPopulation(definition)
 
     def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
         """RMSE on the validation and the test part; NaN of an empty one."""
@@ -32,5 +34,28 @@ class TaskEvaluation:
     def after_training(
         self, model: ModelVersion, split: Split, history: Ratings, *, last: Mapping[str, float]
     ) -> Metrics:
-        """Those after the last round."""
-        return last
+        """Those after the last round, and ``test_intervals``: what the ranges of test ratings cover."""
+        return {**last, "test_intervals": covered(self._definition, self._population, model, history, split.test)}
+
+
+def covered(
+    definition: common_pb2.TaskDefinition,
+    population: DpamPopulation,
+    model: ModelVersion,
+    history: Ratings,
+    targets: Ratings,
+) -> Reliability:
+    """What the ranges of a model cover on ``targets``, each user solved on ``history``.
+
+    Raises:
+      DataError: sizes do not fit the task.
+    """
+    terms = Terms.of(definition)
+    return reliability(
+        history,
+        targets,
+        predict=lambda known, wanted: population.predict(model, known, wanted),
+        half_widths=lambda known, wanted, levels: population.half_widths(model, known, wanted, levels=levels),
+        least=terms.low,
+        most=terms.high,
+    )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from odp.algorithms.dpam.diagnostics import Diagnostics
+    from odp.evaluation.reliability import Reliability
 
 QUALITY = Quality(
     title="Error",
@@ -66,10 +67,13 @@ class TaskExperiment:
         return run.metrics
 
     def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
-        """The test error beside the baselines; nothing without them."""
+        """The test error beside the baselines, and what the ranges of predictions cover."""
         from odp.evaluation.baselines import baselines as compute
         from odp.evaluation.comparison import comparison_table
 
+        found = metrics["test_intervals"]
+        if found.ratings:
+            out.print(intervals_line(found))
         if not baselines:
             return {}
         with out.status("baselines"):
@@ -81,4 +85,13 @@ class TaskExperiment:
         """Errors by popularity and activity, and shares of clipped data."""
         from odp.algorithms.dpam.diagnostics import diagnose
 
-        return diagnose(self._task, self.split, run.model)
+        return diagnose(self._task, self.split, run.model, intervals=run.metrics["test_intervals"])
+
+
+def intervals_line(found: Reliability) -> str:
+    """What the ranges at the level that is shown cover, and how wide they are."""
+    shown = found.shown
+    return (
+        f"ranges at {100 * shown.level:g} %: {100 * shown.covered:.1f} % of {found.ratings:,} test ratings of "
+        f"{found.users:,} users lie within; mean width {shown.width:.3f}"
+    )

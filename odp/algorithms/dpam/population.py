@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec, received, userside
+from odp.algorithms.dpam import codec, intervals, received, userside
 from odp.algorithms.dpam.accumulate import Accumulator
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.terms import (
@@ -172,6 +172,39 @@ class DpamPopulation:
                 predicted[here][cut] = userside.predict(self._terms, everyone, user[cut], rows)
         return predicted
 
+    def half_widths(
+        self, broadcast: ModelVersion, history: Ratings, targets: Ratings, *, levels: Float64Array
+    ) -> Float64Array:
+        """Half widths float64 [levels, targets.n_ratings] of the ranges around ``predict``; see ``intervals.py``.
+
+        Each user has a system of equations of their own, and its inverse is most of the work: some milliseconds each,
+        so that a simulation takes some of the users.
+
+        Raises:
+          DataError: as ``predict``.
+        """
+        self._check(history)
+        self._check(targets)
+        if history.n_users != targets.n_users:
+            raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
+        broadcast = received.usable(self._terms, broadcast)
+        rank = self._terms.rank if broadcast.version >= FIRST_FACTOR_ROUND else 0
+        table, out = broadcast.keyed.rows, np.empty((len(levels), targets.n_ratings))
+        for block in self._blocks(history, rank):
+            wanted = self._block_of(targets, block.users.start, block.users.stop)
+            here = out[:, int(targets.offsets[block.users.start]) : int(targets.offsets[block.users.stop])]
+
+            def user(number: int, block: _Block = block, wanted: _Block = wanted, here: Float64Array = here) -> None:
+                own, (_, place) = block.alone(number, table), wanted.part(number, number + 1)
+                if place.start < place.stop:
+                    rows = table[wanted.items[place]].astype(np.float64)
+                    ridges = _ridges(broadcast)
+                    here[:, place] = intervals.half_widths(self._terms, own, ridges, rows, levels, rank=rank)
+
+            with parallel.one_blas_thread():
+                parallel.each(user, range(block.n_users), threads=self._threads)
+        return out
+
     def _predict_smoothly(
         self, broadcast: ModelVersion, model: _Model | None, block: _Block, wanted: _Block, out: Float64Array
     ) -> None:
@@ -193,17 +226,9 @@ class DpamPopulation:
             return
         table = broadcast.keyed.rows
         for user in range(block.n_users):  # without machine code: each user has a system of their own
-            _, cut = block.part(user, user + 1)
             _, place = wanted.part(user, user + 1)
-            items = block.items[cut].astype(np.int64)[None]
-            own = userside.Batch(
-                items=items,
-                values=block.values[cut].astype(np.float64)[None],
-                mask=np.ones(items.shape, dtype=np.bool_),
-                rows=table[items].astype(np.float64),
-            )
             rows = table[wanted.items[place]].astype(np.float64)
-            out[place] = userside.smooth_predictions(terms, own, ridges, rows)
+            out[place] = userside.smooth_predictions(terms, block.alone(user, table), ridges, rows)
 
     def _check(self, ratings: Ratings, seeds: npt.NDArray[np.uint64] | None = None) -> None:
         if ratings.n_items != self._terms.items:
@@ -289,6 +314,17 @@ class _Block:
         """(offsets from 0, where the entries are) of the users ``first`` to ``last`` of the block."""
         offsets = self.offsets[first : last + 1]
         return offsets - offsets[0], slice(int(offsets[0]), int(offsets[-1]))
+
+    def alone(self, user: int, table: npt.NDArray[np.float32]) -> userside.Batch:
+        """The entries of one user of the block, with rows of ``table``."""
+        _, cut = self.part(user, user + 1)
+        items = self.items[cut].astype(np.int64)[None]
+        return userside.Batch(
+            items=items,
+            values=self.values[cut].astype(np.float64)[None],
+            mask=np.ones(items.shape, dtype=np.bool_),
+            rows=table[items].astype(np.float64),
+        )
 
     def parts(self) -> list[tuple[int, int]]:
         """Ranges of users for single pieces of work."""

@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
-from device_runtime.inference.recommend import DownloadedModel, download_model, predict, recommend
+import odp
+from device_runtime.inference.recommend import (
+    DownloadedModel,
+    best_of,
+    download_model,
+    predict,
+    predict_ranges,
+    recommend,
+)
+from device_runtime.store.side import say
 from device_runtime.tasks.charters import CharterMemory
 from odp.algorithms.factorization.slices import ROWS
-from odp.algorithms.seam import LocalData
+from odp.algorithms.registry import recommender_for
+from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import ConfigurationError, ServiceError
+from odp.models.side_prior import SidePrior, items_sha256
 from odp.wire.model import Slices
 
 COUNTS = [30, 1, 0, 500, 60, 40]
@@ -76,6 +88,107 @@ def test_predictions_are_the_clients_and_items_out_of_range_are_refused(trained:
                 predict(store, downloaded, wrong)
         with pytest.raises(ConfigurationError, match="k=0"):
             recommend(store, downloaded, k=0)
+
+
+@pytest.mark.parametrize("device", [0, 1, 2])
+def test_ranges_come_with_a_level_and_exploring_ranks_by_their_upper_ends(trained: Any, device: int) -> None:
+    downloaded = fetch(trained)
+    with trained.store(device) as store:
+        plain, ranged = recommend(store, downloaded, k=600), recommend(store, downloaded, k=600, level=0.8)
+        upper, sure = recommend(store, downloaded, k=600, explore=True), recommend(store, downloaded, k=5, level=0.99)
+        found = predict_ranges(store, downloaded, plain.items, level=0.8)
+        wide = predict_ranges(store, downloaded, np.sort(plain.items))
+    assert plain.ranges is None
+    assert plain.rows()[0] == [plain.items[0], plain.scores[0]]
+    np.testing.assert_array_equal(ranged.items, plain.items)
+    np.testing.assert_array_equal(ranged.scores, plain.scores)
+    assert ranged.ranges is not None
+    assert upper.ranges is not None
+    assert sure.ranges is not None
+    for name in ("mean", "low", "high", "upper"):
+        np.testing.assert_array_equal(getattr(ranged.ranges, name), getattr(found, name))
+    assert ranged.rows()[3] == [plain.items[3], plain.scores[3], found.low[3], found.high[3]]
+    assert ((found.low >= 1) & (found.low < found.high) & (found.high <= 5)).all()
+    assert (sure.ranges.upper > ranged.ranges.upper[:5]).all()
+    assert (upper.ranges.level, sure.ranges.level) == (0.9, 0.99)
+    assert (np.diff(upper.ranges.upper) <= 0).all()
+    order = np.argsort(-wide.upper, kind="stable")
+    np.testing.assert_array_equal(upper.items, np.sort(plain.items)[order])
+    np.testing.assert_array_equal(upper.scores, wide.mean[order])
+
+
+def test_exploring_brings_an_item_forward_of_which_little_is_known() -> None:
+    rows = np.ones((3, 4), dtype=np.float32)
+    rows[:, 1:3] = [[0.3, 1.0], [0.2, 0.2], [0.1, 1.0]]  # bias and trust
+    definition = odp.Task(
+        name="films", model=odp.MatrixFactorization(items=3, rank=1), data=odp.RatingsData(),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=2), training=odp.DPAM(steps=1),
+        cohort=odp.Cohort(minimum=2),
+    ).definition()  # fmt: skip
+    client = recommender_for(definition).client()
+    slices = Slices(3, np.arange(3), rows, {"globals": np.ones((1, 2), dtype=np.float32)})
+    data = {ROWS: LocalRows(np.empty(0, dtype=np.int64), np.empty(0))}
+    model: Any = None
+
+    def ranked(explore: bool) -> list[int]:
+        found = best_of(model, client, slices, data, np.arange(3), k=3, level=0.9, explore=explore)
+        return [int(item) for item in found.items]
+
+    assert (ranked(False), ranked(True)) == ([0, 1, 2], [1, 0, 2])
+
+
+def test_predictions_begin_at_what_the_person_says_and_a_prior_of_another_model_is_refused(trained: Any) -> None:
+    downloaded = fetch(trained)
+    rows = downloaded.broadcast.keyed.rows
+    rank = downloaded.model.definition.model.rank
+    differences = np.zeros((3, 1 + rank))
+    differences[1, 0], differences[2, 0] = 0.5, -0.5
+    prior = SidePrior(attributes={"age": ("young", "old")}, rows=differences, items_sha256=items_sha256(rows))
+    with trained.store(2) as store:  # without ratings
+        say(store, {"age": "young", "shoe": "42"}, time=1.0)
+        plain, young = predict(store, downloaded, [0, 5]), predict(store, downloaded, [0, 5], side=prior)
+        np.testing.assert_allclose(young, plain + 0.5)
+        say(store, {"age": "old"}, time=2.0)
+        old = predict_ranges(store, downloaded, [0, 5], side=prior)
+        np.testing.assert_allclose(old.mean, plain - 0.5)
+        best = recommend(store, downloaded, k=3, side=prior)
+        np.testing.assert_allclose(best.scores, recommend(store, downloaded, k=3).scores - 0.5)
+        other = dataclasses.replace(prior, items_sha256=bytes(32))
+        with pytest.raises(ConfigurationError, match="of this very model"):
+            recommend(store, downloaded, side=other)
+
+
+def test_a_level_out_of_range_is_refused_before_anything_is_read(trained: Any) -> None:
+    downloaded = fetch(trained)
+    for level in (0.4, 1.0):
+        with trained.store(0) as store:
+            for call in (
+                lambda level=level: recommend(store, downloaded, level=level),
+                lambda level=level: predict_ranges(store, downloaded, [1], level=level),
+            ):
+                with pytest.raises(ConfigurationError, match="level="):
+                    call()
+
+
+def test_a_model_that_only_ranks_has_no_ranges(trained: Any) -> None:
+    downloaded = fetch(trained)
+    implicit = odp.Task(
+        name="seen",
+        model=odp.MatrixFactorization(items=600, rank=4),
+        data=odp.ImplicitData(),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=20),
+        training=odp.ImplicitDPAM(steps=1),
+        cohort=odp.Cohort(minimum=2),
+    ).definition()
+    client = recommender_for(implicit).client()
+    model = dataclasses.replace(downloaded.model, definition=implicit, client=client)
+    with trained.store(0) as store:
+        for call in (
+            lambda: recommend(store, dataclasses.replace(downloaded, model=model), explore=True),
+            lambda: predict_ranges(store, dataclasses.replace(downloaded, model=model), [1]),
+        ):
+            with pytest.raises(ConfigurationError, match="'seen' ranks items and predicts no values, so there are no"):
+                call()
 
 
 def test_inference_sends_nothing_about_the_device(trained: Any) -> None:

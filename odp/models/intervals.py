@@ -1,0 +1,51 @@
+"""Predictions with a range: what a value may be, and not only the best guess.
+
+A range at level .9 covers the value that a person gives in nine of ten cases. Ranges are made on the device, from the
+person's own data and a public model: nothing of them is sent, so they cost no privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from odp import _validate
+from odp.numerics.arrays import Float64Array, Int64Array
+
+#: Levels of which there are ranges. Beyond .99 a person has too few ratings to tell.
+LEAST_LEVEL, MOST_LEVEL = 0.5, 0.99
+#: What is shown where nobody asks for another level.
+DEFAULT_LEVEL = 0.9
+
+
+def check_level(level: float) -> None:
+    """Raises ConfigurationError where ``level`` is not from .5 to .99."""
+    _validate.within(low=LEAST_LEVEL, high=MOST_LEVEL, level=level)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Predictions of n items with the ranges that cover their values at ``level``; arrays float64 [n].
+
+    Attributes:
+      level: share of values that the ranges cover, from .5 to .99.
+      mean: as without ranges, not clamped.
+      low, high: ends of the ranges, within the declared range of values.
+      upper: the upper ends before they were cut to that range: what ranks by upper confidence.
+    """
+
+    level: float
+    mean: Float64Array = field(repr=False)
+    low: Float64Array = field(repr=False)
+    high: Float64Array = field(repr=False)
+    upper: Float64Array = field(repr=False)
+
+    @classmethod
+    def around(cls, mean: Float64Array, half: Float64Array, *, level: float, least: float, most: float) -> Intervals:
+        """``mean`` +- ``half``, cut to values from ``least`` to ``most``."""
+        return cls(level, mean, np.clip(mean - half, least, most), np.clip(mean + half, least, most), mean + half)
+
+    def take(self, places: Int64Array) -> Intervals:
+        """Those at ``places``, in that order."""
+        return Intervals(self.level, self.mean[places], self.low[places], self.high[places], self.upper[places])
