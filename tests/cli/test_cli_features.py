@@ -27,7 +27,7 @@ def rmse(*arguments: str) -> float:
 def test_a_preset_uses_the_features_of_the_data_unless_told_otherwise() -> None:
     preset = ("--preset", "auto", "--epsilon", "2", "--delta", "1e-4")
     by_default = rmse(*preset)
-    assert rmse(*preset, "--features") == by_default
+    assert rmse(*preset, "--features", "data") == by_default
     assert rmse(*preset, "--no-features") > by_default
 
 
@@ -52,7 +52,7 @@ minimum = 10
     with_file, without = tmp_path / "with.toml", tmp_path / "without.toml"
     with_file.write_text(text.replace("FEATURES", 'item_features = "features.npy"'))
     without.write_text(text.replace("FEATURES", ""))
-    assert rmse(str(with_file)) == rmse(str(without), "--features")
+    assert rmse(str(with_file)) == rmse(str(without), "--features", "data")
     assert rmse(str(with_file), "--no-features") == rmse(str(without))
     assert rmse(str(with_file)) != rmse(str(without))
 
@@ -63,7 +63,9 @@ def test_data_without_features_and_places_that_cannot_be_written_are_refused(tmp
     Ratings.from_triples(
         "plain", known.users(), known.items, known.values, low=1.0, high=5.0, n_items=known.n_items
     ).save(plain)
-    error = call("simulate", "--data", str(plain), "--preset", "auto", "--delta", "1e-4", "--features").exception
+    error = call(
+        "simulate", "--data", str(plain), "--preset", "auto", "--delta", "1e-4", "--features", "data"
+    ).exception
     assert isinstance(error, DataError)
     assert "no public item features" in str(error)
     error = call("data", "features", DATA, str(plain / "below.npy")).exception
