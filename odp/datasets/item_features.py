@@ -49,15 +49,15 @@ def auto_features(ratings: Ratings, texts: ItemTexts | None = None) -> dict[str,
     """All public features of a data set as groups float32 [n_items, p] by name, for ``item_features=`` of a model.
 
     "features" are those of :func:`item_features`, where there are any. "title" and the columns of ``texts`` become 32
-    columns each by :func:`text_columns`; a column "title" of ``texts`` stands in for the data set's titles. The training
-    estimates how much each group tells, so a group that tells nothing does no harm. Add groups of your own, such as
-    embeddings of images: ``auto_features(ratings) | {"image": matrix}``.
+    columns each by :func:`text_columns`; a column "title" of ``texts`` stands in for the data set's titles. The
+    training estimates how much each group tells, so a group that tells nothing does no harm. Add groups of your own,
+    such as embeddings of images: ``auto_features(ratings) | {"image": matrix}``.
 
     No rating is read.
 
     Raises:
-      DataError: there are no genres, and no texts that several items share words of; or ``texts`` names an item that the
-        data set does not have.
+      DataError: there are no genres, and no texts that several items share words of; or ``texts`` names an item that
+        the data set does not have.
     """
     groups = {"features": item_features(ratings)} if has_item_features(ratings) else {}
     named: dict[str, list[str]] = {} if ratings.titles is None else {"title": list(ratings.titles)}

@@ -103,8 +103,8 @@ class ItemTexts:
             first = unknown[0]
             more = f", and {len(unknown) - 1} more," if len(unknown) > 1 else ""
             raise DataError(
-                f"{self.source}: item {first!r}{more} is not in the catalogue of {ratings.name!r}, which has items such "
-                f"as {keys[0]!r}{nearest(first, keys[:_COMPARED])}; remove the line, or give the item's id"
+                f"{self.source}: item {first!r}{more} is not in the catalogue of {ratings.name!r}, which has items "
+                f"such as {keys[0]!r}{nearest(first, keys[:_COMPARED])}; remove the line, or give the item's id"
             )
         return {name: [texts.get(key, "") for key in keys] for name, texts in self.columns.items()}
 

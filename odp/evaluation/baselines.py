@@ -135,16 +135,20 @@ def user_mean_predictions(split: Split) -> Float64Array:
 def dp_item_mean(task: BudgetedTask, split: Split, seed: int) -> float:
     """Test RMSE of noisy item means."""
     check_parts(split)
-    return rmse(_dp_item_means(task, split.train, seed=seed)[split.test.items], split.test)
+    return rmse(dp_item_means(task, split.train, seed=seed)[split.test.items], split.test)
 
 
 def dp_item_user_bias(task: BudgetedTask, split: Split, seed: int) -> float:
-    """Test RMSE of noisy item means plus each device's own mean offset from them."""
+    """Test RMSE of ``dp_item_user_bias_predictions``."""
     check_parts(split)
-    means = _dp_item_means(task, split.train, seed=seed)
+    return rmse(dp_item_user_bias_predictions(split, dp_item_means(task, split.train, seed=seed)), split.test)
+
+
+def dp_item_user_bias_predictions(split: Split, means: Float64Array) -> Float64Array:
+    """Noisy item ``means`` [m] plus each device's own mean offset from them, for every test entry, float64 [n]."""
     history = merge(split.train, split.validation)
     offsets = _user_offsets(history, means[history.items], ridge=_USER_BIAS_RIDGE)
-    return rmse(means[split.test.items] + offsets[split.test.users()], split.test)
+    return np.asarray(means[split.test.items] + offsets[split.test.users()])
 
 
 def als_ceiling(task: BudgetedTask, split: Split, seed: int) -> float:
@@ -169,7 +173,7 @@ def _user_offsets(history: Ratings, predicted: Float64Array | float, *, ridge: f
     return offsets
 
 
-def _dp_item_means(task: BudgetedTask, train: Ratings, *, seed: int) -> Float64Array:
+def dp_item_means(task: BudgetedTask, train: Ratings, *, seed: int) -> Float64Array:
     """Item means from one noisy release of (counts, centred sums), each user's items bounded as in the task."""
     privacy = task.privacy
     bound = privacy.bound(train.n_items)

@@ -32,6 +32,7 @@ QUALITY = Quality(
     },
     ceilings=("als_ceiling",),
     alone=("user_mean_rmse", "user mean, on the device"),
+    rival=("baseline_rmse", "DP item mean + user bias"),
 )
 
 
@@ -81,4 +82,4 @@ class TaskExperiment:
         """Errors by popularity and activity, and shares of clipped data."""
         from odp.algorithms.dpam.diagnostics import diagnose
 
-        return diagnose(self._task, self.split, run.model)
+        return diagnose(self._task, self.split, run.model, seed=self._seed)
