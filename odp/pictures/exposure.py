@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,9 +47,10 @@ class Gains:
 
 def shares(found: Shares, *, width: float = WIDE) -> Figure:
     """Lines of the shares; the nearer the model's is to what people liked, the less it follows popularity."""
-    figure, (panel,) = style.figure(width=width, height=3.4)
-    _shares(panel, found)
-    style.note(figure, SIMULATED)
+    narrow = width <= NARROW
+    figure, (panel,) = style.figure(width=width, height=3.6 if narrow else 3.4)
+    _shares(panel, found, narrow=narrow)
+    _note(figure, narrow=narrow)
     return figure
 
 
@@ -61,45 +62,48 @@ def gains(users: Gains, items: Gains, *, metric: str, width: float = WIDE) -> Fi
     )
     for panel, found in zip(panels, (users, items), strict=True):
         _gains(panel, found, metric)
-    style.note(figure, SIMULATED)
+    _note(figure, narrow=narrow)
     return figure
 
 
 def draw(path: str | Path, found: Shares, users: Gains, items: Gains, *, metric: str, title: str) -> None:
-    """Writes shares above and gains below, as one picture.
+    """Writes shares above and the gains of users and items below, as one picture.
 
     Raises:
       DataError: the file cannot be written, or its ending names no format of pictures.
     """
-    from matplotlib.gridspec import GridSpec
-
-    figure, (first,) = style.figure(width=9.6, height=6.4)
-    grid = GridSpec(2, 2, figure=figure, height_ratios=(6, 5))
-    first.set_subplotspec(grid[0, :])
-    left = figure.add_subplot(grid[1, 0])
-    right = figure.add_subplot(grid[1, 1], sharey=left)
-    _shares(first, found)
-    _gains(left, users, metric)
-    _gains(right, items, metric)
-    style.note(figure, SIMULATED)
+    figure, (above, middle, below) = style.figure(3, width=8.6, height=8.6, height_ratios=(5, 3, 3))
+    _shares(above, found, narrow=False)
+    _gains(middle, users, metric)
+    _gains(below, items, metric)
+    # One scale, so that users and items can be compared.
+    low, high = zip(middle.get_ylim(), below.get_ylim(), strict=True)
+    for panel in (middle, below):
+        panel.set_ylim(min(low), max(high))
+    _note(figure, narrow=False)
     style.save(figure, path, title=title)
 
 
-def _shares(panel: Axes, found: Shares) -> None:
+def _note(figure: Figure, *, narrow: bool) -> None:
+    style.note(figure, SIMULATED.replace("noise, ", "noise,\n") if narrow else SIMULATED)
+
+
+def _shares(panel: Axes, found: Shares, *, narrow: bool) -> None:
     places = list(range(len(found.names)))
     liked = [(place, value) for place, value in enumerate(found.liked) if value is not None]
     if liked:
         where, values = zip(*liked, strict=True)
-        name = "liked, of held-out items"
-        style.line(panel, where, values, replace(style.GREYS[0], name=name), text=name)
-    look = style.look(found.baseline_name)
-    style.line(panel, places, found.baseline, replace(style.GREYS[1], name=look.name), text=f"shown by {look.name}")
-    style.line(panel, places, found.model, style.OURS, text="shown by this model")
-    panel.set_xticks(places, list(found.names))
+        style.line(panel, where, values, style.GREYS[0], text="liked")
+    name = style.look(found.baseline_name).name
+    style.line(panel, places, found.baseline, style.GREYS[1], text=name.replace(" + ", "\n+ ") if narrow else name)
+    style.line(panel, places, found.model, style.OURS, text="this model")
+    panel.set_xticks(places, [span.replace("–", "–\n") if narrow else span for span in found.names])
     panel.set_ylim(bottom=0.0)
     panel.margins(x=0.08)
-    panel.set_xlabel("noisy count of the item, in fifths of the catalogue")
-    style.head(panel, "", "share of places on lists, and of liked items, in %")
+    panel.set_xlabel("noisy count of the item")
+    style.head(
+        panel, "", "places on lists, in %" if narrow else "places on lists, and held-out items that were liked, in %"
+    )
 
 
 def _gains(panel: Axes, found: Gains, metric: str) -> None:

@@ -56,7 +56,7 @@ _SIZE_AFTER_BIASES = 0.8
 @dataclass(frozen=True)
 class _State:
     """``round`` is the next one to run. Arrays float64: [m] each, ``factors`` [m, rank], ``ridges`` [2], and
-    ``relevance`` [g] of the groups of public features.
+    ``relevance`` [g] of each group of public features alone.
 
     ``counts`` are noisy, and ``popularity`` is what these and the noisy masses tell of the true ones.
     """
@@ -161,14 +161,17 @@ class DpamServer:
         sums = restored * self._tensor(release, "sums")
         noise_std = restored * terms.bias_sum_noise * terms.bias_vector_clip
         groups = self._groups(mass.mean)
-        relevance = relevances(
-            sums, mass, known.mean, groups, noise_std=noise_std, residual_variance=terms.residual_variance
-        )
+
+        def told(some: list[Float64Array]) -> Float64Array:
+            return relevances(
+                sums, mass, known.mean, some, noise_std=noise_std, residual_variance=terms.residual_variance
+            )
+
         bias = estimation.biases(
             sums,
             mass,
             known.mean,
-            features.joined(groups, relevance, mass.mean),
+            features.joined(groups, told(groups), mass.mean),
             noise_std=noise_std,
             residual_variance=terms.residual_variance,
         )
@@ -179,7 +182,8 @@ class DpamServer:
             bias=stretch * bias.mean,
             bias_variance=stretch**2 * bias.variance,
             mass=mass.mean,
-            relevance=relevance,
+            # Of each group alone: that another one explains the biases as well says nothing of tastes.
+            relevance=np.array([float(told([group])[0]) for group in groups]),
         )
         return replace(following, factors=self._first_factors(following))
 
@@ -246,13 +250,16 @@ class DpamServer:
         return max(1.0, size * math.sqrt(self._terms.residual_variance) / self._terms.vector_clip(round))
 
     def _content(self, current: _State) -> Float64Array:
-        """Components [m, q] of all features that tell something of tastes: their variances add up to at most 1.
+        """Components [m, q] of all features that tell something of tastes.
 
-        Where factors are learned from releases, a group that tells little would only be in their way.
+        The variances of groups that tell much add up to at most 1. Where factors are learned from releases, a group that
+        tells little would only be in their way.
         """
-        share = current.relevance / max(1.0, float(current.relevance.sum()))
+        share = np.minimum(current.relevance, 1.0)
+        strong = share >= _LEAST_BESIDE_FACTORS
+        share[strong] /= max(1.0, float(share[strong].sum()))
         if self._terms.steps:
-            share = np.where(share < _LEAST_BESIDE_FACTORS, 0.0, share)
+            share = np.where(strong, share, 0.0)
         return features.joined(self._groups(current.mass), share, current.mass)
 
     def _groups(self, mass: Float64Array) -> list[Float64Array]:
