@@ -45,7 +45,8 @@ _LARGEST_HALF = 65504.0
 _DERIVED_STD = 0.2
 # All components of the features together: users' taste for public features explains .26^2 of the residual variance.
 _CONTENT_STD = 0.26
-# Relevance from which a group has a part in factors that rounds refine. Chosen on validation parts of MovieLens-1M.
+# Relevance from which a group counts in full for tastes, and has a part in factors that rounds refine. Chosen on
+# validation parts of MovieLens-1M.
 _LEAST_BESIDE_FACTORS = 0.4
 # Root mean square of a user's targets, in units of the public guess of a residual's standard deviation: while items'
 # biases are unknown, and once they are known. Chosen on validation parts of MovieLens-1M.
@@ -252,14 +253,13 @@ class DpamServer:
     def _content(self, current: _State) -> Float64Array:
         """Components [m, q] of all features that tell something of tastes.
 
-        The variances of groups that tell much add up to at most 1. Where factors are learned from releases, a group that
-        tells little would only be in their way.
+        The variances of groups that tell much add up to at most 1. One that tells little of biases tells less of
+        tastes, and where factors are learned from releases it would only be in their way.
         """
         share = np.minimum(current.relevance, 1.0)
         strong = share >= _LEAST_BESIDE_FACTORS
-        share[strong] /= max(1.0, float(share[strong].sum()))
-        if self._terms.steps:
-            share = np.where(strong, share, 0.0)
+        weak = np.zeros_like(share) if self._terms.steps else share**2
+        share = np.where(strong, share / max(1.0, float(share[strong].sum())), weak)
         return features.joined(self._groups(current.mass), share, current.mass)
 
     def _groups(self, mass: Float64Array) -> list[Float64Array]:
