@@ -27,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.factorization.public_normals import public_normals
 from odp.errors import DataError
 from odp.numerics.arrays import Float64Array
 
@@ -131,7 +130,7 @@ def _weighted(counts: Any) -> Any:
 def _strongest(matrix: Any, columns: int) -> Float64Array:
     """Left singular vectors times singular values [n, q] by subspace iteration from a public start."""
     width = min(columns + _OVERSAMPLED, *matrix.shape)
-    basis = matrix @ public_normals(_SEED, (matrix.shape[1], width))
+    basis = matrix @ np.random.default_rng(_SEED).normal(size=(matrix.shape[1], width))
     for _ in range(_ITERATIONS):
         basis = matrix @ (matrix.T @ np.linalg.qr(basis)[0])
     basis = np.linalg.qr(basis)[0]
