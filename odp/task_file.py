@@ -41,6 +41,7 @@ from odp.models.examples import Examples
 from odp.models.features import KINDS, Category
 from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.numerics.archives import UNREADABLE
 from odp.task import Cohort, Question, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization, "glm": Glm}
@@ -69,7 +70,8 @@ _QUESTION_SECTIONS = ("privacy", "cohort")
 _TRUST = ("trust", "corrupt_fraction")
 _MORE_SECTIONS = {"evaluation": ("model", "data")}
 #: Keys whose value is the path of a file of numbers, by section.
-_ARRAYS = {"model": ("item_features",), "evaluation": ("of", "against")}
+_GROUPED = "item_features"
+_ARRAYS = {"model": (_GROUPED,), "evaluation": ("of", "against")}
 #: Key of [model] that names a catalogue file.
 _CATALOGUE = "catalogue"
 #: Fields that a task has, or has not: without them, nothing is chosen by rule.
@@ -358,17 +360,22 @@ def _catalogue(name: object, *, at: str, folder: Path) -> Catalogue:
         raise ConfigurationError(f"{at}: {error}") from error
 
 
-def _array(key: str, name: object, *, at: str, folder: Path) -> npt.NDArray[Any]:
+def _array(key: str, name: object, *, at: str, folder: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
+    """The numbers of a .npy file; of item features also groups by name, from an .npz file."""
+    kinds = ".npy or .npz" if key == _GROUPED else ".npy"
     if not isinstance(name, str):
-        raise ConfigurationError(f"{at}: Expected {key} to be the path of a .npy file")
+        raise ConfigurationError(f"{at}: Expected {key} to be the path of a {kinds} file")
     path = folder / name
     try:
         found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.lib.npyio.NpzFile) and key == _GROUPED:
+            with found:
+                return {group: found[group] for group in found.files}
     except OSError as error:
-        reason = error.strerror or "not a .npy file"
+        reason = error.strerror or f"not a {kinds} file"
         raise ConfigurationError(f"{at}: cannot read {key} {path}: {reason}; check the path") from error
-    except (ValueError, EOFError) as error:
-        raise ConfigurationError(f"{at}: {path} is not a .npy file of numbers; write it with numpy.save") from error
+    except UNREADABLE as error:
+        raise ConfigurationError(f"{at}: {path} is not a {kinds} file of numbers; write it with numpy.save") from error
     if not isinstance(found, np.ndarray):
         raise ConfigurationError(f"{at}: {path} holds several arrays; write one with numpy.save")
     return found

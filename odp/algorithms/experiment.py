@@ -179,6 +179,7 @@ class Quality:
       baselines: label by key of a baseline.
       ceilings: keys of baselines that see all data in one place, so that no private method need reach them.
       alone: (key of a bucket, label) of what a user has without a platform; None where buckets have none.
+      rival: (key of a bucket, label) of the baseline that groups gain or lose against; None where buckets have none.
     """
 
     title: str
@@ -190,6 +191,7 @@ class Quality:
     baselines: Mapping[str, str]
     ceilings: tuple[str, ...] = ()
     alone: tuple[str, str] | None = None
+    rival: tuple[str, str] | None = None
 
 
 def evaluation_of(definition: common_pb2.TaskDefinition) -> TrainingEvaluation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,17 +75,43 @@ def _digests(given: list[str]) -> str | dict[str, str] | None:
 def features(
     columns: dict[str, Any],
     data: Data,
-    file: Annotated[Path, typer.Argument(callback=output_file, help="The .npy file to write.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            callback=output_file, help="The file to write: .npy, or .npz with the titles and --item-texts as well."
+        ),
+    ],
+    item_texts: Annotated[
+        Path | None,
+        typer.Option(help="Public texts of items (.csv or .jsonl): a key 'item', the others are texts."),
+    ] = None,
 ) -> None:
-    """Write a data set's public item features (genres, years) for `item_features = "FILE"` of a task file."""
+    """Write a data set's public item features for `item_features = "FILE"` of a task file.
+
+    An .npy file has genres and years. An .npz file has groups by name: these, the titles, and each column of texts.
+    """
     import numpy as np
 
-    from odp.datasets import item_features, load
+    from odp.datasets import ItemTexts, auto_features, item_features, load
+    from odp.errors import ConfigurationError
 
-    matrix = item_features(load(data, **columns))
-    with writing_file(file), file.open("wb") as opened:
-        np.save(opened, matrix)
-    print_text(f"{file}: {matrix.shape[0]} items x {matrix.shape[1]} features")
+    ratings = load(data, **columns)
+    if file.suffix != ".npz":
+        if item_texts is not None:
+            raise ConfigurationError(f"Expected a file that ends in .npz for texts of items (got {file})")
+        matrix = item_features(ratings)
+        with writing_file(file), file.open("wb") as opened:
+            np.save(opened, matrix)
+        print_text(f"{file}: {matrix.shape[0]} items x {matrix.shape[1]} features")
+        return
+    groups = auto_features(ratings, None if item_texts is None else ItemTexts.read(item_texts))
+    # numpy.savez takes names as keywords, of which some are its own.
+    with writing_file(file), zipfile.ZipFile(file, "w") as archive:
+        for name, group in groups.items():
+            with archive.open(f"{name}.npy", "w") as opened_group:
+                np.lib.format.write_array(opened_group, group, allow_pickle=False)
+    sizes = ", ".join(f"{name} {group.shape[1]}" for name, group in groups.items())
+    print_text(f"{file}: {ratings.n_items} items; features by group: {sizes}")
 
 
 @app.command("info")

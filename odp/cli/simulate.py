@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,14 @@ from odp.cli.progress import steps
 if TYPE_CHECKING:
     from odp.algorithms.experiment import Experiment, NamedData
     from odp.task import Question, Task
+
+
+class Features(StrEnum):
+    """Which public item features a model uses."""
+
+    AUTO = "auto"
+    DATA = "data"
+    NONE = "none"
 
 
 @takes_table
@@ -44,10 +53,18 @@ def simulate(
         float | None, typer.Option(help="With --preset: δ of the budget, below 1 / users \\[default: 1e-6].")
     ] = None,
     features: Annotated[
-        bool | None,
+        Features | None,
         typer.Option(
-            help="Public item features: those of the data set (genres, years), or none "
-            "\\[default: as in the task file; with --preset, those of the data set]."
+            help="Public item features: data is those of the data set (genres, years), auto is also its titles and "
+            "--item-texts; the training learns how much each tells "
+            "\\[default: as in the task file; with --preset, data]."
+        ),
+    ] = None,
+    no_features: Annotated[bool, typer.Option("--no-features", help="The same as --features none.")] = False,
+    item_texts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Public texts of items (.csv or .jsonl): a key 'item', the others are texts. Implies --features auto."
         ),
     ] = None,
     start: Annotated[
@@ -104,12 +121,15 @@ def simulate(
     from odp.task import Task
 
     named = NamedData(data, **columns)
-    planned = _planned(task, named, preset=preset, epsilon=epsilon, delta=delta, features=features, start=start)
+    choice = _features(features, none=no_features, texts=item_texts)
+    planned = _planned(
+        task, named, preset=preset, epsilon=epsilon, delta=delta, features=choice, texts=item_texts, start=start
+    )
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task
 
         for name, value in (
-            ("--features", features),
+            ("--features", choice),
             ("--held-out", held_out),
             ("--checkpoint", checkpoint),
             ("--report", report),
@@ -248,6 +268,18 @@ def _train(
     return summary, rounds
 
 
+def _features(chosen: Features | None, *, none: bool, texts: Path | None) -> Features | None:
+    """What the three options say together. Raises ConfigurationError where they contradict each other."""
+    from odp.errors import ConfigurationError
+
+    if none and chosen not in (None, Features.NONE):
+        raise ConfigurationError(f"Expected --features {chosen} or --no-features, not both")
+    chosen = Features.NONE if none else chosen
+    if texts is not None and chosen not in (None, Features.AUTO):
+        raise ConfigurationError("--item-texts goes with --features auto")
+    return Features.AUTO if texts is not None else chosen
+
+
 def _planned(
     path: Path | None,
     data: NamedData,
@@ -255,11 +287,12 @@ def _planned(
     preset: str | None,
     epsilon: float | None,
     delta: float | None,
-    features: bool | None,
+    features: Features | None,
+    texts: Path | None,
     start: Path | None,
 ) -> Task | Question:
     """The task of a file, or else of a preset. Raises ConfigurationError where both are given."""
-    from odp.datasets import has_item_features, item_features
+    from odp.datasets import ItemTexts, auto_features, has_item_features, item_features
     from odp.datasets.catalogue import catalogue_keys
     from odp.errors import ConfigurationError
     from odp.models.warm_start import WarmStart
@@ -276,7 +309,13 @@ def _planned(
             ratings,
             epsilon=8.0 if epsilon is None else epsilon,
             delta=1e-6 if delta is None else delta,
-            features=has_item_features(ratings) if features is None else features,
+            features=(
+                auto_features(ratings, None if texts is None else ItemTexts.read(texts))
+                if features is Features.AUTO
+                else has_item_features(ratings)
+                if features is None
+                else features is Features.DATA
+            ),
             start=None if start is None else WarmStart.load(start),
         )
     for name, value in (("--epsilon", epsilon), ("--delta", delta)):
@@ -293,7 +332,9 @@ def _planned(
         return task
     if features is not None:
         model = task.factorization
-        matrix = item_features(data.ratings) if features else None
+        matrix: Any = item_features(data.ratings) if features is Features.DATA else None
+        if features is Features.AUTO:
+            matrix = auto_features(data.ratings, None if texts is None else ItemTexts.read(texts))
         task = dataclasses.replace(task, model=dataclasses.replace(model, item_features=matrix))
     if start is not None:
         model = task.factorization

@@ -4,22 +4,26 @@ from odp.datasets._catalog import DATASETS, DatasetSource
 from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.drifting import Week, drifting_ratings
 from odp.datasets.fetch import fetch
-from odp.datasets.item_features import has_item_features, item_features
+from odp.datasets.item_features import auto_features, has_item_features, item_features
+from odp.datasets.item_texts import ItemTexts
 from odp.datasets.mnist import Images, load_mnist
 from odp.datasets.monthly import Month, monthly_ratings
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.registry import load, load_split
 from odp.datasets.splitting import permutation_split, random_split, time_split
 from odp.datasets.synthetic import synthetic_movielens
+from odp.datasets.text_columns import text_columns
 
 __all__ = [
     "DATASETS",
     "DatasetSource",
     "Images",
+    "ItemTexts",
     "Month",
     "Ratings",
     "Split",
     "Week",
+    "auto_features",
     "catalogue_keys",
     "drifting_ratings",
     "fetch",
@@ -33,5 +37,6 @@ __all__ = [
     "permutation_split",
     "random_split",
     "synthetic_movielens",
+    "text_columns",
     "time_split",
 ]

@@ -8,6 +8,8 @@ one per feature (genre flag)   feature / sqrt(sum of the item's features): rows 
 =============================  =================================================================================
 
 The year is the "(1995)" at the end of a MovieLens title. There is no column of ones: models have an intercept.
+
+``auto_features`` adds texts, each kind as a group of its own, whose weight the training learns.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from odp.datasets.item_texts import ItemTexts
 from odp.datasets.ratings import Ratings
+from odp.datasets.text_columns import text_columns
 from odp.errors import DataError
 
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
@@ -39,6 +43,34 @@ def item_features(ratings: Ratings) -> npt.NDArray[np.float32]:
     if not parts:
         raise DataError(f"the data set {ratings.name!r} has no public item features: no genres and no years in titles")
     return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def auto_features(ratings: Ratings, texts: ItemTexts | None = None) -> dict[str, npt.NDArray[np.float32]]:
+    """All public features of a data set as groups float32 [n_items, p] by name, for ``item_features=`` of a model.
+
+    "features" are those of :func:`item_features`, where there are any. "title" and the columns of ``texts`` become 32
+    columns each by :func:`text_columns`; a column "title" of ``texts`` stands in for the data set's titles. The
+    training estimates how much each group tells, so a group that tells nothing does no harm. Add groups of your own,
+    such as embeddings of images: ``auto_features(ratings) | {"image": matrix}``.
+
+    No rating is read.
+
+    Raises:
+      DataError: there are no genres, and no texts that several items share words of; or ``texts`` names an item that
+        the data set does not have.
+    """
+    groups = {"features": item_features(ratings)} if has_item_features(ratings) else {}
+    named: dict[str, list[str]] = {} if ratings.titles is None else {"title": list(ratings.titles)}
+    named |= {} if texts is None else texts.of(ratings)
+    for name, column in named.items():
+        found = text_columns(column)
+        if found.shape[1]:
+            groups["features of texts" if name == "features" else name] = found
+    if not groups:
+        raise DataError(
+            f"the data set {ratings.name!r} has no public item features: no genres, and no texts with words in common"
+        )
+    return groups
 
 
 def has_item_features(ratings: Ratings) -> bool:

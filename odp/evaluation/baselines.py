@@ -49,6 +49,7 @@ USER_BIAS_GRID: tuple[Settings, ...] = tuple(
     {"items_per_user": items, "ridge": ridge} for items, ridge in itertools.product((300, 100, 30), (2.0, 8.0))
 )
 _SPREAD = 0.125
+_USER_BIAS_RIDGE = 5.0
 
 
 class UserBudget(Protocol):
@@ -158,7 +159,7 @@ def dp_item_mean(task: BudgetedTask, split: Split, seed: int) -> Outcome:
     check_parts(split)
 
     def made(items_per_user: float, spread: float) -> Predictor:
-        means = _dp_item_means(task, split.train, seed=seed, most=int(items_per_user), spread=spread)
+        means = dp_item_means(task, split.train, seed=seed, most=int(items_per_user), spread=spread)
         return lambda history, targets: np.asarray(means[targets.items])
 
     return tuned_rmse(split, ITEM_MEAN_GRID, made)
@@ -169,15 +170,18 @@ def dp_item_user_bias(task: BudgetedTask, split: Split, seed: int) -> Outcome:
     check_parts(split)
 
     def made(items_per_user: float, ridge: float) -> Predictor:
-        means = _dp_item_means(task, split.train, seed=seed, most=int(items_per_user), spread=_SPREAD)
-
-        def predict(history: Ratings, targets: Ratings) -> Float64Array:
-            offsets = _user_offsets(history, means[history.items], ridge=ridge)
-            return np.asarray(means[targets.items] + offsets[targets.users()])
-
-        return predict
+        means = dp_item_means(task, split.train, seed=seed, most=int(items_per_user))
+        return lambda history, targets: dp_item_user_bias_predictions(history, targets, means, ridge=ridge)
 
     return tuned_rmse(split, USER_BIAS_GRID, made)
+
+
+def dp_item_user_bias_predictions(
+    history: Ratings, targets: Ratings, means: Float64Array, *, ridge: float = _USER_BIAS_RIDGE
+) -> Float64Array:
+    """Noisy item ``means`` [m] plus each device's own mean offset from them, for every target, float64 [n]."""
+    offsets = _user_offsets(history, means[history.items], ridge=ridge)
+    return np.asarray(means[targets.items] + offsets[targets.users()])
 
 
 def als_ceiling(task: BudgetedTask, split: Split, seed: int) -> Outcome:
@@ -206,7 +210,9 @@ def _user_offsets(history: Ratings, predicted: Float64Array | float, *, ridge: f
     return offsets
 
 
-def _dp_item_means(task: BudgetedTask, train: Ratings, *, seed: int, most: int, spread: float) -> Float64Array:
+def dp_item_means(
+    task: BudgetedTask, train: Ratings, *, seed: int, most: int = 2**31, spread: float = _SPREAD
+) -> Float64Array:
     """Item means at the whole budget of the task, at most ``most`` items of a user."""
     privacy = task.privacy
     bound = min(privacy.bound(train.n_items), most)

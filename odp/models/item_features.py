@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +17,59 @@ if TYPE_CHECKING:
 
 Float32Array = npt.NDArray[np.float32]
 
-#: Features per item; more must be reduced before (random projections of text hashes serve well).
+#: Features per item; more must be reduced before (``odp.datasets.text_columns`` does so for texts).
 MOST_FEATURES = 2**10
+MOST_GROUPS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class ItemFeatures:
+    """Groups of public features side by side: how much each group tells is estimated from the releases.
+
+    Attributes:
+      matrix: read-only float32 [items, p].
+      groups: (name, width) of each group, in the order of the columns; widths are 1 or more and add up to p.
+    """
+
+    matrix: Float32Array
+    groups: tuple[tuple[str, int], ...]
+
+    def __repr__(self) -> str:
+        """Sizes only."""
+        return f"ItemFeatures({len(self.matrix)} items, {dict(self.groups)})"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the groups."""
+        return tuple(width for _, width in self.groups)
+
+
+def grouped_item_features(
+    items: int, given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | ItemFeatures
+) -> ItemFeatures:
+    """One matrix of all groups; a matrix without groups is one, called "features".
+
+    Raises:
+      ConfigurationError: there is no group or more than 16, a name is empty, or a matrix is none that
+        :func:`checked_item_features` takes.
+    """
+    if isinstance(given, ItemFeatures):
+        return ItemFeatures(checked_item_features(items, given.matrix), given.groups)
+    if not isinstance(given, Mapping):
+        matrix = checked_item_features(items, given)
+        return ItemFeatures(matrix, (("features", matrix.shape[1]),))
+    if not 1 <= len(given) <= MOST_GROUPS:
+        raise ConfigurationError(f"Expected item_features to have 1 to {MOST_GROUPS} groups (got {len(given)})")
+    parts = []
+    for name, part in given.items():
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"Expected groups of item_features to have names (got {name!r})")
+        try:
+            parts.append(checked_item_features(items, part))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"group {name!r}: {error}") from None
+    matrix = checked_item_features(items, np.concatenate(parts, axis=1))
+    return ItemFeatures(matrix, tuple((name, part.shape[1]) for name, part in zip(given, parts, strict=True)))
 
 
 def checked_item_features(items: int, features: npt.ArrayLike) -> Float32Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from odp import _validate
 from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError
+from odp.models.item_features import ItemFeatures, grouped_item_features, item_features_sha256
 from odp.models.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ class MatrixFactorization:
       items: number of items; ids are 0 .. items - 1.
       rank: width of the rows, up to 64; 0 is a model of biases only. The first two columns and one per public feature
         can do without a factor round.
-      item_features: public features of the items [items, p], such as genre flags or text hashes, p up to 1024; None
-        for none. They stay with the server, which estimates from them what noise hides; kept as a float32 copy.
-      start: items of an earlier model, which become further columns of ``item_features``; needs ``item_keys`` or
+      item_features: public features of the items [items, p], such as genre flags, or several such matrices by name, as
+        of ``odp.datasets.auto_features``; p up to 1024 in all; None for none. They stay with the server, which
+        estimates from them what noise hides, and from the releases how much each named group tells. Kept as a float32
+        copy.
+      start: items of an earlier model, which become a further group of ``item_features``; needs ``item_keys`` or
         ``catalogue``. The model keeps the columns alone.
       item_keys: keys of the items for the start, distinct, in the order of the items' numbers.
       catalogue: the version of the population's catalogue that these items are of; devices then know items by their
@@ -45,7 +48,9 @@ class MatrixFactorization:
 
     items: int
     rank: int = 0
-    item_features: npt.ArrayLike | None = field(default=None, repr=False, compare=False)
+    item_features: npt.ArrayLike | Mapping[str, npt.ArrayLike] | ItemFeatures | None = field(
+        default=None, repr=False, compare=False
+    )
     start: InitVar[WarmStart | None] = None
     item_keys: InitVar[Sequence[str] | None] = None
     catalogue: Catalogue | None = field(default=None, repr=False)
@@ -64,16 +69,28 @@ class MatrixFactorization:
             raise ConfigurationError("Expected start and item_keys together: keys say which items are the start's")
         if self.item_features is None and start is None:
             return
-        from odp.models.item_features import checked_item_features, item_features_sha256
-
-        matrix = None if self.item_features is None else checked_item_features(self.items, self.item_features)
+        features = None if self.item_features is None else grouped_item_features(self.items, self.item_features)
         if start is not None and item_keys is not None:
             if len(item_keys) != self.items:
                 raise ConfigurationError(f"Expected item_keys for {self.items} items (got {len(item_keys)})")
-            matrix = start.columns(item_keys, matrix)
-        if matrix is not None:
-            object.__setattr__(self, "item_features", matrix)
-            object.__setattr__(self, "features_sha256", item_features_sha256(matrix))
+            matrix = start.columns(item_keys, None if features is None else features.matrix)
+            before = () if features is None else features.groups
+            new = ("start", matrix.shape[1] - sum(width for _, width in before))
+            features = ItemFeatures(matrix, (*before, new) if new[1] else before)
+        if features is not None:
+            # One group is a matrix, as it was before there were several.
+            object.__setattr__(self, "item_features", features if len(features.groups) > 1 else features.matrix)
+            object.__setattr__(self, "features_sha256", item_features_sha256(features.matrix))
+
+    @property
+    def grouped_features(self) -> ItemFeatures | None:
+        """``item_features`` as checked, with their groups, or None."""
+        if self.item_features is None:
+            return None
+        if isinstance(self.item_features, ItemFeatures):
+            return self.item_features
+        matrix = cast("Float32Array", self.item_features)
+        return ItemFeatures(matrix, (("features", matrix.shape[1]),))
 
     def _check_catalogue(self, catalogue: Catalogue) -> None:
         if not isinstance(catalogue, Catalogue):
@@ -86,8 +103,8 @@ class MatrixFactorization:
 
     @property
     def features(self) -> Float32Array | None:
-        """``item_features`` as checked: read-only float32 [items, p], or None."""
-        return cast("Float32Array | None", self.item_features)
+        """The matrix of all groups: read-only float32 [items, p], or None."""
+        return None if self.grouped_features is None else self.grouped_features.matrix
 
     @property
     def public_matrix(self) -> Float32Array | None:
@@ -102,10 +119,12 @@ class MatrixFactorization:
         """The message of a task definition."""
         from odp.v1 import common_pb2
 
+        widths = None if self.grouped_features is None else self.grouped_features.widths
         return common_pb2.MatrixFactorizationModel(
             items=self.items,
             rank=self.rank,
             item_features_sha256=self.features_sha256,
             item_features_width=0 if self.features is None else self.features.shape[1],
             catalogue=None if self.catalogue is None else self.catalogue.to_proto(),
+            item_feature_groups=() if widths is None or len(widths) == 1 else widths,
         )

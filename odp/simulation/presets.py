@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+
+import numpy.typing as npt
 
 from odp import _validate
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
-from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_ITEMS_PER_USER
+from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_ITEMS_PER_USER, MAX_RANK
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
 from odp.datasets.catalogue import catalogue_keys
@@ -35,6 +38,8 @@ _ML_1M_USERS, _ML_1M_ITEMS = 6040, 3706
 _UNBOUND = 2000
 # Of implicit feedback: a user of Gowalla has 24 items on average, one in ten has more than 50.
 _EVENTS = 50
+# Groups of features that rank and rounds are chosen for: those of the data set, and an earlier model.
+_SURE = ("features", "start")
 
 
 def preset_task(
@@ -43,13 +48,15 @@ def preset_task(
     *,
     epsilon: float,
     delta: float,
-    features: bool = False,
+    features: bool | Mapping[str, npt.ArrayLike] = False,
     start: WarmStart | None = None,
 ) -> Task:
     """The task of preset ``name`` for ``ratings``, of which only sizes and declared bounds are read.
 
-    With ``features`` the model also uses the public item features of the data set: genres, and years in titles. With
-    ``start`` it begins with the items of an earlier model that have the same titles, or ids where there are no titles.
+    With ``features`` the model also uses the public item features of the data set: genres, and years in titles; or
+    groups by name, as of ``odp.datasets.auto_features``. Rank and rounds follow from the group "features" alone: other
+    groups may tell little, and become columns where no factor is learned. With ``start`` the model begins with the
+    items of an earlier one that have the same titles, or ids where there are no titles.
 
     Raises:
       ConfigurationError: the name is unknown (the nearest one is named), or a budget is out of range.
@@ -70,12 +77,16 @@ def preset_task(
     users, items = (_ML_1M_USERS, _ML_1M_ITEMS) if name == "ml-1m" else (ratings.n_users, ratings.n_items)
     model = MatrixFactorization(
         items=ratings.n_items,
-        item_features=item_features(ratings) if features else None,
+        item_features=features if isinstance(features, Mapping) else item_features(ratings) if features else None,
         start=start,
         item_keys=None if start is None else catalogue_keys(ratings),
     )
-    width = 0 if model.features is None else model.features.shape[1]
-    rank, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=users, n_items=items, n_features=width)
+    groups = () if model.grouped_features is None else model.grouped_features.groups
+    width = sum(size for _, size in groups)
+    sure = sum(size for name, size in groups if name in _SURE)
+    rank, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=users, n_items=items, n_features=sure)
+    if not training.steps:
+        rank = max(rank, min(DERIVED_FACTORS + width, MAX_RANK))
     if epsilon == math.inf:
         bound = min(_UNBOUND, ratings.n_items, MAX_ITEMS_PER_USER)
         privacy = dataclasses.replace(privacy, max_items_per_user=bound)

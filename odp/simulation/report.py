@@ -9,6 +9,7 @@ from typing import Any
 from odp.algorithms.experiment import Quality
 from odp.pictures import charts, page
 from odp.pictures.style import look
+from odp.simulation.report_exposure import shown_to_people
 from odp.simulation.verdict import Score, Verdict, metric_name, quality_of, score_of, verdict
 
 _SIMULATION_ONLY = (
@@ -37,7 +38,7 @@ def render_html(record: Mapping[str, Any]) -> str:
         _rounds(record, quality, score),
     ]
     if diagnostics is not None:
-        parts += _gains(diagnostics, quality)
+        parts += [*_gains(diagnostics, quality), *shown_to_people(diagnostics, quality)]
     parts += [
         '<div class="folds">',
         page.fold("What ε was spent on", _spending(record)),
@@ -243,7 +244,7 @@ def _span(bucket: Mapping[str, Any]) -> str:
 
 
 def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, group: str, name: str, quality: Quality) -> str:
-    columns = [*quality.buckets, *([quality.alone] if quality.alone else [])]
+    columns = [*quality.buckets, *filter(None, (quality.alone, quality.rival))]
     key, metric = quality.buckets[0]
     reference = [one.get(quality.alone[0]) for one in buckets] if quality.alone else []
     shown = any(value is not None for value in reference)

@@ -96,18 +96,20 @@ class SignedTask(_message.Message):
     def __init__(self, definition: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class MatrixFactorizationModel(_message.Message):
-    __slots__ = ("items", "rank", "item_features_sha256", "item_features_width", "catalogue")
+    __slots__ = ("items", "rank", "item_features_sha256", "item_features_width", "catalogue", "item_feature_groups")
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ITEM_FEATURES_SHA256_FIELD_NUMBER: _ClassVar[int]
     ITEM_FEATURES_WIDTH_FIELD_NUMBER: _ClassVar[int]
     CATALOGUE_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FEATURE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     items: int
     rank: int
     item_features_sha256: bytes
     item_features_width: int
     catalogue: CatalogueVersion
-    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., item_features_sha256: _Optional[bytes] = ..., item_features_width: _Optional[int] = ..., catalogue: _Optional[_Union[CatalogueVersion, _Mapping]] = ...) -> None: ...
+    item_feature_groups: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., item_features_sha256: _Optional[bytes] = ..., item_features_width: _Optional[int] = ..., catalogue: _Optional[_Union[CatalogueVersion, _Mapping]] = ..., item_feature_groups: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CatalogueVersion(_message.Message):
     __slots__ = ("version", "sha256")

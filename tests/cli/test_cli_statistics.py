@@ -73,7 +73,7 @@ def test_a_simulation_shows_the_answer_beside_what_was_there(odp: Odp, asked: Pa
     [
         (("--epsilon", "2"), "--epsilon goes with --preset"),
         (("--held-out", "5"), "--held-out is for models"),
-        (("--features",), "--features is for models"),
+        (("--features", "data"), "--features is for models"),
         (("--data", "synthetic:n_users=500"), "Expected 1 to 120 users"),
     ],
 )

@@ -54,7 +54,7 @@ def test_labels_that_are_numbers_have_a_loss_alone(odp, tmp_path):
     [
         (["--data", "ml-1m"], "labelled examples"),
         (["--data", DATA, "--held-out", "3"], "--held-out"),
-        (["--data", DATA, "--features"], "odp.MatrixFactorization"),
+        (["--data", DATA, "--features", "data"], "odp.MatrixFactorization"),
     ],
 )
 def test_what_does_not_fit_examples_is_refused(odp, tmp_path, options, message):

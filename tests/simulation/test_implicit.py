@@ -153,7 +153,11 @@ def test_a_run_becomes_a_page_with_curves_buckets_charges_and_clips(
     ):
         assert section in text
     assert "root mean square of users" in text
-    assert ("DP popularity" in text) == (held_out is None)
+    assert ("Baselines on the same split" in text) == (held_out is None)
+    exposed = values["diagnostics"]["exposure"]
+    assert exposed["baseline"]["coverage"] < exposed["model"]["coverage"] <= 1.0
+    assert "coverage and popularity bias" in text
+    assert "not a private release" in text
     assert "RMSE" not in text
 
 
@@ -161,7 +165,10 @@ def test_buckets_cover_everything_once_and_make_the_whole(towns: Ratings) -> Non
     split = random_split(towns, seed=1)
     task = task_of(20.0, steps=1)
     found = simulate(task, split, seed=1)
-    diagnosed = diagnose_ranking(task, found.model, found.history, split.test, item_counts=found.item_counts)
+    counts = found.item_counts
+    diagnosed = diagnose_ranking(
+        task, found.model, found.history, split.test, item_counts=counts, baseline_counts=counts
+    )
     for buckets, members in ((diagnosed.popularity, ITEMS), (diagnosed.activity, USERS)):
         assert sum(bucket.members for bucket in buckets) == members
         assert sum(bucket.targets for bucket in buckets) == split.test.n_ratings
@@ -174,7 +181,8 @@ def test_recall_by_popularity_counts_the_items_that_recall_by_user_averages(town
 
     def hits(users: list[int], by: str) -> float:
         parts = found.history.select_users(users), split.test.select_users(users)
-        diagnosed = diagnose_ranking(task, found.model, *parts, item_counts=found.item_counts)
+        counts = found.item_counts
+        diagnosed = diagnose_ranking(task, found.model, *parts, item_counts=counts, baseline_counts=counts)
         return sum(bucket.targets * (bucket.recall or 0.0) for bucket in getattr(diagnosed, by))
 
     users = list(range(40))

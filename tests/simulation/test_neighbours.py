@@ -205,9 +205,9 @@ def test_what_a_model_is_compared_with_keeps_its_charges_too(monkeypatch, victim
     def score(ratings: Ratings) -> Any:
         split = random_split(ratings, seed=2)
         if method == "item mean":
-            return baselines._dp_item_means(task, split.train, seed=2).tolist()
+            return baselines.dp_item_means(task, split.train, seed=2).tolist()
         if method == "popularity":
-            return implicit._noisy_counts(task, split.train, seed=2).tolist()
+            return implicit.noisy_counts(task, split.train, seed=2).tolist()
         return dp_sgd.dp_sgd(split, split.test, epsilon=4.0, delta=1e-3, seed=2).charges
 
     stated, other, tape = neighbours(monkeypatch, score, ratings, victim)

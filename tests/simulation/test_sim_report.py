@@ -19,7 +19,7 @@ from odp.algorithms.dpam.diagnostics import diagnose
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets import random_split, synthetic_movielens
 from odp.errors import DataError
-from odp.evaluation.baselines import baselines
+from odp.evaluation.baselines import baselines, dp_item_user_bias
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.presets import preset_task
 from odp.simulation.record import plain, read_record, run_record, write_record
@@ -70,6 +70,25 @@ def test_buckets_cover_everything_once_and_their_errors_make_the_whole(
         squares = sum(bucket.ratings * (bucket.rmse or 0.0) ** 2 for bucket in buckets)
         assert math.sqrt(squares / SPLIT.test.n_ratings) == pytest.approx(run[0].metrics["test_rmse"])
         assert all(one.high <= two.low for one, two in itertools.pairwise(buckets))
+        others = sum(bucket.ratings * (bucket.baseline_rmse or 0.0) ** 2 for bucket in buckets)
+        expected = dp_item_user_bias(run[0].task, SPLIT, 1)
+        assert math.sqrt(others / SPLIT.test.n_ratings) == pytest.approx(expected)
+
+
+def test_lists_of_ratings_leave_histories_out_and_count_what_was_liked(
+    run: tuple[RunResult, list[NoisyTotals]],
+) -> None:
+    found = diagnose(run[0].task, SPLIT, run[0].model).exposure
+    assert found is not None
+    assert (found.cutoff, found.users) == (20, 400)
+    assert [fifth.members for fifth in found.fifths] == [6] * 5
+    liked = np.bincount(SPLIT.test.items[SPLIT.test.values >= 4], minlength=30)
+    counts = run[0].model.keyed.rows[:, 0]
+    top = counts > np.quantile(counts, 0.8)
+    assert found.fifths[-1].relevance == pytest.approx(liked[top].sum() / liked.sum())
+    # 20 of 30 items are on a list, and its owner's 11 or so are not: nearly every item is shown.
+    assert found.model.coverage > 0.9
+    assert 0.0 < found.model.gini < 0.5
 
 
 def test_clipping_counts_what_the_bounds_cut(run: tuple[RunResult, list[NoisyTotals]]) -> None:
@@ -155,6 +174,9 @@ def test_the_page_loads_nothing_and_names_every_section(record: dict[str, Any]) 
     assert not re.search(r"https?://|<script|@import", text)
     for section in ("Error and ε by round", "spent on", "popularity", "activity", "clipped", "Settings", "Versions"):
         assert section in page.text
+    assert "What it recommends: coverage and popularity bias" in page.text
+    assert "Who gains, who loses, against the baseline" in page.text
+    assert page.text.count("imulated: evaluated on the data without noise, not a private release") >= 2
     assert "Simulation only" in page.text
     assert "From the noisy releases alone" in page.text
     assert "a note with <angle> brackets" in page.text
@@ -162,6 +184,22 @@ def test_the_page_loads_nothing_and_names_every_section(record: dict[str, Any]) 
     shown = next(one for one in record["diagnostics"]["intervals"]["curve"] if one["level"] == 0.9)
     assert "How sure it is" in page.text
     assert f"{100 * shown['covered']:.1f} %" in page.text
+
+
+def test_groups_that_lose_are_named_and_a_record_of_before_has_no_such_sections(record: dict[str, Any]) -> None:
+    worse = plain(record)
+    first = worse["diagnostics"]["activity"][0]
+    first["baseline_rmse"] = first["rmse"] - 0.1
+    span = f"{first['low']:.0f}" if first["low"] == first["high"] else f"{first['low']:.0f}–{first['high']:.0f}"
+    page = render_html(worse)
+    assert f"Worse off than with DP item mean + user bias: users with {span}" in page
+    assert "-0.1000" in page
+    del worse["diagnostics"]["exposure"]
+    for bucket in (*worse["diagnostics"]["activity"], *worse["diagnostics"]["popularity"]):
+        del bucket["baseline_rmse"]
+    before = render_html(worse)
+    assert "popularity bias" not in before
+    assert "against the baseline" not in before
 
 
 def test_a_run_without_noise_says_that_nothing_is_protected() -> None:

@@ -137,7 +137,7 @@ class DPAM:
         bind.
 
         With 8 or more public features per item there are further factors to start from: all of them without a factor
-        round below 1.2, up to 20 in one round below 2, in two below 4, in three above. Fewer features come on top.
+        round below 1.2, up to 20 in one round below 2, in three above. Fewer features come on top.
 
         Raises:
           ConfigurationError: a number is out of range.
@@ -175,7 +175,7 @@ class DPAM:
         if strength < 2.0:
             return min(known, 20), cls(steps=1, user_ridge=0.75)
         if strength < 4.0:
-            return min(known, 20), cls(steps=2, bias_share=0.2, user_ridge=0.85)
+            return min(known, 20), cls(steps=3, bias_share=0.2, user_ridge=0.85)
         return min(known, 20), cls(steps=3, bias_share=0.15, user_ridge=0.75, item_ridge=2.0)
 
     def _kernel_variance(self, rank: int) -> float:

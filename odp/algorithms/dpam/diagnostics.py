@@ -8,28 +8,39 @@ no party could compute on a real population. ``NoisyTotals`` has what the releas
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from odp.algorithms.capabilities import RecommenderPopulation
 from odp.algorithms.dpam.evaluation import covered
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
 from odp.datasets.ratings import Ratings, Split, merge
-from odp.evaluation.baselines import user_mean_predictions
+from odp.evaluation.baselines import dp_item_means, dp_item_user_bias_predictions, user_mean_predictions
+from odp.evaluation.exposure import CUTOFF, Exposure, exposure
 from odp.evaluation.fifths import fifths
+from odp.evaluation.ranking import item_scores
 from odp.evaluation.reliability import Reliability
-from odp.numerics.arrays import Float64Array
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.task import Task
 from odp.wire.model import ModelVersion
+
+# Predictions for lists of recommendations: they fit a user's smooth taste to every item.
+_MOST_PREDICTIONS = 2_000_000
+_LEAST_USERS, _MOST_USERS = 16, 512
+# A held-out rating from here on, as a share of the declared range, is of an item that the user liked: 4 of 1 .. 5.
+_LIKED = 0.75
 
 
 @dataclass(frozen=True)
 class Bucket:
     """Entries of the test part whose item (or user) has a count from ``low`` to ``high``; RMSE None without entries.
 
-    ``user_mean_rmse`` is that of each user's own mean, which no platform is needed for.
+    ``user_mean_rmse`` is that of each user's own mean, which no platform is needed for; ``baseline_rmse`` that of the
+    DP item mean + user bias at the same budget.
     """
 
     low: float
@@ -38,6 +49,7 @@ class Bucket:
     ratings: int
     rmse: float | None
     user_mean_rmse: float | None
+    baseline_rmse: float | None
 
 
 @dataclass(frozen=True)
@@ -60,12 +72,13 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Test error by popularity of the item (noisy counts) and by activity of the user (history size); clipping; what
-    the ranges of predictions cover.
+    """Test error by popularity of the item (noisy counts) and by activity of the user (history size); what lists of
+    recommendations show, None where there are none; clipping; what the ranges of predictions cover.
     """
 
     popularity: tuple[Bucket, ...]
     activity: tuple[Bucket, ...]
+    exposure: Exposure | None
     clipping: Clipping
     intervals: Reliability
 
@@ -74,10 +87,12 @@ class Diagnostics:
         return asdict(self)
 
 
-def diagnose(task: Task, split: Split, model: ModelVersion, *, intervals: Reliability | None = None) -> Diagnostics:
+def diagnose(
+    task: Task, split: Split, model: ModelVersion, *, seed: int = 1, intervals: Reliability | None = None
+) -> Diagnostics:
     """Diagnostics of a rating model on ``split``; users are solved on train and validation ratings.
 
-    ``intervals`` is what the ranges cover, where that is known already.
+    ``seed`` is of the baseline's noise. ``intervals`` is what the ranges cover, where that is known already.
 
     Raises:
       DataError: sizes do not fit the task.
@@ -86,7 +101,12 @@ def diagnose(task: Task, split: Split, model: ModelVersion, *, intervals: Reliab
     population = DpamPopulation(definition)
     history = merge(split.train, split.validation)
     squares = (population.predict(model, history, split.test) - split.test.values) ** 2
-    alone = (user_mean_predictions(split) - split.test.values) ** 2
+    means = dp_item_means(task, split.train, seed=seed)
+    others = {
+        "user_mean_rmse": (user_mean_predictions(split) - split.test.values) ** 2,
+        "baseline_rmse": (dp_item_user_bias_predictions(history, split.test, means) - split.test.values) ** 2,
+    }
+    counts = model.keyed.rows[:, COUNT_COLUMN].astype(np.float64)
     train = split.train
     # A model of the round of biases has no factors, so its predictions are what targets are measured from.
     biases = ModelVersion(min(model.version, BIASES_ROUND), model.tables)
@@ -98,8 +118,9 @@ def diagnose(task: Task, split: Split, model: ModelVersion, *, intervals: Reliab
     mean_squares = np.bincount(train.users(), weights=off**2, minlength=train.n_users) / np.maximum(train.counts(), 1)
     bound, sizes = definition.privacy.max_items_per_user, train.counts()
     return Diagnostics(
-        popularity=_buckets(model.keyed.rows[:, COUNT_COLUMN].astype(np.float64), split.test.items, squares, alone),
-        activity=_buckets(history.counts().astype(np.float64), split.test.users(), squares, alone),
+        popularity=_buckets(counts, split.test.items, squares, others),
+        activity=_buckets(history.counts().astype(np.float64), split.test.users(), squares, others),
+        exposure=_exposure(population, model, history, split.test, counts, means),
         clipping=Clipping(
             users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
             ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
@@ -114,11 +135,55 @@ def _share(count: float, ratings: Ratings) -> float:
     return count / ratings.n_ratings if ratings.n_ratings else 0.0
 
 
-def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array, alone: Float64Array) -> tuple[Bucket, ...]:
-    """Members cut into fifths by size, with the error of the entries of each."""
+def _exposure(
+    population: RecommenderPopulation,
+    model: ModelVersion,
+    history: Ratings,
+    test: Ratings,
+    counts: Float64Array,
+    means: Float64Array,
+) -> Exposure | None:
+    """What the lists of some users show, by predicted rating; None where no user has a history."""
+    active = np.flatnonzero(history.counts())
+    if not len(active):
+        return None
+    most = int(np.clip(_MOST_PREDICTIONS // history.n_items, _LEAST_USERS, _MOST_USERS))
+    users = active[np.unique(np.linspace(0, len(active) - 1, min(most, len(active))).astype(np.int64))]
+    known, held_out = history.select_users(users), test.select_users(users)
+    liked = held_out.take(held_out.values >= test.low + _LIKED * (test.high - test.low))
+
+    def predicted(block: Int64Array) -> Float32Array:
+        items = np.tile(np.arange(known.n_items, dtype=np.int32), len(block))
+        every = Ratings(
+            known.name,
+            np.arange(len(block) + 1, dtype=np.int64) * known.n_items,
+            items,
+            np.full(len(items), known.low, dtype=np.float32),
+            known.n_items,
+            known.low,
+            known.high,
+        )
+        found = population.predict(model, known.select_users(block), every)
+        return found.reshape(len(block), known.n_items).astype(np.float32)
+
+    return exposure(
+        predicted,
+        item_scores(means),
+        known,
+        liked,
+        popularity=counts,
+        baseline_name="dp_item_user_bias",
+        cutoff=min(CUTOFF, known.n_items),
+    )
+
+
+def _buckets(
+    sizes: Float64Array, member: np.ndarray, squares: Float64Array, others: Mapping[str, Float64Array]
+) -> tuple[Bucket, ...]:
+    """Members cut into fifths by size, with the error of the entries of each, and that of others by field."""
     found = []
     for own in fifths(sizes):
-        entries, others = squares[own[member]], alone[own[member]]
+        entries = squares[own[member]]
         found.append(
             Bucket(
                 low=float(sizes[own].min()),
@@ -126,7 +191,10 @@ def _buckets(sizes: Float64Array, member: np.ndarray, squares: Float64Array, alo
                 members=int(own.sum()),
                 ratings=len(entries),
                 rmse=math.sqrt(float(entries.mean())) if len(entries) else None,
-                user_mean_rmse=math.sqrt(float(others.mean())) if len(others) else None,
+                **{
+                    name: math.sqrt(float(errors[own[member]].mean())) if len(entries) else None
+                    for name, errors in others.items()
+                },
             )
         )
     return tuple(found)

@@ -26,8 +26,10 @@ _SCATTER = 0.2
 _BLOCK = 256  # items per piece of work
 _WORTHWHILE = 3e7  # flops; less takes no longer than to load the machine code
 
-# Prior variance of a feature's coefficient in the biases' trend, in units of the residual variance.
+# Prior variances of coefficients of the biases' trend, in units of the residual variance: of a feature, and of 1, the
+# log count and its square.
 FEATURE_PRIOR = 0.1
+TREND_SPREAD = np.array([1.0, 0.2, 0.03])
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,13 @@ def masses(
     return Estimate(np.maximum(mean, 0.05 * expected * scale), variance), replace(known, posterior=chance)
 
 
+def trend(counts: Float64Array) -> Float64Array:
+    """What biases follow without features [m, 3]: 1, log count (mean 0, variance 1) and its square."""
+    logarithm = np.log(counts)
+    logarithm = (logarithm - logarithm.mean()) / (logarithm.std() + 1e-9)
+    return np.column_stack((np.ones_like(logarithm), logarithm, logarithm**2))
+
+
 def biases(
     sums: Float64Array,
     mass: Estimate,
@@ -85,17 +94,15 @@ def biases(
       sums: noisy [m].
       mass: weight masses.
       counts: posterior means [m] >= 1.
-      features: public ones [m, q], of total variance about 1; None for none.
+      features: public ones [m, q], each group's total variance its relevance; None for none.
       noise_std: of ``sums``.
       residual_variance: of one rating.
     """
     size = mass.mean
     sampling = residual_variance * size**2 / np.maximum(counts, 1.0)
-    logarithm = np.log(counts)
-    logarithm = (logarithm - logarithm.mean()) / (logarithm.std() + 1e-9)
     public = np.empty((len(size), 0)) if features is None else features
-    design = np.column_stack((np.ones_like(size), logarithm, logarithm**2, public))
-    spread = np.concatenate(([1.0, 0.2, 0.03], np.full(public.shape[1], FEATURE_PRIOR)))
+    design = np.column_stack((trend(counts), public))
+    spread = np.concatenate((TREND_SPREAD, np.full(public.shape[1], FEATURE_PRIOR)))
     tightness = np.diag(1.0 / (residual_variance * spread))
     guess = 0.15 * residual_variance
     best = (-np.inf, np.zeros_like(size), np.zeros_like(size))
@@ -105,13 +112,13 @@ def biases(
         weighted = design * (size / total)[:, None]
         normal = weighted.T @ (design * size[:, None]) + tightness
         coefficients = np.linalg.solve(normal, weighted.T @ sums)
-        trend = design @ coefficients
-        off = sums - size * trend
+        expected = design @ coefficients
+        off = sums - size * expected
         evidence = -0.5 * float((off**2 / total + np.log(total)).sum() + coefficients @ tightness @ coefficients)
         evidence -= 0.5 * math.log(between / guess) ** 2 + 0.5 * float(np.linalg.slogdet(normal)[1])
         if evidence > best[0]:
             gain = between * size / total
-            best = (evidence, trend + gain * off, between * variance / total)
+            best = (evidence, expected + gain * off, between * variance / total)
     return Estimate(mean=best[1], variance=best[2])
 
 

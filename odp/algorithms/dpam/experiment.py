@@ -33,6 +33,7 @@ QUALITY = Quality(
     },
     ceilings=("als_ceiling",),
     alone=("user_mean_rmse", "user mean, on the device"),
+    rival=("baseline_rmse", "DP item mean + user bias"),
 )
 
 
@@ -85,7 +86,7 @@ class TaskExperiment:
         """Errors by popularity and activity, and shares of clipped data."""
         from odp.algorithms.dpam.diagnostics import diagnose
 
-        return diagnose(self._task, self.split, run.model, intervals=run.metrics["test_intervals"])
+        return diagnose(self._task, self.split, run.model, seed=self._seed, intervals=run.metrics["test_intervals"])
 
 
 def intervals_line(found: Reliability) -> str:

@@ -14,7 +14,7 @@ the items by the precision of their own statistics; formulas derived here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +46,29 @@ def components(features: npt.NDArray[np.floating], weight: Float64Array) -> Floa
     share = weight / weight.sum()
     given = features.astype(np.float64)
     centred = given - share @ given
-    variances, directions = np.linalg.eigh((centred * share[:, None]).T @ centred)
-    total = float(np.maximum(variances, 0.0).sum())
+    total = float((share @ centred**2).sum())
     if total <= _ROUNDING * float(share @ (given**2).sum(axis=1)):
         return np.empty((len(features), 0))  # all items look alike
+    return _principal(centred / np.sqrt(total), share)
+
+
+def joined(groups: Sequence[Float64Array], relevance: Float64Array, weight: Float64Array) -> Float64Array:
+    """Principal components float64 [m, q], q <= 64, of several groups of :func:`components`.
+
+    The variances of a group add up to its ``relevance`` [g]; a group of relevance 0 is left out.
+    """
+    told = [np.sqrt(share) * part for part, share in zip(groups, relevance, strict=True) if share and part.shape[1]]
+    if not told:
+        return np.empty((len(weight), 0))
+    # The components of a single group are principal already.
+    return told[0] if len(told) == 1 else _principal(np.concatenate(told, axis=1), weight / weight.sum())
+
+
+def _principal(centred: Float64Array, share: Float64Array) -> Float64Array:
+    variances, directions = np.linalg.eigh((centred * share[:, None]).T @ centred)
+    total = float(np.maximum(variances, 0.0).sum())
     kept = np.flatnonzero(variances > _SMALLEST_SHARE * total)[::-1][:MOST_COMPONENTS]
-    return np.asarray(centred @ directions[:, kept] / np.sqrt(total), dtype=np.float64)
+    return np.asarray(centred @ directions[:, kept], dtype=np.float64)
 
 
 def linear_map(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from odp.algorithms.dpam import codec, estimation, features
+from odp.algorithms.dpam.relevance import relevances
 from odp.algorithms.dpam.terms import (
     BIASES_ROUND,
     COUNTS_ROUND,
@@ -32,8 +33,10 @@ from odp.wire.encoding import rounded
 from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
-_MAGIC = b"odpdpam2"
-# Of versions that told popularity from the counts alone, and stored it nowhere.
+_MAGIC = b"odpdpam3"
+# Of versions in which all features counted alike.
+_MAGIC_ALIKE = b"odpdpam2"
+# Of versions that also told popularity from the counts alone, and stored it nowhere.
 _MAGIC_BEFORE = b"odpdpam1"
 # Of item rows, in standard deviations of a rating's residual; with users' rows of covariance 1, derived factors explain
 # .2^2 of the residual variance each at the start.
@@ -42,6 +45,9 @@ _LARGEST_HALF = 65504.0
 _DERIVED_STD = 0.2
 # All components of the features together: users' taste for public features explains .26^2 of the residual variance.
 _CONTENT_STD = 0.26
+# Relevance from which a group counts in full for tastes, and has a part in factors that rounds refine. Chosen on
+# validation parts of MovieLens-1M.
+_LEAST_BESIDE_FACTORS = 0.4
 # Root mean square of a user's targets, in units of the public guess of a residual's standard deviation: while items'
 # biases are unknown, and once they are known. Chosen on validation parts of MovieLens-1M.
 _SIZE_BEFORE_BIASES = 1.3
@@ -50,7 +56,8 @@ _SIZE_AFTER_BIASES = 0.8
 
 @dataclass(frozen=True)
 class _State:
-    """``round`` is the next one to run. Arrays float64: [m] each, ``factors`` [m, rank], ``ridges`` [2].
+    """``round`` is the next one to run. Arrays float64: [m] each, ``factors`` [m, rank], ``ridges`` [2], and
+    ``relevance`` [g] of each group of public features alone.
 
     ``counts`` are noisy, and ``popularity`` is what these and the noisy masses tell of the true ones.
     """
@@ -63,6 +70,7 @@ class _State:
     mass: Float64Array
     factors: Float64Array
     ridges: Float64Array
+    relevance: Float64Array
 
 
 class DpamServer:
@@ -87,7 +95,8 @@ class DpamServer:
         terms = self._terms
         ones, zeros = np.ones(terms.items), np.zeros(terms.items)
         ridges = np.array([max(terms.user_ridge, 1e-6) * terms.residual_variance, terms.user_bias_ridge])
-        return _packed(_State(0, ones, ones, zeros, zeros, ones, np.zeros((terms.items, terms.rank)), ridges))
+        factors, relevance = np.zeros((terms.items, terms.rank)), np.ones(len(terms.item_feature_groups))
+        return _packed(_State(0, ones, ones, zeros, zeros, ones, factors, ridges, relevance))
 
     def broadcast(self, state: bytes) -> ModelVersion:
         """Keyed table "items" [m, 3 + rank]: count, bias, trust, factors. Dense table "globals" [1, 2]: user ridges.
@@ -150,12 +159,21 @@ class DpamServer:
             noise_std=terms.bias_mass_noise,
         )
         restored = self._restored(current.round)
+        sums = restored * self._tensor(release, "sums")
+        noise_std = restored * terms.bias_sum_noise * terms.bias_vector_clip
+        groups = self._groups(mass.mean)
+
+        def told(some: list[Float64Array]) -> Float64Array:
+            return relevances(
+                sums, mass, known.mean, some, noise_std=noise_std, residual_variance=terms.residual_variance
+            )
+
         bias = estimation.biases(
-            restored * self._tensor(release, "sums"),
+            sums,
             mass,
             known.mean,
-            self._components(mass.mean),
-            noise_std=restored * terms.bias_sum_noise * terms.bias_vector_clip,
+            features.joined(groups, told(groups), mass.mean),
+            noise_std=noise_std,
             residual_variance=terms.residual_variance,
         )
         stretch = estimation.unclipped(terms.bias_target_clip, terms.residual_variance)
@@ -165,6 +183,8 @@ class DpamServer:
             bias=stretch * bias.mean,
             bias_variance=stretch**2 * bias.variance,
             mass=mass.mean,
+            # Of each group alone: that another one explains the biases as well says nothing of tastes.
+            relevance=np.array([float(told([group])[0]) for group in groups]),
         )
         return replace(following, factors=self._first_factors(following))
 
@@ -177,7 +197,7 @@ class DpamServer:
         derived = np.stack((current.bias, np.log(current.popularity)), axis=1)
         derived = derived - np.average(derived, axis=0, weights=current.mass)
         derived /= np.sqrt(np.average(derived**2, axis=0, weights=current.mass)) + 1e-9
-        content = self._components(current.mass)
+        content = self._content(current)
         known = np.concatenate((_DERIVED_STD * derived, _CONTENT_STD * content), axis=1)[:, : terms.rank]
         random = public_normals(terms.start_seed, (terms.items, terms.rank - known.shape[1]))
         random = _START_STD * random if terms.steps else np.zeros_like(random)
@@ -196,7 +216,7 @@ class DpamServer:
             noise_std=terms.gram_noise * terms.full_row_bound**2,
             scale=scale[first] * scale[second],
         )
-        content = self._components(current.mass)
+        content = self._content(current)
         start = np.concatenate((np.zeros((terms.items, 1)), current.factors), axis=1)
         if current.round == FIRST_FACTOR_ROUND:
             start[:, 1 + DERIVED_FACTORS + content.shape[1] :] = 0.0  # a random start is no estimate
@@ -230,13 +250,27 @@ class DpamServer:
         size = _SIZE_BEFORE_BIASES if round == BIASES_ROUND else _SIZE_AFTER_BIASES
         return max(1.0, size * math.sqrt(self._terms.residual_variance) / self._terms.vector_clip(round))
 
-    def _components(self, mass: Float64Array) -> Float64Array:
-        """Principal components of the public features [m, q]; q is 0 for a task without them."""
-        if not self._terms.item_features_width:
-            return np.empty((self._terms.items, 0))
+    def _content(self, current: _State) -> Float64Array:
+        """Components [m, q] of all features that tell something of tastes.
+
+        The variances of groups that tell much add up to at most 1. One that tells little of biases tells less of
+        tastes, and where factors are learned from releases it would only be in their way.
+        """
+        share = np.minimum(current.relevance, 1.0)
+        strong = share >= _LEAST_BESIDE_FACTORS
+        weak = np.zeros_like(share) if self._terms.steps else share**2
+        share = np.where(strong, share / max(1.0, float(share[strong].sum())), weak)
+        return features.joined(self._groups(current.mass), share, current.mass)
+
+    def _groups(self, mass: Float64Array) -> list[Float64Array]:
+        """Principal components of each group of public features; no group for a task without them."""
+        widths = self._terms.item_feature_groups
+        if not widths:
+            return []
         if self._features is None:
             raise ConfigurationError("Expected item_features: the task definition names a matrix that was not given")
-        return features.components(self._features, mass)
+        parts = np.split(self._features, np.cumsum(widths)[:-1], axis=1)
+        return [features.components(part, mass) for part in parts]
 
     def _checked(self, item_features: Float32Array) -> Float32Array:
         matrix = checked_item_features(self._terms.items, item_features)
@@ -258,10 +292,12 @@ class DpamServer:
 
     def _unpacked(self, state: bytes) -> _State:
         terms = self._terms
-        before = state[:8] == _MAGIC_BEFORE
-        shapes = [(terms.items,)] * (4 if before else 5) + [(terms.items, terms.rank), (2,)]
+        magic = state[:8]
+        groups = (len(terms.item_feature_groups),)
+        shapes = [(terms.items,)] * (4 if magic == _MAGIC_BEFORE else 5) + [(terms.items, terms.rank), (2,)]
+        shapes += [groups] if magic == _MAGIC else []
         length = sum(math.prod(shape) for shape in shapes)
-        if len(state) != _HEADER.size + 8 * length or state[:8] not in (_MAGIC, _MAGIC_BEFORE):
+        if len(state) != _HEADER.size + 8 * length or magic not in (_MAGIC, _MAGIC_ALIKE, _MAGIC_BEFORE):
             raise StateError("Expected the state of this very DPAM task: restore it, or start the task again")
         round = int(_HEADER.unpack_from(state)[1])
         flat = np.frombuffer(state, dtype="<f8", offset=_HEADER.size)
@@ -270,7 +306,9 @@ class DpamServer:
             size = math.prod(shape)
             arrays.append(flat[start : start + size].reshape(shape))
             start += size
-        if before:
+        if magic != _MAGIC:
+            arrays.append(np.ones(groups))
+        if magic == _MAGIC_BEFORE:
             arrays.insert(1, self._counted(arrays[0]).mean if round else arrays[0])
         return _State(round, *arrays)
 

@@ -37,6 +37,7 @@ FACTOR_COLUMNS = 3
 DERIVED_FACTORS = 2
 
 MAX_FEATURES = 2**10
+MAX_GROUPS = 16
 MAX_KERNEL_VARIANCE = 10.0
 SHA256_BYTES = 32
 
@@ -68,6 +69,7 @@ class Terms(CommonTerms):
     kernel_variance: float
     item_features_width: int
     item_features_sha256: bytes
+    item_feature_groups: tuple[int, ...]
 
     @property
     def rounds(self) -> int:
@@ -129,6 +131,7 @@ class Terms(CommonTerms):
             raise ConfigurationError(
                 f"Expected item_features_sha256 of 32 bytes with features, else none (got {hashed})"
             )
+        _check_groups(model)
         known = DERIVED_FACTORS + model.item_features_width
         _validate.integer(steps=dpam.steps, low=int(model.rank > known), high=MAX_STEPS if model.rank else 0)
         _validate.finite(low=data.low, high=data.high, centre=dpam.centre)
@@ -171,4 +174,14 @@ class Terms(CommonTerms):
             kernel_variance=dpam.kernel_variance,
             item_features_width=model.item_features_width,
             item_features_sha256=model.item_features_sha256,
+            item_feature_groups=tuple(model.item_feature_groups) or (model.item_features_width,) * bool(hashed),
+        )
+
+
+def _check_groups(model: common_pb2.MatrixFactorizationModel) -> None:
+    widths, whole = tuple(model.item_feature_groups), model.item_features_width
+    if widths and (len(widths) > MAX_GROUPS or min(widths) < 1 or sum(widths) != whole):
+        raise ConfigurationError(
+            f"Expected item_feature_groups={list(widths)!r} to be at most {MAX_GROUPS} widths, 1 or more each, that "
+            f"add up to item_features_width={whole}"
         )

@@ -112,7 +112,7 @@ def ranking_baselines(task: Task, split: Split, *, seed: int) -> RankingBaseline
 def dp_popularity(task: Task, split: Split, *, seed: int) -> Ranking:
     """Ranking by noisy counts, at most ``max_items_per_user`` random items of each user counted."""
     history = merge(split.train, split.validation)
-    scores = item_scores(_noisy_counts(task, split.train, seed=seed))
+    scores = item_scores(noisy_counts(task, split.train, seed=seed))
     return evaluate(scores, history, split.test, cutoffs=within(CUTOFFS, split.test))
 
 
@@ -140,7 +140,8 @@ def training_split(split: StrongSplit) -> Split:
     return Split(split.train, none, none)
 
 
-def _noisy_counts(task: Task, train: Ratings, *, seed: int) -> Float64Array:
+def noisy_counts(task: Task, train: Ratings, *, seed: int) -> Float64Array:
+    """What DP popularity ranks by, float64 [m]: counts released with the whole budget of the task."""
     privacy = task.privacy
     bound = privacy.bound(train.n_items)
     _validate.integer(low=1, high=train.n_items, max_items_per_user=bound)

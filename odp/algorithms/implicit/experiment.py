@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
-from odp.algorithms.implicit.evaluation import ranking_baselines, strong_generalisation, training_split
+from odp.algorithms.implicit.evaluation import noisy_counts, ranking_baselines, strong_generalisation, training_split
 from odp.datasets.ratings import Split
 from odp.evaluation.ranking import Ranking, strong_split
 from odp.task import Task
@@ -33,6 +33,7 @@ QUALITY = Quality(
         "ials_ceiling": "iALS, all data in one place, not private",
     },
     ceilings=("ials_ceiling",),
+    rival=("baseline_recall", "DP popularity"),
 )
 
 
@@ -94,7 +95,10 @@ class TaskExperiment:
         from odp.algorithms.implicit.diagnostics import diagnose_ranking
 
         history = run.history if self._strong is None else self._strong.history
-        return diagnose_ranking(self._task, run.model, history, self.tested.test, item_counts=run.item_counts)
+        popular = noisy_counts(self._task, self.split.train, seed=self._seed)
+        return diagnose_ranking(
+            self._task, run.model, history, self.tested.test, item_counts=run.item_counts, baseline_counts=popular
+        )
 
 
 def _table(rows: list[tuple[str, Ranking, str]]) -> Table:

@@ -15,6 +15,7 @@ from odp.algorithms.seam import NoisyTensors
 from odp.datasets import Ratings, random_split
 from odp.datasets.synthetic import synthetic_movielens
 from odp.errors import ConfigurationError, StateError
+from odp.models.item_features import item_features_sha256
 from odp.v1 import common_pb2
 
 Define = Callable[..., common_pb2.TaskDefinition]
@@ -134,6 +135,22 @@ def test_a_state_of_the_version_before_goes_on(define: Define, run_rounds: RunRo
     releases = {release.name: np.ones(release.shape) for release in algorithm_for(definition).query(1).releases}
     assert server.step(before, NoisyTensors(1, releases, 50)) == server.step(state, NoisyTensors(1, releases, 50))
     assert len(run_rounds(definition, train)) == len(state)
+
+
+def test_a_state_in_which_all_features_counted_alike_goes_on(define: Define) -> None:
+    """It had no relevance of groups: each counts as 1."""
+    definition = define(items=30, rank=2, places=20, steps=0)
+    matrix = np.random.default_rng(2).normal(size=(30, 5)).astype(np.float32)
+    definition.model.item_features_width = 5
+    definition.model.item_features_sha256 = item_features_sha256(matrix)
+    definition.model.item_feature_groups.extend([3, 2])
+    server = DpamServer(definition, matrix)
+    state = server.step(server.start(), NoisyTensors(0, {"counts": np.arange(30.0)}, 50))
+    alike = b"odpdpam2" + state[8 : -8 * 2]
+    for one, two in zip(server.broadcast(alike).tables, server.broadcast(state).tables, strict=True):
+        np.testing.assert_array_equal(one.rows, two.rows)
+    releases = {release.name: np.ones(release.shape) for release in algorithm_for(definition).query(1).releases}
+    assert server.step(alike, NoisyTensors(1, releases, 50)) == server.step(state, NoisyTensors(1, releases, 50))
 
 
 def test_foreign_states_and_releases_are_refused(define: Define) -> None:

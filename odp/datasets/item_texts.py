@@ -1,0 +1,173 @@
+"""Public texts of items from a file of one's own: titles, descriptions, tags.
+
+=========  ========================================================================================================
+ending     form
+=========  ========================================================================================================
+.csv       a header line; the column ``item`` has the key, every other column is a text
+.jsonl     one object per line: ``"item"`` is the key, every other value is a text or a list of texts (tags)
+=========  ========================================================================================================
+
+Both are UTF-8. A key is the item's id in the data set, as text; its number where the data set has no ids. Items that
+the file leaves out have no text. Images are not read: give their embeddings as a group of ``item_features``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odp._validate import nearest
+from odp.datasets.ratings import Ratings
+from odp.errors import DataError
+
+KEY = "item"
+#: Bytes of a file; texts of a larger catalogue need columns of their own making.
+LARGEST_FILE = 2**28
+MOST_COLUMNS = 8
+# Keys among which a similar one is looked for.
+_COMPARED = 10_000
+
+
+@dataclass(frozen=True, repr=False)
+class ItemTexts:
+    """Texts of items by key, a column each for titles, tags and so on.
+
+    Attributes:
+      columns: (key -> text) by the column's name; an item without a text there is left out.
+      source: what messages call it, such as the file.
+
+    Raises:
+      DataError: there is no column or more than 8, or a column has no text.
+    """
+
+    columns: Mapping[str, Mapping[str, str]]
+    source: str = field(default="item texts")
+
+    def __post_init__(self) -> None:
+        """Checks the columns."""
+        if not 1 <= len(self.columns) <= MOST_COLUMNS:
+            raise DataError(
+                f"{self.source}: expected 1 to {MOST_COLUMNS} columns of texts beside {KEY!r} (got {len(self.columns)})"
+            )
+        for name, texts in self.columns.items():
+            if not any(text.strip() for text in texts.values()):
+                raise DataError(f"{self.source}: the column {name!r} has no text; remove it")
+
+    def __repr__(self) -> str:
+        """Sizes only."""
+        return f"ItemTexts({ {name: len(texts) for name, texts in self.columns.items()} })"
+
+    @classmethod
+    def read(cls, path: str | Path) -> ItemTexts:
+        """The texts of a .csv or .jsonl file, see the module.
+
+        Raises:
+          DataError: the file is missing, larger than 256 MiB, not UTF-8, or malformed; a key is empty or stands twice;
+            or an item has no text at all. The message has file and line.
+        """
+        path = Path(path)
+        rows = {".csv": _csv_rows, ".jsonl": _json_rows}.get(path.suffix.lower())
+        if rows is None:
+            raise DataError(f"{path}: expected texts of items in a .csv or .jsonl file")
+        columns: dict[str, dict[str, str]] = {}
+        lines: dict[str, int] = {}
+        for line, key, texts in rows(path, _content(path)):
+            where = f"{path}:{line}"
+            if not key:
+                raise DataError(f"{where}: the key {KEY!r} is empty; give the item's id")
+            if lines.setdefault(key, line) != line:
+                raise DataError(f"{where}: item {key!r} stands in line {lines[key]} already; keep one of them")
+            if not any(text.strip() for text in texts.values()):
+                raise DataError(f"{where}: item {key!r} has no text; give one, or remove the line")
+            for name, text in texts.items():
+                columns.setdefault(name, {})[key] = text
+        if not lines:
+            raise DataError(f"{path}: no item; expected a line for each")
+        return cls(columns, str(path))
+
+    def of(self, ratings: Ratings) -> dict[str, list[str]]:
+        """The texts of a data set's items, in the order of their numbers, by column; "" for those left out.
+
+        Raises:
+          DataError: a key is that of no item of the data set; the message names it.
+        """
+        keys = item_text_keys(ratings)
+        known = set(keys)
+        given = dict.fromkeys(key for texts in self.columns.values() for key in texts)
+        unknown = [key for key in given if key not in known]
+        if unknown:
+            first = unknown[0]
+            more = f", and {len(unknown) - 1} more," if len(unknown) > 1 else ""
+            raise DataError(
+                f"{self.source}: item {first!r}{more} is not in the catalogue of {ratings.name!r}, which has items "
+                f"such as {keys[0]!r}{nearest(first, keys[:_COMPARED])}; remove the line, or give the item's id"
+            )
+        return {name: [texts.get(key, "") for key in keys] for name, texts in self.columns.items()}
+
+
+def item_text_keys(ratings: Ratings) -> list[str]:
+    """What a file of texts calls each item: its id as text, or its number where there are no ids."""
+    return [str(key) for key in (range(ratings.n_items) if ratings.item_ids is None else ratings.item_ids.tolist())]
+
+
+def _content(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    if len(content) > LARGEST_FILE:
+        raise DataError(f"{path}: larger than {LARGEST_FILE} bytes; shorten the texts")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+
+
+def _csv_rows(path: Path, content: str) -> Iterator[tuple[int, str, dict[str, str]]]:
+    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+    try:
+        head = next(reader, [])
+        if KEY not in head or len(set(head)) < len(head) or not all(head):
+            raise DataError(f"{path}:1: expected a header line of distinct names with {KEY!r} among them")
+        at = head.index(KEY)
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(head):
+                raise DataError(f"{path}:{reader.line_num}: expected {len(head)} fields (got {len(row)})")
+            texts = {name: text for place, (name, text) in enumerate(zip(head, row, strict=True)) if place != at}
+            yield reader.line_num, row[at].strip(), texts
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+
+
+def _json_rows(path: Path, content: str) -> Iterator[tuple[int, str, dict[str, str]]]:
+    for number, line in enumerate(content.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            raise DataError(f"{where}: not JSON; expected one object per line") from None
+        if not isinstance(found, dict) or not isinstance(found.get(KEY), (str, int)) or isinstance(found[KEY], bool):
+            raise DataError(f"{where}: expected an object with the item's id as {KEY!r}")
+        texts = {name: _joined(value, f"{where}: {name!r}") for name, value in found.items() if name != KEY}
+        yield number, str(found[KEY]).strip(), texts
+
+
+def _joined(value: object, where: str) -> str:
+    """A text, or a list of texts, as one text; null is none."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return " | ".join(value)
+    raise DataError(f"{where}: expected a text or a list of texts")
