@@ -99,7 +99,8 @@ def combined(
     """M W [h, d] up to a factor, from all rounds so far, W a basis of the column space of the newest estimate.
 
     With Y_s = c_s M V_s + noise and M V_s ~ M W W' V_s, each round measures M W through B_s = c_s W' V_s. The
-    least-squares sums are turned and scaled so that their noise is white, shrunk, and turned back.
+    least-squares sums are turned and scaled so that their noise is white, shrunk, and turned back. What lies outside of
+    W counts as noise of its round: the second time, a round's noise is that of its residuals, if that is more.
 
     Args:
       measurements: in the order of the rounds; of the newest alone, its sums are shrunk.
@@ -110,19 +111,22 @@ def combined(
     found = visitors(newest, mass, noise_std=noise_std, supported=supported and len(measurements) == 1)
     if len(measurements) == 1 or not noise_std:
         return found
+    stds = [noise_std] * len(measurements)
     for turn in range(_COMBINATIONS):
         basis = orthonormal(found.sums)
         information = np.zeros((basis.shape[1], basis.shape[1]))
         sums = np.zeros_like(basis)
-        for measured in measurements:
-            reach = basis.T.astype(np.float32) @ measured.start * np.float32(measured.scale / noise_std)
-            information += reach.astype(np.float64) @ reach.T
-            sums += measured.sums @ (reach.T / np.float32(noise_std))
+        reaches = [basis.T @ measured.start * measured.scale for measured in measurements]
+        for measured, reach, std in zip(measurements, reaches, stds, strict=True):
+            information += reach @ reach.T / std**2
+            sums += measured.sums @ (reach.T / std**2)
         values, axes = np.linalg.eigh(information)
         root = np.sqrt(np.maximum(values, _LEAST_INFORMATION * values[-1]))
         last = turn == _COMBINATIONS - 1
         white = visitors(sums @ axes / root, mass, noise_std=1.0, supported=supported and last)
         found = Visitors((white.sums / root) @ axes.T, (white.mean / root) @ axes.T)
+        residuals = [measured.sums - found.sums @ reach for measured, reach in zip(measurements, reaches, strict=True)]
+        stds = [max(noise_std, math.sqrt(float(np.square(residual).mean()))) for residual in residuals]
     return found
 
 
