@@ -47,6 +47,7 @@ _UNUSED = (
     "unobserved_weight",
     "gramian_noise",
     "item_grams",
+    "kernel_variance",
 )
 
 
