@@ -58,7 +58,7 @@ def test_a_private_model_beats_private_popularity_and_stays_below_the_ceiling(to
     assert ours < ials_ceiling(task, split, seed=1).recall[20] + 0.02
     assert "test_rmse" not in found.metrics
     assert found.rounds[-1].metrics["validation_recall"] > 0.3
-    assert len(found.charges) == 4
+    assert len(found.charges) == 5
     summary = found.to_json()
     assert summary["test_rmse"] is None
     assert summary["test_ranking"] == found.metrics["test_ranking"].to_json()
