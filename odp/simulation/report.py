@@ -323,7 +323,7 @@ def _clipping(record: Mapping[str, Any]) -> str:
     rows = []
     for entry in record.get("noisy_totals", ()):
         square = entry.get("mean_square_row")
-        if entry["name"] in ("gram", "gramian") and square is not None and clip:
+        if entry["name"] == "gram" and square is not None and clip:
             text = f"{math.sqrt(max(square, 0.0)):.3f} of at most {clip:.3f}"
             rows.append((str(entry["round"]), "root mean square of users' row norms, after the clip", text))
         elif entry["name"] == "counts":

@@ -16,11 +16,10 @@ class NoisyTotals:
 
     Attributes:
       round, name: of the release.
-      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed); of the
-        Gramian of all users its trace.
+      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed).
       std: of the noise in that sum.
       mean_square_row: mean of the users' squared row norms, weighted as in the sums; near ``row_clip`` squared most
-        rows were clipped. Only of Gram matrices with a constant, and of the Gramian of all users; None elsewhere.
+        rows were clipped. Only of Gram matrices; None elsewhere.
     """
 
     round: int
@@ -33,15 +32,11 @@ class NoisyTotals:
 def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> tuple[NoisyTotals, ...]:
     """Sums of a round's releases: post-processing, so they cost no privacy."""
     found = []
-    without_constant = any(release.name == "gramian" for release in releases)
     for release in releases:
-        if release.name == "gramian":
-            found.append(_gramian_totals(tensors, release))
-            continue
         values = tensors.tensors[release.name].reshape(release.shape[0], -1)
         first = float(values[:, 0].sum())
         square = None
-        if release.name == "gram" and not without_constant:
+        if release.name == "gram":
             width = (math.isqrt(8 * values.shape[1] + 1) - 1) // 2
             rows, columns = np.triu_indices(width)
             diagonal = values[:, rows == columns].sum(axis=0)
@@ -56,17 +51,3 @@ def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -
             )
         )
     return tuple(found)
-
-
-def _gramian_totals(tensors: NoisyTensors, release: DeclaredRelease) -> NoisyTotals:
-    packed = tensors.tensors[release.name].ravel()
-    rows, columns = np.triu_indices((math.isqrt(8 * len(packed) + 1) - 1) // 2)
-    diagonal = rows == columns
-    trace = float(packed[diagonal].sum())
-    return NoisyTotals(
-        round=tensors.round,
-        name=release.name,
-        total=trace,
-        std=math.sqrt(float((release.column_std[diagonal] ** 2).sum())),
-        mean_square_row=trace / max(tensors.contributions, 1),
-    )

@@ -28,13 +28,12 @@ def events(ratings: Ratings) -> Ratings:
     return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, **size)
 
 
-@pytest.mark.parametrize("item_grams", [False, True])
 def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
-    tmp_path: Path, stack: contextlib.ExitStack, events: Ratings, monkeypatch: pytest.MonkeyPatch, item_grams: bool
+    tmp_path: Path, stack: contextlib.ExitStack, events: Ratings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, noise=NoNoise()).start(stack)
     # Rows for 12 of a device's items and places for 8: who sends what depends on the device's seed.
-    training = odp.ImplicitDPAM(steps=2, head_items=30, item_grams=item_grams, slices_per_device=12)
+    training = odp.ImplicitDPAM(steps=2, head_items=30, slices_per_device=12)
     task = small_task(events, rank=3, training=training, places=8)
     handle = world.connection.submit(task)
     status = world.finish(handle, world.devices(events))
@@ -45,7 +44,7 @@ def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
     monkeypatch.setattr(engine, "user_seeds", lambda ratings, seed: seeds)
     nothing = events.take(np.zeros(events.n_ratings, dtype=bool))
     simulated = odp.simulate(task, Split(train=events, validation=nothing, test=nothing), noise=NoNoise())
-    assert [table.name for table in networked.tables] == ["items", "gramian"]
+    assert [table.name for table in networked.tables] == ["items"]
     for ours, theirs in zip(networked.tables, simulated.model.tables, strict=True):
         np.testing.assert_allclose(ours.rows, theirs.rows, rtol=0, atol=1e-6)
     learned = np.abs(networked.keyed.rows[:, 1:])
@@ -65,7 +64,7 @@ def test_every_release_is_charged_and_a_device_is_offered_what_it_has_not_seen(
     status = world.finish(handle, world.devices(events))
     releases = [common_pb2.Release.FromString(entry.release.release) for entry in status.rounds]
     charged = [event for release in releases for event in released_charges(release)]
-    assert [event.name for event in charged] == ["counts", "targets", "gramian"]
+    assert [event.name for event in charged] == ["counts", "targets"]
     spent = releases[-1].epsilon_spent
     assert math.isclose(spent, epsilon_of(charged, delta=task.privacy.delta), rel_tol=1e-9)
     assert spent == pytest.approx(task.privacy.epsilon, rel=1e-6)

@@ -165,7 +165,7 @@ def test_models_of_other_kinds_are_no_start() -> None:
     from odp.wire.model import ModelVersion, TableValues
 
     rows = np.ones((3, 4), dtype=np.float32)
-    other = ModelVersion(0, (TableValues("items", rows, keyed=True), TableValues("gramian", rows, keyed=False)))
+    other = ModelVersion(0, (TableValues("items", rows, keyed=True),))
     with pytest.raises(ConfigurationError, match="a model of ratings"):
         odp.warm_start(other, ("a", "b", "c"))
     ours = ModelVersion(0, (TableValues("items", rows, keyed=True), TableValues("globals", rows[:1, :2], keyed=False)))

@@ -282,7 +282,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r180_a_model_that_is_singular_without_one_item_does_not_tell_who_rated_it"),
         ("R180", "hostile rows and data", "security/test_transcripts.py::"
          "test_devices_with_any_data_look_alike_to_a_hostile_server"),
-        ("R180", "hostile ridges and Gramians", "security/test_transcripts.py::"
+        ("R180", "hostile ridges and parameters", "security/test_transcripts.py::"
          "test_devices_refuse_a_hostile_model_alike_or_all_take_part"),
         ("R180", "silence in a session of secure aggregation",
          "device_runtime/round/test_secagg.py::"

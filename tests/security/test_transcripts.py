@@ -76,7 +76,7 @@ def task_of(kind: str) -> Any:
     slices = {"slices_per_device": 40}
     return odp.Task(
         name="films", model=odp.MatrixFactorization(items=ITEMS, rank=2), data=data, privacy=privacy, cohort=cohort,
-        training=odp.ImplicitDPAM(steps=1, unobserved_weight=0.5, user_ridge=1.0, **slices)
+        training=odp.ImplicitDPAM(steps=1, **slices)
         if kind == "implicit"
         else odp.DPAM(steps=1, **slices),
         population="people",
@@ -230,17 +230,14 @@ def test_r239_devices_that_get_no_token_end_alike_whatever_their_data_are(
 
 
 def only_with_item_seven(broadcast: ModelVersion) -> ModelVersion:
-    """A solve that is singular for everybody who did not rate item 7.
+    """Of ratings: a solve that is singular for everybody who did not rate item 7, without a ridge and trust elsewhere.
 
-    Of ratings: no ridge, and trust in this item alone. Of implicit data: a Gramian that takes away the ridge of 1 from
-    the second factor, which this item alone has.
+    Of implicit data: weights and rows of which this item's alone are not zero.
     """
     tables = []
     for table in broadcast.tables:
         rows = np.zeros_like(table.rows)
-        if table.name == "gramian":
-            rows[:] = np.diag([0.0, -2.0])
-        elif table.keyed:
+        if table.keyed:
             rows[7] = 1.0
         tables.append(dataclasses.replace(table, rows=rows))
     return dataclasses.replace(broadcast, tables=tuple(tables))

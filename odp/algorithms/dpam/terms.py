@@ -64,8 +64,11 @@ class Terms(CommonTerms):
     factor_vector_clip: float
     bias_mass_noise: float
     bias_sum_noise: float
+    gram_noise: float
     centre: float
+    user_ridge: float
     user_bias_ridge: float
+    item_ridge: float
     kernel_variance: float
     item_features_width: int
     item_features_sha256: bytes
@@ -143,6 +146,7 @@ class Terms(CommonTerms):
             )
         check_clips(bias_target_clip=dpam.bias_target_clip, bias_vector_clip=dpam.bias_vector_clip)
         check_ridges(user_bias_ridge=dpam.user_bias_ridge)
+        _validate.within(item_ridge=dpam.item_ridge, low=0.0, high=1e12)
         _validate.within(kernel_variance=dpam.kernel_variance, low=0.0, high=MAX_KERNEL_VARIANCE if model.rank else 0.0)
         _validate.one_of(ITEMS_ENCODINGS, items_encoding=encoding_of(dpam.items_encoding))
         _validate.within(bias_vector_clip=dpam.bias_vector_clip, low=0.0, high=dpam.bias_target_clip)
@@ -169,8 +173,11 @@ class Terms(CommonTerms):
             factor_vector_clip=dpam.factor_vector_clip,
             bias_mass_noise=dpam.bias_mass_noise,
             bias_sum_noise=dpam.bias_sum_noise,
+            gram_noise=dpam.gram_noise,
             centre=dpam.centre,
+            user_ridge=dpam.user_ridge,
             user_bias_ridge=dpam.user_bias_ridge,
+            item_ridge=dpam.item_ridge,
             kernel_variance=dpam.kernel_variance,
             item_features_width=model.item_features_width,
             item_features_sha256=model.item_features_sha256,

@@ -1,7 +1,7 @@
 """What the trainings by alternating minimization have in common: numbers of a task definition, and a device's slices.
 
 Explicit ratings (``dpam``) and implicit feedback (``implicit``) differ in their rounds, releases and solves. Items per
-user, weights, ridges, noise and the choice of slices are the same, and are read and checked here alone.
+user, weights, noise and the choice of slices are the same, and are read and checked here alone.
 """
 
 from __future__ import annotations
@@ -46,12 +46,9 @@ class CommonTerms(abc.ABC):
     steps: int
     row_clip: float
     count_noise_std: float
-    gram_noise: float
     target_noise: float
     adaptive: bool
     weight_exponent: float
-    user_ridge: float
-    item_ridge: float
     start_seed: int
     slices_per_device: int
     items_encoding: Encoding
@@ -86,7 +83,6 @@ def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
     _validate.integer(max_items_per_user=privacy.max_items_per_user, low=1, high=most)
     _validate.integer(slices_per_device=dpam.slices_per_device, low=privacy.max_items_per_user, high=model.items)
     _validate.within(weight_exponent=dpam.weight_exponent, low=0.0, high=1.0)
-    _validate.within(item_ridge=dpam.item_ridge, low=0.0, high=1e12)
     if not privacy.epsilon > 0:
         raise ConfigurationError(f"Expected epsilon={privacy.epsilon!r} to be > 0")
     if dpam.weighting not in WEIGHTINGS.values():
@@ -98,12 +94,9 @@ def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
         "steps": dpam.steps,
         "row_clip": dpam.row_clip,
         "count_noise_std": dpam.count_noise_std,
-        "gram_noise": dpam.gram_noise,
         "target_noise": dpam.target_noise,
         "adaptive": dpam.weighting == common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
         "weight_exponent": dpam.weight_exponent,
-        "user_ridge": dpam.user_ridge,
-        "item_ridge": dpam.item_ridge,
         "start_seed": dpam.start_seed,
         "slices_per_device": dpam.slices_per_device,
         "items_encoding": encoding_of(dpam.items_encoding),

@@ -1,4 +1,4 @@
-"""DPAM for implicit feedback: the same alternation with the iALS objective, whose Gramian covers unobserved pairs.
+"""DPAM for implicit feedback: private subspace iteration over all pairs, whose steps are combined.
 
 ``odp.algorithms.registry`` hands out the parts; developers use ``odp.ImplicitDPAM``.
 """

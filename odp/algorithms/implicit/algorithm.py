@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
-from odp.algorithms.implicit.terms import FACTOR_COLUMNS, GRAMIAN_TABLE, ITEMS_TABLE, Terms
+from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, Terms
 from odp.algorithms.seam import LocalTable, ModelTable, Query
 from odp.errors import ConfigurationError
 from odp.models.events_query import EventsTerms
@@ -30,8 +30,7 @@ class TaskAlgorithm(Factorization):
     @property
     def tables(self) -> tuple[ModelTable, ...]:
         terms = self.terms()
-        items = ModelTable(ITEMS_TABLE, terms.items, terms.width, True)
-        return items, ModelTable(GRAMIAN_TABLE, terms.rank, terms.rank, False)
+        return (ModelTable(ITEMS_TABLE, terms.items, terms.width, True),)
 
     def terms(self) -> Terms:
         return Terms.of(self.definition)

@@ -30,8 +30,7 @@ class ImplicitClient(OwnItems):
         super().__init__(self._terms)
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
-        """Raises ConfigurationError where the Gramian of a model does not hold up every solve."""
-        received.gramian(self._terms, dense)
+        """Returns: a model has no numbers beside its rows, and those are brought within bounds."""
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
@@ -42,16 +41,13 @@ class ImplicitClient(OwnItems):
 
         Items that the model does not have, and own items without a slice, take no part; in the round of counts no
         slice is needed.
-
-        Raises:
-          ConfigurationError: as ``check_model``.
         """
         terms, items = self._terms, self._in_order(data, round=round, seed=seed).items
         if round == COUNTS_ROUND:
             counted = userside.counted(terms, items[None], np.ones((1, len(items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(terms.rank, dtype="<f8").tobytes()
         batch = _batch(slices, items)
-        row = userside.solve(terms, batch, received.gramian(terms, slices.dense))
+        row = userside.user_rows(batch)
         payload = codec.encode(terms, round, userside.contributions(terms, batch, row))[0]
         return payload, row[0].astype("<f8").tobytes()
 
@@ -60,15 +56,13 @@ class ImplicitClient(OwnItems):
 
         Raises:
           DataError: one of ``items`` has no slice.
-          ConfigurationError: as ``check_model``.
         """
         rows = received.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
         return np.asarray(rows[:, FACTOR_COLUMNS:] @ self.linear(slices, data))
 
     def linear(self, slices: Slices, data: LocalData) -> Float64Array:
-        """The row float64 [rank] of :meth:`predict`. Raises ConfigurationError as that."""
-        gramian = received.gramian(self._terms, slices.dense)
-        return np.asarray(userside.solve(self._terms, _batch(slices, self._usable(data).items), gramian)[0])
+        """The row float64 [rank] of :meth:`predict`."""
+        return np.asarray(userside.user_rows(_batch(slices, self._usable(data).items))[0])
 
 
 def _batch(slices: Slices, items: Int64Array) -> userside.Batch:

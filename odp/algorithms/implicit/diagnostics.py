@@ -74,7 +74,7 @@ def diagnose_ranking(
 
     Args:
       task, model: what was trained.
-      history: what is known of each user; its row is solved on it, and it is masked.
+      history: what is known of each user; its row follows from it, and it is masked.
       targets: held-out items of the same users.
       item_counts: noisy counts float64 [m].
       baseline_counts: those that DP popularity ranks by, float64 [m].

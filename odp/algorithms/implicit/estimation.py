@@ -1,19 +1,31 @@
 """From noisy sums to item rows: empirical Bayes with the known noise level, all of it post-processing.
 
-An item's right-hand side is its count times the mean row of the users who saw it. Where noise drowns the item, that
-mean falls back to the mean of all items' users, so that the item keeps its popularity and loses its character.
-Source: Efron and Morris 1973 (empirical Bayes shrinkage); the variance model is derived here.
+Let M [h, h] be the mean of x x' over users, x a user's weighted interactions of length 1. A factor round that starts
+from V (orthonormal columns) releases Y = sum over users of x times the direction of x V: a noisy measurement of M V, up
+to a factor. Subspace iteration goes on from the last Y alone. Here every round counts: each is a linear measurement of
+the same M, and what they say together of M W, for a basis W of the newest subspace, has less noise than the last.
+
+Source: Halko, Martinsson, Tropp 2011 (arXiv 0909.4061) for subspace iteration; Hardt and Price 2014 (arXiv 1311.2495)
+for its noisy form; Efron and Morris 1973 for shrinkage. The combination and the variance model are derived here.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from odp.numerics.arrays import Float64Array
+from odp.numerics.arrays import Float32Array, Float64Array
 
-_STEPS = 30
+_STEPS = 10
+_COMBINATIONS = 2
+# Of the largest eigenvalue: directions that the rounds measured less are estimated as if they had this much.
+_LEAST_INFORMATION = 1e-6
+
+#: A training round scales its rows so that a user of random taste has a row of this many clips.
+REACH = 4.0
 
 
 @dataclass(frozen=True)
@@ -24,16 +36,38 @@ class Visitors:
     mean: Float64Array
 
 
-def visitors(noisy: Float64Array, mass: Float64Array, *, noise_std: float) -> Visitors:
+@dataclass(frozen=True)
+class Measurement:
+    """One factor round: ``sums`` [h, d] over ``users`` whose rows have length 1, from ``start`` [h, d], orthonormal."""
+
+    users: float
+    start: Float32Array
+    sums: Float32Array
+
+    @property
+    def scale(self) -> float:
+        """c in sums = c M start + noise: users by the mean length of x V, which the trace of V' sums tells.
+
+        The length is at most 1, and is taken to be no less than what makes a row reach its clip.
+        """
+        users = max(self.users, 1.0)
+        total = float(np.einsum("hd,hd->", self.start, self.sums, dtype=np.float64))
+        least = math.sqrt(self.start.shape[1] / len(self.start)) / REACH
+        return users / min(max(total / users, least), 1.0)
+
+
+def visitors(noisy: Float64Array, mass: Float64Array, *, noise_std: float, supported: bool = False) -> Visitors:
     """Noisy right-hand sides, each shrunk toward its mass times what all items have in common.
 
     Model: noisy_j = mass_j x_j + noise, x_j ~ N(mean, covariance); the mean is the least-squares one, the covariance is
-    estimated by EM.
+    estimated by a few steps of EM. Where noise drowns an item, it keeps its popularity and loses its character.
 
     Args:
       noisy: [h, d].
-      mass: estimated masses [h] > 0.
+      mass: estimated masses [h] > 0, up to a common factor, on which ``sums`` do not depend.
       noise_std: of every entry of ``noisy``; with 0 they are returned as they are.
+      supported: leaves out axes of the covariance that noise alone may explain: those that raise the log likelihood by
+        at most d. The first of d axes of pure noise reaches about d (the edge of its eigenvalues).
     """
     mean = mass @ noisy / max(float(mass @ mass), 1e-300)
     if not noise_std:
@@ -48,44 +82,66 @@ def visitors(noisy: Float64Array, mass: Float64Array, *, noise_std: float) -> Vi
         values = np.maximum(values, 0.0)
         own = mass[:, None] ** 2 * values
         gain = own / (own + variance)
-        change = gain * (off @ axes) / mass[:, None]
+        turned = off @ axes
+        change = gain * turned / mass[:, None]
         spread = change.T @ change + np.diag((values * (1.0 - gain)).sum(axis=0))
         covariance = axes @ (spread / len(noisy)) @ axes.T
         covariance = (covariance + covariance.T) / 2
+    if supported:
+        likelihood = 0.5 * (gain * turned**2 / variance - np.log1p(own / variance)).sum(axis=0)
+        change = change * (likelihood > len(likelihood))
     return Visitors(mass[:, None] * (mean + change @ axes.T), mean)
 
 
-def item_grams(noisy: Float64Array, mass: Float64Array, *, noise_std: float) -> Float64Array:
-    """Gram matrices [h, d, d], positive semidefinite, each shrunk toward its mass times the shape common to all items.
+def combined(
+    measurements: Sequence[Measurement], mass: Float64Array, *, noise_std: float, supported: bool = False
+) -> Visitors:
+    """M W [h, d] up to a factor, from all rounds so far, W a basis of the column space of the newest estimate.
+
+    With Y_s = c_s M V_s + noise and M V_s ~ M W W' V_s, each round measures M W through B_s = c_s W' V_s. The
+    least-squares sums are turned and scaled so that their noise is white, shrunk, and turned back. What lies outside of
+    W counts as noise of its round: the second time, a round's noise is that of its residuals, if that is more.
 
     Args:
-      noisy: symmetric [h, d, d].
-      mass: [h] > 0.
-      noise_std: of diagonal entries; off-diagonals have it divided by sqrt(2). With 0, ``noisy`` is returned.
+      measurements: in the order of the rounds; of the newest alone, its sums are shrunk.
+      mass, supported: as of ``visitors``.
+      noise_std: of every entry of every round's sums; with 0, the newest sums are exact and are returned.
     """
-    if not noise_std:
-        return noisy
-    width = noisy.shape[1]
-    common = nearest_psd(noisy.sum(axis=0)) / float(mass.sum())
-    expected = mass[:, None, None] * common
-    off = noisy - expected
-    noise = noise_std**2 * (width + 1) / 2  # of the squared Frobenius norm, per row of the matrix
-    excess = (off**2).sum(axis=(1, 2)) / width - noise
-    between = max(float((excess * mass**2).sum() / (mass**4).sum()), 0.0) * mass**2
-    gain = between / (between + noise)
-    return nearest_psd(expected + gain[:, None, None] * off)
+    newest = measurements[-1].sums.astype(np.float64)
+    found = visitors(newest, mass, noise_std=noise_std, supported=supported and len(measurements) == 1)
+    if len(measurements) == 1 or not noise_std:
+        return found
+    stds = [noise_std] * len(measurements)
+    for turn in range(_COMBINATIONS):
+        basis = orthonormal(found.sums)
+        information = np.zeros((basis.shape[1], basis.shape[1]))
+        sums = np.zeros_like(basis)
+        reaches = [basis.T @ measured.start * measured.scale for measured in measurements]
+        for measured, reach, std in zip(measurements, reaches, stds, strict=True):
+            information += reach @ reach.T / std**2
+            sums += measured.sums @ (reach.T / std**2)
+        values, axes = np.linalg.eigh(information)
+        root = np.sqrt(np.maximum(values, _LEAST_INFORMATION * values[-1]))
+        last = turn == _COMBINATIONS - 1
+        white = visitors(sums @ axes / root, mass, noise_std=1.0, supported=supported and last)
+        found = Visitors((white.sums / root) @ axes.T, (white.mean / root) @ axes.T)
+        residuals = [measured.sums - found.sums @ reach for measured, reach in zip(measurements, reaches, strict=True)]
+        stds = [max(noise_std, math.sqrt(float(np.square(residual).mean()))) for residual in residuals]
+    return found
 
 
-def nearest_psd(matrices: Float64Array) -> Float64Array:
-    """Symmetric matrices [.., d, d] with their negative eigenvalues set to zero."""
-    values, vectors = np.linalg.eigh(matrices)
-    return np.asarray((vectors * np.maximum(values, 0.0)[..., None, :]) @ np.swapaxes(vectors, -1, -2))
+def orthonormal(columns: Float64Array) -> Float64Array:
+    """An orthonormal basis [h, d] of a space that has the columns of [h, d], d <= h."""
+    return np.asarray(np.linalg.qr(columns)[0])
 
 
-def unpacked(packed: Float64Array, width: int) -> Float64Array:
-    """Symmetric matrices [.., d, d] from packed upper triangles [.., d (d + 1) / 2]."""
-    first, second = np.triu_indices(width)
-    full = np.empty((*packed.shape[:-1], width, width))
-    full[..., first, second] = packed
-    full[..., second, first] = packed
-    return full
+def spectral_map(sums: Float64Array, *, exponent: float) -> Float64Array:
+    """T [d, d] such that, with sums = U diag(s) W', sums T = U diag((s / s_1)^exponent).
+
+    Directions whose singular value is rounding error become 0.
+    """
+    _, values, axes = np.linalg.svd(sums, full_matrices=False)
+    real = values > values[0] * max(sums.shape) * np.finfo(np.float64).eps
+    inverse = np.zeros_like(values)
+    inverse[real] = (values[real] / values[0]) ** exponent / values[real]
+    return np.asarray(axes.T * inverse)

@@ -6,7 +6,7 @@ DPAM                  the task itself
 iALS, EASE, item kNN  all data in one place, no privacy; settings chosen on the validation part (``ceilings.py``)
 ====================  ===============================================================================================
 
-Figures are on the test part; users are solved on, and masked by, their train and validation items.
+Figures are on the test part; users have the rows of, and are masked by, their train and validation items.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TaskEvaluation:
         }
 
     def _ranking(self, model: ModelVersion, history: Ratings, targets: Ratings, *, cutoffs: tuple[int, ...]) -> Ranking:
-        """Each user's row is solved on its ``history``; cutoffs beyond the catalogue are left out."""
+        """Each user's row is that of its ``history``; cutoffs beyond the catalogue are left out."""
         scores = factor_scores(self._population.user_rows(model, history), item_rows(model))
         return evaluate(scores, history, targets, cutoffs=within(cutoffs, targets))
 

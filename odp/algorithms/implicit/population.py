@@ -71,25 +71,23 @@ class ImplicitPopulation:
         counting = round == COUNTS_ROUND
         size = np.minimum(ratings.counts(), self._terms.max_items if counting else self._terms.slices_per_device)
         items = _in_order_of_use(ratings, seeds.astype(np.uint64), round)
-        gramian = received.gramian(self._terms, broadcast.dense)
         for users, batch in _batches(items, ratings.offsets[:-1], size, broadcast):
             if counting:
                 yield users, userside.counted(self._terms, batch.items, batch.mask)
             else:
-                rows = userside.solve(self._terms, batch, gramian)
-                yield users, userside.contributions(self._terms, batch, rows)
+                yield users, userside.contributions(self._terms, batch, userside.user_rows(batch))
 
     def user_rows(self, broadcast: ModelVersion, history: Ratings) -> Float64Array:
-        """Rows float64 [n_users, rank], each solved on all of its user's history.
+        """Rows float64 [n_users, rank], each the sum over all of its user's history.
 
         Raises:
           DataError: sizes do not fit the task.
         """
         self._check(history)
         rows = np.zeros((history.n_users, self._terms.rank))
-        items, gramian = history.items.astype(np.int64), received.gramian(self._terms, broadcast.dense)
+        items = history.items.astype(np.int64)
         for users, batch in _batches(items, history.offsets[:-1], history.counts(), broadcast):
-            rows[users] = userside.solve(self._terms, batch, gramian)
+            rows[users] = userside.user_rows(batch)
         return rows
 
     def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:

@@ -3,18 +3,14 @@
 Guarantee: whatever a device sends, a contribution that ``ImplicitQuery.check`` accepts moves the stacked sums of a
 round by at most the declared L2 sensitivities, because its items are pairwise distinct (its blocks are orthogonal) and
 
-========  ==================  ===============================  =========================  ====================
-release   shape               sum over users of                sensitivity                noise std
-========  ==================  ===============================  =========================  ====================
-counts    [m]                 1                                sqrt(K)                    count_noise_std
-targets   [m, d]              w u                              sqrt(K) G                  target_noise G
-gramian   [d (d + 1) / 2]     u u', packed upper triangle      G^2 (Frobenius)            gramian_noise G^2
-gram      [m, d (d + 1) / 2]  w u u', packed; if item_grams    sqrt(K) G^2 (Frobenius)    gram_noise G^2
-========  ==================  ===============================  =========================  ====================
+========  =======  =================  ===========  ===============
+release   shape    sum over users of  sensitivity  noise std
+========  =======  =================  ===========  ===============
+counts    [m]      1                  sqrt(K)      count_noise_std
+targets   [m, d]   w u                sqrt(K) G    target_noise G
+========  =======  =================  ===========  ===============
 
-with K items per user, d the rank, sum of w^2 <= K, and u the user's row, of norm at most G = row_clip. The Frobenius
-norm counts off-diagonals twice, so their noise in a packed triangle has std / sqrt(2). All releases of one round reach
-their bounds together, so each is charged.
+with K items per user, d the rank, sum of w^2 <= K, and u the user's row, of norm at most G = row_clip.
 
 Source: Krichene et al. 2023 (arXiv 2302.07975) for weights; exact constants derived here.
 """
@@ -28,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS, Contributions
-from odp.algorithms.factorization.query import FactorizationQuery, count_units, packed_release, plain_release
+from odp.algorithms.factorization.query import FactorizationQuery, count_units, plain_release
 from odp.algorithms.factorization.sums import BLOCK, ContributionSum
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.oblivious import ObliviousImplicitSum
@@ -71,7 +67,6 @@ class ImplicitSum(ContributionSum[Contributions]):
         super().__init__(functools.partial(codec.decode, terms, round))
         self._terms = terms
         self._round = round
-        self._first, self._second = np.triu_indices(terms.rank)
         self._totals = {
             release.name: np.zeros(release.shape, dtype=np.int64) for release in declared_releases(terms, round)
         }
@@ -95,12 +90,7 @@ class ImplicitSum(ContributionSum[Contributions]):
 
         shape = (self._terms.items, len(rows))
         weighting = sparse.csr_array((weight.astype(np.float64), (item, user)), shape=shape)
-        real = rows.astype(np.float64)
-        self._totals["targets"] += (weighting @ real).astype(np.int64)
-        self._totals["gramian"] += (real.T @ real)[self._first, self._second].astype(np.int64)
-        if self._terms.item_grams:
-            outer = real[:, self._first] * real[:, self._second]
-            self._totals["gram"] += (weighting @ outer).astype(np.int64)
+        self._totals["targets"] += (weighting @ rows.astype(np.float64)).astype(np.int64)
 
 
 def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
@@ -114,12 +104,5 @@ def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
     bound = math.sqrt(terms.max_items)
     if round == COUNTS_ROUND:
         return (plain_release("counts", (items,), 1.0 / count_units(terms), bound, terms.count_noise_std),)
-    weight_step, row_step = bound / WEIGHT_UNITS, clip / ROW_UNITS
-    releases = [
-        plain_release("targets", (items, rank), weight_step * row_step, bound * clip, terms.target_noise * clip),
-        packed_release("gramian", (terms.pairs,), row_step**2, clip**2, terms.gramian_noise * clip**2),
-    ]
-    if terms.item_grams:
-        shape, step = (items, terms.pairs), weight_step * row_step**2
-        releases.append(packed_release("gram", shape, step, bound * clip**2, terms.gram_noise * clip**2))
-    return tuple(releases)
+    step = bound / WEIGHT_UNITS * clip / ROW_UNITS
+    return (plain_release("targets", (items, rank), step, bound * clip, terms.target_noise * clip),)

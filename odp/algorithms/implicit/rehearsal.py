@@ -24,9 +24,8 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
 
     Their privacy is finite, and is not computed here: the aggregator accounts for the noise.
     """
-    definition = _definition(math.inf, ImplicitDPAM(item_grams=False))
-    definition.privacy.epsilon = definition.dpam.count_noise_std = 1.0
-    definition.dpam.gramian_noise = definition.dpam.target_noise = 1.0
+    definition = _definition(math.inf, ImplicitDPAM())
+    definition.privacy.epsilon = definition.dpam.count_noise_std = definition.dpam.target_noise = 1.0
     return (definition,)
 
 

@@ -1,47 +1,61 @@
 """The server half of DPAM on implicit feedback: from noisy releases to the next model. It sees nothing but releases.
 
-After the counts, the head (items of largest noisy count) gets public random rows; every factor round then solves
+It alternates users' rows and items' rows of the best approximation of low rank of X, the interactions weighted by
+(noisy count)^-weight_exponent, each user of length 1: least |X - U V'|^2 over all cells, by subspace iteration.
+After the counts, the head (items of largest noisy count) gets public random rows with orthonormal columns; every factor
+round then measures X'X times them, and the columns of the combined estimate of all rounds start the next one.
 
-    v_j = (A_j + unobserved_weight S + ridge I)^-1 b_j
+The finished model is the filter of these directions: a user's row is the sum over its items of weight times row, its
+score of an item the product of both rows. With noise, directions count by the square root of their strength; without,
+it is the ideal low-pass filter, between weights to the left and their inverses to the right.
 
-from the right-hand sides b and the users' Gramian S of the round. A_j is the item's released Gram matrix, or, without
-``item_grams``, its mass times the mean of all users' u u': at real budgets that costs nothing and is closer.
+Source: Cremonesi, Koren, Turrin 2010 (PureSVD); Shen et al. 2021 (arXiv 2108.07567, GF-CF) for weights and filter.
 
-State: a header (magic, next round) and float64 arrays, little-endian, whose shapes follow from the task definition.
+State, little-endian: a header (magic, next round, size of the head); float64 counts [m] and weights [m]; float32
+factors [m, rank]; and per finished factor round float64 users and float32 [h, rank] twice, start and sums of the head.
+The finished state has no rounds.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from odp.algorithms.factorization.popularity import popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.implicit import estimation
+from odp.algorithms.implicit.estimation import Measurement
 from odp.algorithms.implicit.query import declared_releases
-from odp.algorithms.implicit.terms import COUNTS_ROUND, GRAMIAN_TABLE, ITEMS_TABLE, Terms
+from odp.algorithms.implicit.terms import COUNTS_ROUND, ITEMS_TABLE, LARGEST_FACTOR, Terms
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
-from odp.numerics.arrays import Float64Array
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion, TableValues
 
-_HEADER = struct.Struct("<8sI")
-_MAGIC = b"odpimpl1"
-_BLOCK = 4096
+_HEADER = struct.Struct("<8sII")
+_MAGIC = b"odpimpl2"
+# Of their weight: items outside the head speak for users who have nothing else, and hardly for others.
+_TAIL_WEIGHT = 1e-3
+# With noise, of a direction's strength, in the rows of both sides.
+_STRENGTH_EXPONENT = 0.25
 
 
 @dataclass(frozen=True)
 class _State:
-    """``round`` is the next one to run. ``counts`` [m] >= 0, relative ``weights`` [m], 0 off the head, ``factors``."""
+    """``round`` is the next one to run. ``counts`` [m] >= 0, relative ``weights`` [m] and ``factors`` [m, rank].
+
+    Until the model is finished, weights and factors are 0 off the head, and ``measurements`` has the factor rounds.
+    """
 
     round: int
     counts: Float64Array
     weights: Float64Array
-    factors: Float64Array
+    factors: Float32Array
+    measurements: tuple[Measurement, ...] = ()
 
 
 class ImplicitServer:
@@ -58,21 +72,17 @@ class ImplicitServer:
     def start(self) -> bytes:
         """The state before the round of counts: every item looks alike."""
         ones = np.ones(self._terms.items)
-        return _packed(_State(0, ones, ones, np.zeros((self._terms.items, self._terms.rank))))
+        return _packed(_State(0, ones, ones, np.zeros((self._terms.items, self._terms.rank), dtype=np.float32)))
 
     def broadcast(self, state: bytes) -> ModelVersion:
-        """Keyed table "items" [m, 1 + rank]: relative weight, factors. Dense table "gramian" [rank, rank]: V'V.
+        """Keyed table "items" [m, 1 + rank]: relative weight, factors.
 
         Raises:
           StateError: ``state`` is not of this task.
         """
         current = self._unpacked(state)
-        rows = np.concatenate((current.weights[:, None], current.factors), axis=1).astype(np.float32)
-        gramian = (current.factors.T @ current.factors).astype(np.float32)
-        return ModelVersion(
-            version=current.round,
-            tables=(TableValues(ITEMS_TABLE, rows, keyed=True), TableValues(GRAMIAN_TABLE, gramian, keyed=False)),
-        )
+        rows = np.concatenate((current.weights[:, None].astype(np.float32), current.factors), axis=1)
+        return ModelVersion(version=current.round, tables=(TableValues(ITEMS_TABLE, rows, keyed=True),))
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """The state after a round's release.
@@ -86,10 +96,8 @@ class ImplicitServer:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
         tensors = self._tensors(release)
         if current.round == COUNTS_ROUND:
-            following = self._after_counts(tensors["counts"], release.contributions)
-        else:
-            following = replace(current, factors=self._after_factors(current, tensors, release.contributions))
-        return _packed(replace(following, round=current.round + 1))
+            return _packed(self._after_counts(tensors["counts"], release.contributions))
+        return _packed(self._after_factors(current, tensors["targets"], release.contributions))
 
     def counts(self, state: bytes) -> Float64Array:
         """Popularity float64 [m] as the noisy counts tell it; 1 before them.
@@ -102,44 +110,68 @@ class ImplicitServer:
     def _after_counts(self, noisy: Float64Array, users: int) -> _State:
         terms = self._terms
         counts = popularity(noisy, noise_std=terms.count_noise_std).mean if terms.noisy else np.maximum(noisy, 0.0)
-        weights, factors = np.zeros(terms.items), np.zeros((terms.items, terms.rank))
         order = np.argsort(-noisy, kind="stable")
-        relative = self._relative(counts[order])
-        size = terms.head_items or self._head_size(counts[order], relative, users)
-        head = order[:size]
-        weights[head] = relative[:size]
-        head = np.sort(head)
-        factors[head] = public_normals(terms.start_seed, (len(head), terms.rank)) / math.sqrt(terms.rank)
-        return _State(0, counts, weights, factors)
+        relative = self._relative(counts)
+        head = np.sort(order[: terms.head_items or self._head_size(counts[order], relative[order], users)])
+        weights = np.zeros(terms.items)
+        weights[head] = relative[head]
+        start = estimation.orthonormal(public_normals(terms.start_seed, (len(head), terms.rank)))
+        return _State(COUNTS_ROUND + 1, counts, weights, self._training_factors(head, start))
 
-    def _after_factors(self, current: _State, tensors: dict[str, Float64Array], users: int) -> Float64Array:
-        terms, rank = self._terms, self._terms.rank
-        head = np.flatnonzero(current.weights > 0)
-        gramian = estimation.nearest_psd(estimation.unpacked(tensors["gramian"], rank))
-        mean_square = float(np.trace(gramian)) / (rank * max(users, 1))
-        mass = self._masses(current, users)
-        noise_std = terms.target_noise * terms.row_clip
-        found = estimation.visitors(tensors["targets"][head], mass[head], noise_std=noise_std)
-        # Items outside the head keep their popularity: whoever has seen nothing else is offered what is popular.
-        sums = mass[:, None] * found.mean
-        sums[head] = found.sums
-        rest = terms.unobserved_weight * gramian + (terms.item_ridge * mean_square + 1e-12) * np.eye(rank)
-        factors = np.empty((terms.items, rank))
-        for start in range(0, terms.items, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            matrices = mass[block, None, None] * gramian / max(users, 1)
-            measured = np.flatnonzero(current.weights[block] > 0)
-            if terms.item_grams and len(measured):
-                noisy = estimation.unpacked(tensors["gram"][block][measured], rank)
-                noise_std = terms.gram_noise * terms.row_clip**2
-                matrices[measured] = estimation.item_grams(noisy, mass[block][measured], noise_std=noise_std)
-            factors[block] = np.linalg.solve(matrices + rest, sums[block][:, :, None])[:, :, 0]
+    def _after_factors(self, current: _State, targets: Float64Array, users: int) -> _State:
+        terms, head = self._terms, np.flatnonzero(current.weights > 0)
+        following, unit = current.round + 1, math.sqrt(terms.max_items)
+        start = current.factors[head]
+        measured = Measurement(
+            users=float(users),
+            start=start / np.linalg.norm(start[:, 0]),
+            sums=(targets[head] / (unit * terms.row_clip)).astype(np.float32),
+        )
+        measurements = (*current.measurements, measured)
+        mass = current.counts * self._relative(current.counts)
+        found = estimation.combined(
+            measurements, mass[head], noise_std=terms.target_noise / unit, supported=following == self.rounds
+        )
+        if following == self.rounds:
+            weights, factors = self._finished(current, head, mass, found)
+            return _State(following, current.counts, weights, factors)
+        factors = self._training_factors(head, estimation.orthonormal(found.sums))
+        return _State(following, current.counts, current.weights, factors, measurements)
+
+    def _training_factors(self, head: Int64Array, columns: Float64Array) -> Float32Array:
+        """Factors [m, rank] of a training round: orthonormal ``columns`` [h, rank] of the head, scaled.
+
+        With noise, most rows of users are longer than the clip, so that users count alike. Without, none is: the
+        rounds are subspace iteration, exact but for the units of contributions.
+        """
+        terms = self._terms
+        scale = terms.row_clip
         if terms.noisy:
-            # Gauge: shrinkage changes the scale of rows. A typical item of a history has a row of norm 1, so that the
-            # same user ridge and row clip fit every step.
-            squares = current.counts[head] @ (factors[head] ** 2).sum(axis=1)
-            factors /= math.sqrt(max(squares / current.counts[head].sum(), 1e-300))
+            scale *= estimation.REACH * math.sqrt(len(head) / terms.rank)
+        factors = np.zeros((terms.items, terms.rank), dtype=np.float32)
+        factors[head] = columns * min(scale, LARGEST_FACTOR / float(np.abs(columns).max()))
         return factors
+
+    def _finished(
+        self, current: _State, head: Int64Array, mass: Float64Array, found: estimation.Visitors
+    ) -> tuple[Float64Array, Float32Array]:
+        """Weights [m] and factors [m, rank] of the finished model."""
+        terms = self._terms
+        spectral = estimation.spectral_map(found.sums, exponent=_STRENGTH_EXPONENT if terms.noisy else 0.0)
+        # Items outside the head keep their popularity: whoever has seen nothing else is offered what is popular.
+        factors = mass[:, None] * (found.mean @ spectral)
+        factors[head] = found.sums @ spectral
+        relative = self._relative(current.counts)
+        weights = np.where(current.weights > 0, relative, _TAIL_WEIGHT * relative)
+        if not terms.noisy:
+            weights, factors = weights * relative, factors / relative[:, None]
+        # Gauge: a typical item of a history has a row of norm 1.
+        typical = math.sqrt(
+            current.counts[head] @ (factors[head] ** 2).sum(axis=1) / max(current.counts[head].sum(), 1.0)
+        )
+        most = float(np.abs(factors).max())
+        factors *= min(1.0 / max(typical, 1e-300), LARGEST_FACTOR / max(most, 1e-300))
+        return weights, factors.astype(np.float32)
 
     def _head_size(self, counts: Float64Array, relative: Float64Array, users: int) -> int:
         """How many of the items (largest count first) have a right-hand side that may stand out of its noise.
@@ -153,17 +185,6 @@ class ImplicitServer:
             mass = mass * np.sqrt(terms.max_items * users / squares)
         strong = np.flatnonzero(mass >= terms.target_noise * math.sqrt(terms.rank))
         return min(terms.items, max(int(strong[-1]) + 1 if len(strong) else 0, terms.rank))
-
-    def _masses(self, current: _State, users: int) -> Float64Array:
-        """Sums of weights [m], from the counts, as if all items were in the head.
-
-        Adaptive weights have a common factor that fills each user's bound.
-        """
-        if not self._terms.adaptive:
-            return current.counts
-        squares = float(current.counts @ current.weights**2)
-        relative = self._relative(current.counts)
-        return current.counts * relative * math.sqrt(self._terms.max_items * users / max(squares, 1e-300))
 
     def _relative(self, counts: Float64Array) -> Float64Array:
         """Relative weights [m] of the items, were they all in the head."""
@@ -182,13 +203,37 @@ class ImplicitServer:
 
     def _unpacked(self, state: bytes) -> _State:
         items, rank = self._terms.items, self._terms.rank
-        if len(state) != _HEADER.size + 8 * items * (2 + rank) or state[:8] != _MAGIC:
-            raise StateError("Expected the state of this very task: restore it, or start the task again")
-        flat = np.frombuffer(state, dtype="<f8", offset=_HEADER.size)
-        factors = flat[2 * items :].reshape(items, rank)
-        return _State(int(_HEADER.unpack_from(state)[1]), flat[:items], flat[items : 2 * items], factors)
+        if len(state) < _HEADER.size or state[:8] != _MAGIC:
+            raise _other_state()
+        _, round, size = _HEADER.unpack_from(state)
+        finished = max(round - 1, 0) if round < self.rounds else 0
+        table = 16 * items + 4 * items * rank
+        measured = 8 + 8 * size * rank
+        if round > self.rounds or size > items or len(state) != _HEADER.size + table + finished * measured:
+            raise _other_state()
+        counts, weights = np.frombuffer(state, "<f8", 2 * items, _HEADER.size).reshape(2, items)
+        factors = np.frombuffer(state, "<f4", items * rank, _HEADER.size + 16 * items).reshape(items, rank)
+        measurements = []
+        for number in range(finished):
+            place = _HEADER.size + table + number * measured
+            (users,) = np.frombuffer(state, "<f8", 1, place).tolist()
+            start, sums = np.frombuffer(state, "<f4", 2 * size * rank, place + 8).reshape(2, size, rank)
+            measurements.append(Measurement(users, start, sums))
+        if measurements and np.count_nonzero(weights > 0) != size:
+            raise _other_state()
+        return _State(round, counts, weights, factors, tuple(measurements))
+
+
+def _other_state() -> StateError:
+    return StateError("Expected the state of this very task: restore it, or start the task again")
 
 
 def _packed(state: _State) -> bytes:
-    arrays = (state.counts, state.weights, state.factors)
-    return _HEADER.pack(_MAGIC, state.round) + b"".join(np.asarray(array, dtype="<f8").tobytes() for array in arrays)
+    size = len(state.measurements[0].start) if state.measurements else 0
+    parts = [_HEADER.pack(_MAGIC, state.round, size)]
+    parts += [np.asarray(array, dtype="<f8").tobytes() for array in (state.counts, state.weights)]
+    parts.append(np.asarray(state.factors, dtype="<f4").tobytes())
+    for measured in state.measurements:
+        parts.append(struct.pack("<d", measured.users))
+        parts += [np.asarray(array, dtype="<f4").tobytes() for array in (measured.start, measured.sums)]
+    return b"".join(parts)

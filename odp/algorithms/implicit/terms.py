@@ -12,7 +12,6 @@ from odp.algorithms.factorization.terms import (
     CommonTerms,
     check_clips,
     check_noises,
-    check_ridges,
     common_fields,
 )
 from odp.errors import ConfigurationError
@@ -26,13 +25,13 @@ FIRST_FACTOR_ROUND = 1
 WEIGHT_COLUMN = 0
 FACTOR_COLUMNS = 1
 
-_LARGEST_WEIGHT = 1e6
+#: Devices bring factors within +- this.
+LARGEST_FACTOR = 2.0**8
 
 ITEMS_TABLE = "items"
-GRAMIAN_TABLE = "gramian"
 
-# Fields of the training that only ratings have.
-_RATINGS_ONLY = (
+# Fields of the training that implicit feedback does not use.
+_UNUSED = (
     "bias_target_clip",
     "factor_target_clip",
     "bias_vector_clip",
@@ -40,7 +39,15 @@ _RATINGS_ONLY = (
     "factor_vector_clip",
     "bias_mass_noise",
     "bias_sum_noise",
+    "gram_noise",
     "centre",
+    "user_ridge",
+    "user_bias_ridge",
+    "item_ridge",
+    "unobserved_weight",
+    "gramian_noise",
+    "item_grams",
+    "kernel_variance",
 )
 
 
@@ -48,10 +55,7 @@ _RATINGS_ONLY = (
 class Terms(CommonTerms):
     """A :class:`odp.v1.TaskDefinition` with implicit data, checked. Fields: see the messages of ``common.proto``."""
 
-    gramian_noise: float
-    item_grams: bool
     head_items: int
-    unobserved_weight: float
 
     @property
     def rounds(self) -> int:
@@ -62,11 +66,6 @@ class Terms(CommonTerms):
     def width(self) -> int:
         """Columns of the item table."""
         return FACTOR_COLUMNS + self.rank
-
-    @property
-    def pairs(self) -> int:
-        """Entries of the packed symmetric matrix of a row."""
-        return self.rank * (self.rank + 1) // 2
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
@@ -83,25 +82,14 @@ class Terms(CommonTerms):
         if model.item_features_width or model.item_features_sha256:
             raise ConfigurationError("Expected no item_features: implicit feedback does not use them")
         _validate.integer(steps=dpam.steps, low=1, high=MAX_STEPS)
-        _validate.integer(head_items=dpam.head_items, low=0, high=model.items)
+        if dpam.head_items:
+            _validate.integer(head_items=dpam.head_items, low=model.rank, high=model.items)
         check_clips(row_clip=dpam.row_clip)
-        check_ridges(user_ridge=dpam.user_ridge)
-        _validate.positive(unobserved_weight=dpam.unobserved_weight)
-        _validate.within(unobserved_weight=dpam.unobserved_weight, low=0.0, high=_LARGEST_WEIGHT)
-        for name in (*_RATINGS_ONLY, "user_bias_ridge"):
+        for name in _UNUSED:
             if getattr(dpam, name):
-                raise ConfigurationError(f"Expected {name}={getattr(dpam, name)!r} to be 0: it is for ratings")
+                raise ConfigurationError(
+                    f"Expected {name}={getattr(dpam, name)!r} to be unset: implicit feedback does not use it"
+                )
         noises = {"count_noise_std": dpam.count_noise_std, "target_noise": dpam.target_noise}
-        noises["gramian_noise"] = dpam.gramian_noise
-        if dpam.item_grams:
-            noises["gram_noise"] = dpam.gram_noise
-        elif dpam.gram_noise:
-            raise ConfigurationError(f"Expected gram_noise={dpam.gram_noise!r} to be 0 without item_grams")
         check_noises(definition.privacy.epsilon, **noises)
-        return cls(
-            **common,
-            gramian_noise=dpam.gramian_noise,
-            item_grams=dpam.item_grams,
-            head_items=dpam.head_items,
-            unobserved_weight=dpam.unobserved_weight,
-        )
+        return cls(**common, head_items=dpam.head_items)

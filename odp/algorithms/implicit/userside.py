@@ -32,22 +32,18 @@ class Batch:
     rows: Float64Array
 
 
-def solve(terms: Terms, batch: Batch, gramian: Float64Array) -> Float64Array:
-    """Each user's row float64 [n, rank], before any clip: the exact minimiser of the iALS objective over it.
+def user_rows(batch: Batch) -> Float64Array:
+    """Each user's row float64 [n, rank], before any clip: u = sum over own items of w v, with weights of length 1.
 
-    u = (sum over own items of v v' + unobserved_weight V'V + user_ridge I)^-1 sum over own items of v.
+    That is x V for the user's weighted interactions x: the least-squares row where V has orthonormal columns. A user
+    whose items all have weight 0 has the row 0.
 
-    Args:
-      terms: the task.
-      batch: the users' items.
-      gramian: V'V [rank, rank] over all items.
-
-    Source: Hu, Koren, Volinsky 2008; Rendle et al. 2022 (arXiv 2110.14037) for the additive weight.
+    Source: Cremonesi, Koren, Turrin 2010 (PureSVD).
     """
-    factors = np.where(batch.mask[:, :, None], batch.rows[:, :, FACTOR_COLUMNS:], 0.0)
-    normal = factors.transpose(0, 2, 1) @ factors
-    normal += terms.unobserved_weight * gramian + terms.user_ridge * np.eye(terms.rank)
-    return np.asarray(np.linalg.solve(normal, factors.sum(axis=1)[:, :, None])[:, :, 0])
+    weights = np.where(batch.mask, np.maximum(batch.rows[:, :, WEIGHT_COLUMN], 0.0), 0.0)
+    norm = np.sqrt((weights * weights).sum(axis=1, keepdims=True))
+    weights /= np.where(norm > 0, norm, 1.0)
+    return np.asarray((weights[:, None, :] @ batch.rows[:, :, FACTOR_COLUMNS:])[:, 0])
 
 
 def counted(terms: Terms, items: Int64Array, mask: npt.NDArray[np.bool_]) -> Contributions:

@@ -32,11 +32,10 @@ def some(round: int, *, seed: int, hot: bool = False) -> Contributions:
     return Contributions(rows, np.where(used, items, NO_ITEM), weights)
 
 
-@pytest.mark.parametrize("grams", [False, True])
 @pytest.mark.parametrize("round", [0, 1])
 @pytest.mark.parametrize("hot", [False, True])
-def test_the_totals_are_those_of_the_direct_sums(define_implicit: Define, round: int, grams: bool, hot: bool) -> None:
-    definition = define_implicit(items=ITEMS, places=PLACES, rank=RANK, item_grams=grams)
+def test_the_totals_are_those_of_the_direct_sums(define_implicit: Define, round: int, hot: bool) -> None:
+    definition = define_implicit(items=ITEMS, places=PLACES, rank=RANK)
     query = ImplicitQuery(Terms.of(definition), round)
     payloads = codec.encode(Terms.of(definition), round, some(round, seed=4, hot=hot))
     for payload in payloads:
@@ -59,7 +58,7 @@ def test_one_hot_item_and_all_different_items_leave_one_trace(
     define_implicit: Define, round: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared, "_FEWEST_WORDS", 256)
-    terms = Terms.of(define_implicit(items=ITEMS, places=PLACES, rank=RANK, item_grams=True))
+    terms = Terms.of(define_implicit(items=ITEMS, places=PLACES, rank=RANK))
 
     def trace(given: Contributions) -> list[object]:
         arrays = [traced(array.copy()) for array in (given.rows, given.items, given.weights)]

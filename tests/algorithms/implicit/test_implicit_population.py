@@ -49,7 +49,6 @@ def local(events: Ratings, user: int) -> LocalData:
     round=st.integers(0, 2),
     rank=st.sampled_from([1, 2, 5]),
     weighting=st.sampled_from(["adaptive", "uniform"]),
-    grams=st.booleans(),
     spoiled=st.booleans(),
 )
 def test_clients_and_population_make_the_same_contributions_and_sums(
@@ -60,16 +59,13 @@ def test_clients_and_population_make_the_same_contributions_and_sums(
     round: int,
     rank: int,
     weighting: str,
-    grams: bool,
     spoiled: bool,
 ) -> None:
     """Also of rows that no honest server makes.
 
     Integers may differ by one unit where float rounding flips; more than one flip in 200 entries would fail.
     """
-    definition = define_implicit(
-        items=ITEMS, rank=rank, places=6, slices_per_device=12, weighting=weighting, item_grams=grams
-    )
+    definition = define_implicit(items=ITEMS, rank=rank, places=6, slices_per_device=12, weighting=weighting)
     terms, events = Terms.of(definition), some_events(users=USERS, items=ITEMS, seed=seed)
     model = some_model(version=round, items=ITEMS, rank=rank, seed=seed + 1)
     model = hostile(model) if spoiled else model

@@ -30,8 +30,8 @@ Define = Callable[..., common_pb2.TaskDefinition]
 ITEMS, USERS, PLACES = 30, 12, 4
 
 
-def packed_norm(release: DeclaredRelease, change: npt.NDArray[np.float64]) -> float:
-    """L2 norm in units where each entry has the noise ``noise_std``: off-diagonals of a Gram matrix count twice."""
+def released_norm(release: DeclaredRelease, change: npt.NDArray[np.float64]) -> float:
+    """L2 norm in units where each entry has the noise ``noise_std``."""
     return float(np.sqrt((((change / release.column_std) * release.noise_std) ** 2).sum()))
 
 
@@ -50,7 +50,6 @@ def payload_of(definition: common_pb2.TaskDefinition, *, row: list[int], items: 
     seed=st.integers(0, 2**32),
     round=st.integers(0, 2),
     weighting=st.sampled_from(["adaptive", "uniform"]),
-    grams=st.booleans(),
     clip=st.sampled_from([0.05, 0.7, 5.0]),
 )
 def test_removing_any_user_moves_every_release_and_their_stack_within_the_bounds(
@@ -60,12 +59,9 @@ def test_removing_any_user_moves_every_release_and_their_stack_within_the_bounds
     seed: int,
     round: int,
     weighting: str,
-    grams: bool,
     clip: float,
 ) -> None:
-    definition = define_implicit(
-        items=ITEMS, rank=3, places=PLACES, weighting=weighting, item_grams=grams, row_clip=clip
-    )
+    definition = define_implicit(items=ITEMS, rank=3, places=PLACES, weighting=weighting, row_clip=clip)
     events = some_events(users=USERS, items=ITEMS, seed=seed)
     model = some_model(version=round, items=ITEMS, rank=3, seed=seed + 1)
     seeds = np.random.default_rng(seed).integers(0, 2**64, USERS, dtype=np.uint64)
@@ -79,36 +75,26 @@ def test_removing_any_user_moves_every_release_and_their_stack_within_the_bounds
         change = (everyone[release.name] - rest[release.name]).reshape(release.shape) * release.step
         # Other batches pad otherwise: a row of another user may round by one unit; allow for a few of those.
         slack = 1.0 if round == 0 else 1.0 + 2e-3
-        norm = packed_norm(release, change)
+        norm = released_norm(release, change)
         assert norm <= release.sensitivity * slack
         stacked += (norm / release.noise_std) ** 2
     assert stacked <= sum((event.sensitivity / event.noise_std) ** 2 for event in charges_of(query)) * 1.01
 
 
-@pytest.mark.parametrize("grams", [False, True])
-def test_the_worst_user_reaches_every_bound_of_a_factor_round(define_implicit: Define, grams: bool) -> None:
-    definition = define_implicit(rank=3, places=PLACES, item_grams=grams, row_clip=0.7)
+def test_the_worst_user_reaches_every_bound_of_a_factor_round(define_implicit: Define) -> None:
+    definition = define_implicit(rank=3, places=PLACES, row_clip=0.7)
     query = ImplicitQuery(Terms.of(definition), 1)
     weight = int(WEIGHT_UNITS / math.sqrt(PLACES))
-    # Off-diagonals at their largest share, so that a norm that forgets to count them twice would fall short.
     side = int(ROW_UNITS / math.sqrt(3))
     payload = payload_of(definition, row=[side] * 3, items=[3, 1, 4, 2], weights=[weight] * PLACES)
     query.check(payload)
     total = query.new_sum()
     total.add([payload])
     sums = total.totals()
-    assert [release.name for release in query.releases] == ["targets", "gramian"] + ["gram"] * grams
+    assert [release.name for release in query.releases] == ["targets"]
     for release in query.releases:
-        norm = packed_norm(release, sums[release.name].reshape(release.shape) * release.step)
+        norm = released_norm(release, sums[release.name].reshape(release.shape) * release.step)
         assert release.sensitivity * 0.99 < norm <= release.sensitivity
-
-
-def test_the_gramian_of_one_user_has_its_bound_whatever_the_number_of_items(define_implicit: Define) -> None:
-    definition = define_implicit(rank=2, row_clip=2.0)
-    (gramian,) = (release for release in ImplicitQuery(Terms.of(definition), 1).releases if release.name == "gramian")
-    assert gramian.sensitivity == 4.0
-    assert gramian.shape == (3,)
-    np.testing.assert_allclose(gramian.column_std, gramian.noise_std * np.array([1.0, 0.5**0.5, 1.0]))
 
 
 @pytest.mark.parametrize(
@@ -131,9 +117,8 @@ def test_a_contribution_beyond_a_bound_is_refused(
 
 
 @pytest.mark.parametrize("round", [0, 1])
-@pytest.mark.parametrize("grams", [False, True])
-def test_the_empty_payload_adds_zero_to_every_sum(define_implicit: Define, round: int, grams: bool) -> None:
-    query = ImplicitQuery(Terms.of(define_implicit(item_grams=grams)), round)
+def test_the_empty_payload_adds_zero_to_every_sum(define_implicit: Define, round: int) -> None:
+    query = ImplicitQuery(Terms.of(define_implicit()), round)
     assert isinstance(query, SampledQuery)
     query.check(query.empty_payload)
     for oblivious in (False, True):
@@ -151,14 +136,13 @@ def test_a_contribution_of_another_length_is_refused(define_implicit: Define) ->
     assert refused.value.refusal == Refusal.MALFORMED
 
 
-@pytest.mark.parametrize("grams", [False, True])
 @pytest.mark.parametrize("budget", [1.0, 8.0])
-def test_all_planned_releases_together_cost_the_budget(define_implicit: Define, grams: bool, budget: float) -> None:
-    definition = define_implicit(epsilon=budget, item_grams=grams, steps=3)
+def test_all_planned_releases_together_cost_the_budget(define_implicit: Define, budget: float) -> None:
+    definition = define_implicit(epsilon=budget, steps=3)
     algorithm = algorithm_for(definition)
     rounds = algorithm.planned_releases()
     names = [[release.name for release in releases] for releases in rounds]
-    assert names == [["counts"]] + [["targets", "gramian"] + ["gram"] * grams] * 3
+    assert names == [["counts"]] + [["targets"]] * 3
     events = [event for number in range(4) for event in charges_of(algorithm.query(number))]
     assert [event.name for event in events] == [name for inner in names for name in inner]
     spent = math.sqrt(sum((event.sensitivity / event.noise_std) ** 2 for event in events))

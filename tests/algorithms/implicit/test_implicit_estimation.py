@@ -1,0 +1,94 @@
+"""Estimates of implicit feedback from noisy sums: shrinkage, and what all rounds together tell."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from odp.algorithms.implicit.estimation import Measurement, Visitors, combined, orthonormal, spectral_map, visitors
+
+HEAD, RANK, USERS = 300, 4, 2000
+
+
+def planted(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(weighted interactions [n, h] of length 1 of users with one of 4 tastes, their column sums)."""
+    generator = np.random.default_rng(seed)
+    popular = np.geomspace(0.3, 0.02, HEAD)
+    liked = np.arange(HEAD) % RANK == generator.integers(RANK, size=USERS)[:, None]
+    seen = (generator.random((USERS, HEAD)) < popular * np.where(liked, 2.0, 0.5)).astype(float)
+    weighted = seen * np.maximum(seen.sum(axis=0), 1.0) ** -0.5
+    users = weighted / np.maximum(np.linalg.norm(weighted, axis=1, keepdims=True), 1e-9)
+    return users, users.sum(axis=0)
+
+
+def rounds(users: np.ndarray, mass: np.ndarray, *, noise_std: float, steps: int, seed: int) -> list[Measurement]:
+    """Noisy factor rounds with rows of length 1, each from the combination of those before."""
+    generator = np.random.default_rng(seed)
+    start, found = orthonormal(generator.normal(size=(HEAD, RANK))), []
+    for _ in range(steps):
+        rows = users @ start
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        sums = users.T @ rows + generator.normal(size=(HEAD, RANK)) * noise_std
+        found.append(Measurement(float(len(users)), start.astype(np.float32), sums.astype(np.float32)))
+        start = orthonormal(combined(found, mass, noise_std=noise_std).sums)
+    return found
+
+
+def lost(estimate: Visitors, users: np.ndarray) -> float:
+    """Share of the users' energy in the true space of rank 4 that the estimated one misses."""
+    truth = np.linalg.svd(users, full_matrices=False)[2][:RANK].T
+    inside = [np.square(users @ basis).sum() for basis in (truth, orthonormal(estimate.sums))]
+    return float(1.0 - inside[1] / inside[0])
+
+
+def test_all_rounds_together_find_a_planted_space_better_than_the_last_alone() -> None:
+    """Fixed seeds; of 14 seeds, the ratio of the losses was .87 to 1.00, .91 in the mean."""
+    noise_std, ratios = 8.0, []
+    for seed in range(3):
+        users, mass = planted(seed)
+        measured = rounds(users, mass, noise_std=noise_std, steps=4, seed=seed)
+        alone = lost(visitors(measured[-1].sums.astype(float), mass, noise_std=noise_std), users)
+        ratios.append(lost(combined(measured, mass, noise_std=noise_std), users) / alone)
+    assert np.mean(ratios) < 0.95
+
+
+def test_a_round_tells_its_scale() -> None:
+    """The trace of start' sums is the total length of the users' rows; of pure noise, lengths are those of a clip."""
+    users, mass = planted(1)
+    (measured,) = rounds(users, mass, noise_std=0.0, steps=1, seed=1)
+    lengths = np.linalg.norm(users @ measured.start, axis=1)
+    np.testing.assert_allclose(measured.scale, USERS / lengths.mean(), rtol=1e-4)
+    lowest = Measurement(measured.users, measured.start, -measured.sums).scale
+    np.testing.assert_allclose(lowest, USERS * 4.0 * np.sqrt(HEAD / RANK))
+
+
+def test_visitors_that_noise_drowns_keep_their_popularity() -> None:
+    generator = np.random.default_rng(1)
+    mass = np.concatenate((np.full(200, 1000.0), np.full(200, 1.0)))
+    own = np.array([1.0, 0.0]) + generator.normal(size=(400, 2)) * 0.3
+    noisy = mass[:, None] * own + generator.normal(size=(400, 2)) * 10.0
+    for supported in (False, True):
+        found = visitors(noisy, mass, noise_std=10.0, supported=supported)
+        strong, weak = found.sums[:200] / 1000.0, found.sums[200:]
+        assert np.abs(strong - own[:200]).max() < 0.06
+        assert np.abs(weak - [1.0, 0.0]).max() < 0.3
+        # A mean square error below that of the noisy sums, by far.
+        assert ((weak - own[200:]) ** 2).mean() < 0.01 * ((noisy[200:] - own[200:]) ** 2).mean()
+
+
+def test_estimates_do_not_depend_on_the_unit_of_masses() -> None:
+    users, mass = planted(2)
+    measured = rounds(users, mass, noise_std=2.0, steps=2, seed=1)
+    one, other = (combined(measured, factor * mass, noise_std=2.0) for factor in (1.0, 1e-3))
+    np.testing.assert_allclose(one.sums, other.sums, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(mass[:, None] * one.mean, 1e-3 * mass[:, None] * other.mean, rtol=1e-6)
+
+
+def test_the_spectral_map_leaves_directions_of_rounding_error_at_zero() -> None:
+    generator = np.random.default_rng(1)
+    sums = np.outer(generator.random(50), [1.0, 2.0, 3.0]) + np.outer(generator.random(50), [1.0, -1.0, 0.0])
+    mapped = sums @ spectral_map(sums, exponent=0.25)
+    values = np.linalg.svd(sums, compute_uv=False)
+    strength = np.linalg.svd(mapped, compute_uv=False)
+    np.testing.assert_allclose(strength[:2], (values[:2] / values[0]) ** 0.25, rtol=1e-9)
+    assert strength[2] < 1e-12
+    assert not spectral_map(np.zeros((5, 2)), exponent=0.25).any()
