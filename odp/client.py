@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from odp.algorithms.capabilities import Diagnosed
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for, inquiry_for
-from odp.catalogues.exchange import publish
+from odp.catalogues.exchange import named_catalogue, publish
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
@@ -373,15 +373,16 @@ class Connection:
         """Publishes the versions that the server lacks. Raises ConfigurationError where it has others."""
         publish(catalogue, self._channel, address=self.address, metadata=self._metadata)
 
+    def named_catalogue(self, definition: common_pb2.TaskDefinition) -> Catalogue | None:
+        """The catalogue version that a task names, or None. Raises ServiceError where the server does not have it."""
+        return named_catalogue(definition, self._channel, address=self.address)
+
     def table(self, name: str) -> OpenedTable:
         """The newest announced version of a public table, its signatures checked."""
         told = channel.call(
-            self._tables.GetTable,
-            table_pb2.GetTableRequest(name=name),
-            timeout=channel.SHORT_DEADLINE,
-            what=f"ask for the table {name!r}",
-            address=self.address,
-        ).table
+            self._tables.GetTable, table_pb2.GetTableRequest(name=name), timeout=channel.SHORT_DEADLINE,
+            what=f"ask for the table {name!r}", address=self.address,
+        ).table  # fmt: skip
         return open_version(told.definition, told.manifest, name=name)
 
     def ledger(self, status: server_pb2.TaskStatus) -> LedgerPart:

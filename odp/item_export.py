@@ -16,12 +16,14 @@ from odp.algorithms.release import planned_charges
 from odp.errors import ConfigurationError
 from odp.models.item_files import check_ending, save
 from odp.models.item_table import ItemTable
+from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.adjacency import of_list
 from odp.signed.release import open_release
 from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2
 
 if TYPE_CHECKING:
+    from odp.catalogues.catalogue import Catalogue
     from odp.client import Connection, TaskHandle
     from odp.privacy.events import Event
     from odp.simulation.engine import RunResult
@@ -76,11 +78,13 @@ def export_items(
     Args:
       source: what ``odp.simulate`` returned, or the handle of a task of a server.
       path: of the file, which is written whole or not at all.
-      item_keys: of the items, in the order of their numbers; by default these numbers.
+      item_keys: of the items, in the order of their numbers; by default the keys of the catalogue that the task names,
+        else these numbers.
 
     Raises:
       ConfigurationError: another ending, a missing extra, a place that cannot be written, a task without a model that
-        scores items or without a release, or keys that are not as many as the items, or stand twice.
+        scores items or without a release, or keys that are not as many as the items, stand twice, or are not those of
+        the catalogue that the task names.
       DataError: the model has numbers that are not finite.
       ServiceError: the server does not answer, or the release is not of this task.
     """
@@ -103,7 +107,9 @@ def simulated_items(result: RunResult, item_keys: Sequence[str] | None = None) -
     sha256 = hashlib.sha256(task.definition).digest()
     events = [event for charged in result.charges for event in charged] if result.noisy else []
     facts = _facts(definition, sha256, result.model, epsilon=result.epsilon, events=events)
-    table = _table(definition, result.model, item_keys, facts | {"signature": SIMULATED})
+    model = result.task.model
+    catalogue = model.catalogue if isinstance(model, MatrixFactorization) else None
+    table = _table(definition, result.model, item_keys, facts | {"signature": SIMULATED}, catalogue=catalogue)
     if table.columns.popularity is None:
         popularity = np.asarray(result.item_counts, dtype=np.float32)
         table = ItemTable(table.keys, table.columns._replace(popularity=popularity), table.facts)
@@ -143,7 +149,9 @@ def released_items(
         "release_sha256": hashlib.sha256(last.release.release).hexdigest(),
         "signed_by": _NOT_CHECKED if key is None else key.hex(),
     }
-    return TrainedItems(_table(definition, model, item_keys, facts | signed), status.task, model)
+    catalogue = connection.named_catalogue(definition)
+    table = _table(definition, model, item_keys, facts | signed, catalogue=catalogue)
+    return TrainedItems(table, status.task, model)
 
 
 def _facts(
@@ -169,11 +177,29 @@ def _facts(
 
 
 def _table(
-    definition: common_pb2.TaskDefinition, model: ModelVersion, item_keys: Sequence[str] | None, facts: dict[str, str]
+    definition: common_pb2.TaskDefinition,
+    model: ModelVersion,
+    item_keys: Sequence[str] | None,
+    facts: dict[str, str],
+    *,
+    catalogue: Catalogue | None,
 ) -> ItemTable:
     columns = recommender_for(definition).item_columns(model)
     items = len(columns.factors)
-    keys = [str(number) for number in range(items)] if item_keys is None else item_keys
+    numbers = [str(number) for number in range(items)] if catalogue is None else catalogue.keys
+    keys = numbers if item_keys is None else item_keys
     if len(keys) != items:
         raise ConfigurationError(f"Expected item_keys for {items} items of the model (got {len(keys)})")
+    if catalogue is not None:
+        _check_keys(keys, definition, catalogue)
     return ItemTable(keys, columns, facts)
+
+
+def _check_keys(keys: Sequence[str], definition: common_pb2.TaskDefinition, catalogue: Catalogue) -> None:
+    """Devices that keep ratings by key find them by these. Raises ConfigurationError."""
+    wrong = next((place for place, key in enumerate(keys) if key != catalogue.keys[place]), None)
+    if wrong is not None:
+        raise ConfigurationError(
+            f"Expected item_keys[{wrong}]={keys[wrong]!r} to be {catalogue.keys[wrong]!r}, as catalogue version "
+            f"{catalogue.version} of task {definition.name!r} has it: leave item_keys out"
+        )

@@ -53,6 +53,9 @@ def recommend_indexed(
 ) -> Recommendation:
     """The ``k`` items with the highest predictions that the device has not rated; fewer if fewer are left.
 
+    Of a model whose task names a catalogue, the device's own items are found by the keys of the index, and the result
+    has keys: no catalogue is read, and nobody is asked.
+
     Args:
       store: of the device.
       model: the index.
@@ -64,5 +67,8 @@ def recommend_indexed(
       ConfigurationError: ``k`` is not positive.
       StateError: the store cannot be read.
     """
-    found = model.recommend(examples(store, model.definition, now=clock()), k=k, candidates=candidates)
-    return Recommendation(found.items, found.scores)
+    keys = model.index.keys if model.definition.model.HasField("catalogue") else None
+    data = examples(store, model.definition, now=clock(), catalogue=keys)
+    found = model.recommend(data, k=k, candidates=candidates)
+    names = None if keys is None else tuple(keys[item] for item in found.items.tolist())
+    return Recommendation(found.items, found.scores, names)

@@ -20,7 +20,7 @@ from device_runtime.store.keyed_ratings import numbered_ratings
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalData, LocalRows
-from odp.catalogues.catalogue import Catalogue
+from odp.catalogues.catalogue import NumberedKeys
 from odp.crypto import domains
 from odp.models.events_query import EventsTerms, Filter
 from odp.numerics.arrays import Float64Array, Int64Array
@@ -35,7 +35,7 @@ _EMPTY = LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
 
 
 def examples(
-    store: Store, definition: common_pb2.TaskDefinition, *, now: float, catalogue: Catalogue | None = None
+    store: Store, definition: common_pb2.TaskDefinition, *, now: float, catalogue: NumberedKeys | None = None
 ) -> LocalData:
     """What a task's algorithm declared that it reads, for a definition that was checked; any items and any values.
 
@@ -58,7 +58,7 @@ def examples(
             found[declared.name] = store.examples(declared.table).read(declared.features, label=declared.label)
             continue
         if own is None:
-            own = store.ratings() if catalogue is None else numbered_ratings(store, catalogue.numbers)
+            own = store.ratings() if catalogue is None else numbered_ratings(store, catalogue)
         found[declared.name] = own
     return found
 
@@ -69,7 +69,7 @@ def asks_for(definition: common_pb2.TaskDefinition, *, service: str, type: str) 
     return any(one is not None and (one.service, one.type) == (service, type) for one in asked)
 
 
-def events(database: Database, asked: EventsTerms, *, now: float, catalogue: Catalogue | None = None) -> LocalRows:
+def events(database: Database, asked: EventsTerms, *, now: float, catalogue: NumberedKeys | None = None) -> LocalRows:
     """The rows that a query of events gives: by item ascending and distinct, or for "each" in the order of the events.
 
     Values are 1 per event where the query names no column for them, and are not clamped. A sum that is not finite gives
@@ -85,7 +85,7 @@ def events(database: Database, asked: EventsTerms, *, now: float, catalogue: Cat
     columns = list(zip(*rows, strict=True))
     values = np.array(columns[0], dtype=np.float64)
     if keyed and catalogue is not None:
-        items = np.array([catalogue.numbers.get(str(key), -1) for key in columns[1]], dtype=np.int64)
+        items = catalogue.places([str(key) for key in columns[1]])
         known = items >= 0
     else:
         items, known = _items(asked, columns[1:])

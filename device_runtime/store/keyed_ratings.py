@@ -6,7 +6,7 @@ which numbers the keys have; ratings of items that it does not have take no part
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from device_runtime.store.database import Database
 from device_runtime.store.store import Store
 from odp import _validate
 from odp.algorithms.seam import LocalRows
+from odp.catalogues.catalogue import NumberedKeys
 from odp.catalogues.step import check_keys
 
 
@@ -38,21 +39,21 @@ def ratings_by_key(database: Database) -> dict[str, float]:
     return dict(database.all("SELECT key, value FROM keyed_ratings ORDER BY key"))
 
 
-def numbered_ratings(database: Database, numbers: Mapping[str, int]) -> LocalRows:
+def numbered_ratings(database: Database, catalogue: NumberedKeys) -> LocalRows:
     """The ratings of the items of a catalogue, by number ascending.
 
     Args:
       database: a device's store.
-      numbers: the number of each item of the catalogue, by its key.
+      catalogue: has the number of each item, by its key.
 
     Raises:
       StateError: the store cannot be read.
     """
-    found = sorted((numbers[key], value) for key, value in ratings_by_key(database).items() if key in numbers)
-    return LocalRows(
-        np.array([number for number, _ in found], dtype=np.int64),
-        np.array([value for _, value in found], dtype=np.float64),
-    )
+    rated = ratings_by_key(database)
+    items, values = catalogue.places(list(rated)), np.array(list(rated.values()), dtype=np.float64)
+    order = np.argsort(items)
+    order = order[items[order] >= 0]
+    return LocalRows(items[order], values[order])
 
 
 def fill_keyed(store: Store, keys: Sequence[str], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:

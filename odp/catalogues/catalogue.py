@@ -18,10 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
 
 from odp import _validate
 from odp.catalogues.step import LARGEST_STEP, Step, check_keys, step_sha256
 from odp.errors import ConfigurationError, DataError
+from odp.numerics.arrays import Int64Array
 from odp.v1 import common_pb2
 
 #: Versions of each block after block 0, which is version 1 alone.
@@ -34,6 +38,14 @@ _MAGIC = b"odp-catalogue-1\n"
 _LENGTH_BYTES = 4
 #: A file of more is none of this program.
 _LARGEST_FILE = 2**30
+
+
+class NumberedKeys(Protocol):
+    """Who knows the number of an item by its key: a ``Catalogue``, or the keys of an item index."""
+
+    def places(self, wanted: Sequence[str]) -> Int64Array:
+        """The item number of each wanted key, int64 [n]; -1 where no item has it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -171,6 +183,11 @@ class Catalogue:
     def numbers(self) -> Mapping[str, int]:
         """The number of each item, by its key."""
         return MappingProxyType(dict(zip(self.keys, range(len(self.keys)), strict=True)))
+
+    def places(self, wanted: Sequence[str]) -> Int64Array:
+        """The item number of each wanted key, int64 [n]; -1 where no item has it."""
+        numbers = self.numbers
+        return np.array([numbers.get(key, -1) for key in wanted], dtype=np.int64)
 
     def at(self, version: int) -> Catalogue:
         """An earlier version, as it was then. Raises ConfigurationError where there is none of this number."""

@@ -10,7 +10,7 @@ from odp.catalogues.catalogue import LARGEST_BLOCK, Catalogue, block_of, version
 from odp.errors import ConfigurationError, ServiceError
 from odp.transport.backpressure import Patience
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, read_stream
-from odp.v1 import catalogue_pb2, catalogue_pb2_grpc
+from odp.v1 import catalogue_pb2, catalogue_pb2_grpc, common_pb2
 
 
 def publish(catalogue: Catalogue, channel: grpc.Channel, *, address: str, metadata: list[tuple[str, str]]) -> None:
@@ -63,6 +63,29 @@ def steps_of(
         size += len(reply.step)
         if len(found) > len(versions_in(block)) or size > LARGEST_BLOCK:
             raise ServiceError(f"could not {what}: {address} sent more than block {block} can have")
+    return found
+
+
+def named_catalogue(definition: common_pb2.TaskDefinition, channel: grpc.Channel, *, address: str) -> Catalogue | None:
+    """The catalogue version that a task names, checked against the hash in the task; None where it names none.
+
+    Raises:
+      ServiceError: the server does not have this version.
+      ServiceUnavailable, Busy: it does not answer.
+    """
+    if not definition.model.HasField("catalogue"):
+        return None
+    named, population = definition.model.catalogue, definition.population
+    stub, steps = catalogue_pb2_grpc.CatalogueServiceStub(channel), list[bytes]()
+    for block in range(block_of(named.version) + 1):
+        steps += steps_of(stub, population, block, address=address, patience=Patience())
+    what = f"catalogue version {named.version} of {population!r} that task {definition.name!r} names"
+    try:
+        found = Catalogue(tuple(steps[: named.version]))
+    except ConfigurationError as error:
+        raise ServiceError(f"{address} does not have {what}: {error}") from error
+    if (found.population, found.version, found.sha256) != (population, named.version, named.sha256):
+        raise ServiceError(f"{address} does not have {what}: publish the catalogue file that the task was made with")
     return found
 
 

@@ -271,7 +271,10 @@ def export(
     file: Annotated[Path, typer.Argument(callback=output_file, help="File to write: .npz, .parquet, .onnx or .index.")],
     keys: Annotated[
         Path | None,
-        typer.Option(help="Keys of the items, one per line in the order of their numbers \\[default: the numbers]."),
+        typer.Option(
+            help="Keys of the items, one per line in the order of their numbers \\[default: those of "
+            "the task's catalogue, else the numbers]."
+        ),
     ] = None,
     server: Server = "127.0.0.1:7200",
     state: State = Path("odp-state"),

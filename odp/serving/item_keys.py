@@ -16,6 +16,7 @@ UInt32Array = npt.NDArray[np.uint32]
 
 MOST_BYTES = 2**32 - 1
 _BLOCK = 2**14  # keys that are read at a time
+_COMPARED = 2**20  # bytes of keys that are compared at a time
 #: A byte inside of a character of UTF-8 begins with the bits 10.
 _LEAD, _INSIDE = np.uint8(0b1100_0000), np.uint8(0b1000_0000)
 
@@ -84,9 +85,32 @@ class ItemKeys:
                 last = end - begin
 
     def places(self, wanted: Sequence[str]) -> Int64Array:
-        """The item number of each wanted key, int64 [n]; -1 where no item has it. One pass over all keys."""
-        found = dict.fromkeys(wanted, -1)
-        for place, key in enumerate(self):
-            if key in found:
-                found[key] = place
-        return np.array([found[key] for key in wanted], dtype=np.int64)
+        """The item number of each wanted key, int64 [n]; -1 where no item has it.
+
+        Only keys that are as long as a wanted one are compared, a megabyte of them at a time.
+        """
+        # A key of an event may be no valid text; no item has such a key.
+        written = [key.encode(errors="surrogatepass") for key in wanted]
+        found = dict.fromkeys(written, -1)
+        lengths = np.unique([len(key) for key in found if 0 < len(key) <= len(self.text)])
+        for length in lengths.tolist():
+            same = np.array(sorted(key for key in found if len(key) == length), dtype=f"S{length}")
+            windows = np.lib.stride_tricks.sliding_window_view(self.text, length)
+            for places in self._of_length(length):
+                starts = self.ends[places].astype(np.int64) - length
+                # Of one length, texts without their zeros at the end are still distinct.
+                texts = np.ascontiguousarray(windows[starts]).view(same.dtype)[:, 0]
+                nearest = np.minimum(np.searchsorted(same, texts), len(same) - 1)
+                for hit in np.flatnonzero(same[nearest] == texts).tolist():
+                    found[windows[starts[hit]].tobytes()] = int(places[hit])
+        return np.array([found[key] for key in written], dtype=np.int64)
+
+    def _of_length(self, length: int) -> Iterator[Int64Array]:
+        """The items whose keys have ``length`` bytes, in blocks that take at most ``_COMPARED`` bytes."""
+        size = max(1, _COMPARED // max(length, 8))
+        for first in range(0, len(self), size):
+            ends = self.ends[first : first + size]
+            sizes = np.diff(ends, prepend=np.uint32(self.start(first)))
+            places = first + np.flatnonzero(sizes == length)
+            if len(places):
+                yield places

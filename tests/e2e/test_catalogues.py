@@ -12,12 +12,12 @@ from e2e.world import POPULATION, World, device_seeds, small_task
 
 import device_runtime
 import odp
-from device_runtime import Store, recommend, store_path
+from device_runtime import Store, indexed_model, recommend, recommend_indexed, store_path
 from device_runtime.host.newest import fetch_newest
 from odp.catalogues.catalogue import Catalogue
 from odp.datasets import Ratings, Split, catalogue_keys, load
 from odp.enclave.reference_values import ReferenceValues
-from odp.errors import ServiceError, TransparencyError
+from odp.errors import ConfigurationError, ServiceError, TransparencyError
 from odp.evaluation.noise import NoNoise
 from odp.living_model import LivingModel, Stage
 from odp.simulation import engine
@@ -87,6 +87,16 @@ def test_devices_use_their_ratings_rightly_under_every_version(
     own, _ = ratings.user(0)
     assert not set(found.keys) & {keys[item] for item in own.tolist()}
     assert set(found.keys) <= set(second.keys)
+
+    index = tmp_path / "items.index"
+    with pytest.raises(ConfigurationError, match=r"item_keys\[0\]=.* as catalogue version 2 of task 'films-2' has it"):
+        odp.export_items(handle, index, item_keys=second.keys[::-1])
+    odp.export_items(handle, index)
+    with Store.open(store_path(tmp_path / "devices", 0)) as store:
+        offline = recommend_indexed(store, indexed_model(index), k=5)
+    assert offline.keys is not None
+    np.testing.assert_allclose(offline.scores, found.scores, atol=0.1)
+    assert not set(offline.keys) & {keys[item] for item in own.tolist()}
 
     world.connection.publish_catalogue(second.change(withdraw=[1]))
     with pytest.raises(ServiceError, match=r"catalogue version 1 .* was withdrawn: make the task with version 3"):

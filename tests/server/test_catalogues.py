@@ -85,6 +85,18 @@ def test_what_is_published_can_be_read_by_everyone_and_is_in_the_log(
         entry.signed.open()
 
 
+def test_the_version_that_a_task_names_is_read_and_another_one_is_not_taken_for_it(connection: Connection) -> None:
+    connection.publish_catalogue(SECOND)
+    fork, later = FIRST.change(add=["fork"]), SECOND.change(add=["later"])
+    for named in (FIRST, SECOND):
+        found = connection.named_catalogue(films(named).definition())
+        assert found is not None
+        assert (found, found.keys) == (named, named.keys)
+    for other, message in ((fork, "version 2 of 'viewers' that task 'films' names: publish"), (later, "version 3 of")):
+        with pytest.raises(ServiceError, match=f"does not have catalogue {message}"):
+            connection.named_catalogue(films(other).definition())
+
+
 def test_a_fork_is_refused_and_names_the_version(running: RunningServer, connection: Connection) -> None:
     connection.publish_catalogue(SECOND)
     fork = FIRST.change(add=["fork"])

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from serving.indexes import index_of, random_index
 
 import odp
 from odp.errors import ConfigurationError, DataError
-from odp.serving import index_file
+from odp.serving import index_file, item_keys
 from odp.serving.index_file import arrays_of, made, open_index, save_index
 from odp.serving.item_keys import ItemKeys
 
@@ -44,6 +44,24 @@ def test_an_index_comes_back_equal_and_lies_in_its_file(path: Path) -> None:
     assert repr(found) == f"ItemIndex(37 items, 4 factors, {found.sha256[:12]})"
     with pytest.raises(ConfigurationError, match="item=37 to be from 0 to 36"):
         found.keys[37]
+
+
+@given(
+    keys=st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=40, unique=True),
+    wanted=st.lists(st.text(max_size=5), max_size=6),
+    picked=st.lists(st.integers(0, 39), max_size=6),
+    compared=st.sampled_from([1, 40, 2**20]),
+)
+@example(keys=["a\0", "a", "\0", "b\0"], wanted=["a", "a\0", "\0", "\0\0"], picked=[], compared=1)
+def test_keys_are_found_whatever_their_letters_and_the_blocks_they_lie_in(
+    keys: list[str], wanted: list[str], picked: list[int], compared: int
+) -> None:
+    asked = [*wanted, *(keys[place % len(keys)] for place in picked)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(item_keys, "_COMPARED", compared)
+        found = ItemKeys.of(keys).places(asked)
+    assert found.dtype == np.int64
+    assert found.tolist() == [keys.index(key) if key in keys else -1 for key in asked]
 
 
 def test_the_same_items_give_the_same_bytes_and_a_million_of_rank_32_fit_40_mb(path: Path, tmp_path: Path) -> None:

@@ -13,17 +13,23 @@ import pytest
 import odp
 from device_runtime import Store, indexed_model, recommend_indexed, store_path
 from device_runtime.sdk import RECOMMENDED, Environment
+from odp.algorithms.registry import recommender_for
+from odp.algorithms.seam import LocalRows
 from odp.errors import ConfigurationError, DataError
 from odp.serving import difference, update_file
 
 ITEMS = 60
 
 
-def simulated(*, seed: int) -> odp.RunResult:
+#: In another order than the numbers of the data set.
+CATALOGUE = odp.Catalogue.make("films", [f"film {place}" for place in reversed(range(ITEMS))])
+
+
+def simulated(*, seed: int, catalogue: odp.Catalogue | None = None) -> odp.RunResult:
     ratings = odp.synthetic_movielens(n_users=150, n_items=ITEMS, ratings_per_user=12, seed=5)
     task = odp.Task(
         name="films",
-        model=odp.MatrixFactorization(items=ITEMS, rank=2),
+        model=odp.MatrixFactorization(items=ITEMS, rank=2, catalogue=catalogue),
         data=odp.RatingsData(low=1, high=5),
         privacy=odp.UserLevelDP(epsilon=8, delta=1e-6),
         training=odp.DPAM(steps=1),
@@ -112,3 +118,37 @@ def test_a_device_that_fetched_the_difference_recommends_as_one_that_fetched_the
     device.use_index(files[1], count=9)
     assert recommended(device) == after
     np.testing.assert_array_less(0.0, [score for _, score in after])
+
+
+def test_ratings_by_key_are_found_by_the_keys_of_the_index_where_the_task_names_a_catalogue(
+    device: odp.Device, tmp_path: Path
+) -> None:
+    run, path = simulated(seed=1, catalogue=CATALOGUE), tmp_path / "items.index"
+    assert tuple(odp.export_items(run, path).keys) == CATALOGUE.keys
+    model = indexed_model(path)
+    device.use_index(model, count=ITEMS)
+    stranger = recommended(device)
+    assert len(stranger) == ITEMS, "what the device rated by number takes no part"
+    rated = {"film 4": 5.0, "film 31": 1.0, "in no catalogue": 5.0}
+    for key, value in rated.items():
+        device.rate(key, value)
+    device.use_index(model, count=ITEMS)
+    found = recommended(device)
+    assert {name for name, _ in found} == set(CATALOGUE.keys) - set(rated)
+    with opened(device) as store:
+        asked = recommend_indexed(store, model, k=ITEMS)
+    assert asked.keys == tuple(CATALOGUE.keys[item] for item in asked.items.tolist())
+    assert list(asked.keys) == [name for name, _ in found]
+
+    own = LocalRows(np.array([CATALOGUE.numbers["film 4"], CATALOGUE.numbers["film 31"]]), np.array([5.0, 1.0]))
+    wanted = model.recommend(recommender_for(model.definition).data_of(own), k=ITEMS)
+    assert (asked.items.tolist(), asked.scores.tolist()) == (wanted.items.tolist(), wanted.scores.tolist())
+    assert [score for _, score in found] != [score for _, score in stranger][: len(found)]
+
+
+@pytest.mark.parametrize("ending", ["index", "npz"])
+def test_other_keys_than_those_of_the_tasks_catalogue_are_not_exported(tmp_path: Path, ending: str) -> None:
+    run, path = simulated(seed=1, catalogue=CATALOGUE), tmp_path / f"items.{ending}"
+    with pytest.raises(ConfigurationError, match=r"item_keys\[0\]='film 0' to be 'film 59', as catalogue version 1"):
+        odp.export_items(run, path, item_keys=CATALOGUE.keys[::-1])
+    assert not path.exists()

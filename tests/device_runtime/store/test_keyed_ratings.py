@@ -29,13 +29,13 @@ def test_ratings_under_one_version_are_used_rightly_by_a_task_of_another(store: 
     for key, value in (("film 11", 5.0), ("film 0", 1.0), ("new", 4.0), ("film 1", 2.0), ("unheard of", 3.0)):
         rate(store, key, value)
     rate(store, "film 1", 2.5)
-    first = numbered_ratings(store, FIRST.numbers)
+    first = numbered_ratings(store, FIRST)
     assert (first.items.tolist(), first.values.tolist()) == ([0, 1, 11], [1.0, 2.5, 5.0])
-    second = numbered_ratings(store, SECOND.numbers)
+    second = numbered_ratings(store, SECOND)
     assert [SECOND.keys[item] for item in second.items.tolist()] == ["film 1", "film 11", "new"]
     assert (second.items.tolist(), second.values.tolist()) == ([0, 9, 10], [2.5, 5.0, 4.0])
     third = SECOND.change(add=["unheard of"])
-    assert numbered_ratings(store, third.numbers).values.tolist() == [2.5, 5.0, 4.0, 3.0]
+    assert numbered_ratings(store, third).values.tolist() == [2.5, 5.0, 4.0, 3.0]
     assert len(ratings_by_key(store)) == 5
 
 
