@@ -125,9 +125,12 @@ def test_an_index_of_another_model_is_refused_in_one_line(trained: Trained) -> N
     refused(
         dataclasses.replace(index, steps=wider), f"items of rank {index.rank + 1}, and task .* of rank {index.rank}"
     )
-    refused(dataclasses.replace(index, tables={}), "dense tables are not those of its task")
-    zeros = {name: np.zeros_like(rows) - 1 for name, rows in index.tables.items()}
-    refused(dataclasses.replace(index, tables=zeros), "the model cannot be")
+    more = dict(index.tables) | {"more": np.zeros((1, 1), np.float32)}
+    refused(dataclasses.replace(index, tables=more), "dense tables are not those of its task")
+    if index.tables:
+        refused(dataclasses.replace(index, tables={}), "dense tables are not those of its task")
+        zeros = {name: np.zeros_like(rows) - 1 for name, rows in index.tables.items()}
+        refused(dataclasses.replace(index, tables=zeros), "the model cannot be")
     refused(dataclasses.replace(index, task=b"\xff"), "Error parsing|Expected training")
     refused(dataclasses.replace(index, task=b""), "Expected training")
     forged = common_pb2.SignedTask.FromString(index.task)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
-from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, Terms
+from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, WEIGHT_COLUMN, Terms
 from odp.algorithms.seam import LocalTable, ModelTable, Query
 from odp.errors import ConfigurationError
 from odp.models.events_query import EventsTerms
@@ -16,6 +16,9 @@ from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.models.item_table import IndexColumns, ItemColumns
+
+#: An index keeps a weight to this power in 8 bits: weights differ by orders of magnitude, and only their ratios count.
+_TRUST_EXPONENT = 0.25
 
 
 class TaskAlgorithm(Factorization):
@@ -72,13 +75,13 @@ class TaskAlgorithm(Factorization):
         from odp.models.item_table import IndexColumns
 
         rows = model.keyed.rows
-        return IndexColumns(
-            rows[:, FACTOR_COLUMNS:], np.zeros(len(rows), dtype=np.float32), np.ones(len(rows), dtype=np.float32)
-        )
+        trust = np.clip(rows[:, WEIGHT_COLUMN], 0.0, 1.0) ** _TRUST_EXPONENT
+        return IndexColumns(rows[:, FACTOR_COLUMNS:], np.zeros(len(rows), dtype=np.float32), trust.astype(np.float32))
 
     def index_rows(self, columns: IndexColumns) -> Float32Array:
         import numpy as np
 
         rows = np.zeros((len(columns.biases), self.terms().width), dtype=np.float32)
+        rows[:, WEIGHT_COLUMN] = columns.trust ** (1.0 / _TRUST_EXPONENT)
         rows[:, FACTOR_COLUMNS:] = columns.factors
         return rows
