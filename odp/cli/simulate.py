@@ -87,7 +87,9 @@ def simulate(
     noise: Annotated[
         bool, typer.Option(help="--no-noise shows what the noise costs; a run without noise is not private.")
     ] = True,
-    baselines: Annotated[bool, typer.Option(help="Compare with baselines on the same split.")] = True,
+    baselines: Annotated[
+        bool, typer.Option(help="Compare with baselines on the same split, tuned by six trials each.")
+    ] = True,
     output: Annotated[
         Path | None, typer.Option(callback=output_folder, help="Folder for run.json, which `odp report` reads.")
     ] = None,
