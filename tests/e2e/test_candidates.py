@@ -128,6 +128,15 @@ def test_the_commands_do_the_same_and_an_older_version_of_candidates_is_said(
     arguments += ["--state", str(world.root / "devices"), "--services", str(world.root)]
     found, whole_model = (odp_command(*arguments, *more)["recommendations"] for more in (["--candidates"], []))
     assert [one["item"] for one in found] == [one["item"] for one in whole_model]
+    for more in (["--level", "0.8"], ["--level", "0.8", "--explore"]):
+        ranged, all_ranged = (odp_command(*arguments, *more, *way)["recommendations"] for way in (["--candidates"], []))
+        assert [one["item"] for one in ranged] == [one["item"] for one in all_ranged]
+        for name in ("score", "low", "high"):
+            np.testing.assert_allclose([one[name] for one in ranged], [one[name] for one in all_ranged], rtol=1e-9)
+        assert all(one["low"] < one["score"] < one["high"] for one in ranged)
+    # The upper ends rank; ranges differ by item, so this order is another one than that of the scores.
+    highs = [one["high"] for one in ranged]
+    assert highs == sorted(highs, reverse=True)
     trained.publish(stamp=bytes(32))
     with pytest.raises(StaleModel, match="another version"):
         odp_command(*arguments, "--candidates")
