@@ -1,8 +1,8 @@
 """Makes the pictures of `docs/images` again: `make images`, or `python tools/make_images.py NAME ..`.
 
 Seeds and sizes are fixed; dates, addresses and ports are those of the run. Only if they are named are those made that
-need MovieLens or Gowalla in the cache (`odp data fetch`), and broadcast-cost.png, which takes half an hour of
-benchmarks.
+need MovieLens or Gowalla in the cache (`odp data fetch`), or many minutes of trainings or benchmarks. Nothing makes
+dpam-buckets.png.
 The drawings (.svg) are drawn by hand.
 """
 
@@ -230,6 +230,38 @@ def broadcast_cost(work: Path, camera: Camera) -> None:
     ran(["-m", "benchmarks.broadcast_figure", str(figures), str(IMAGES / "broadcast-cost.png")], folder=ROOT)
 
 
+def serving(work: Path, camera: Camera) -> None:
+    """serving.png: what recommendations out of an index cost, by the benchmark of serving."""
+    figures = work / "serving.json"
+    ran(["-m", "benchmarks", "serving", "--json", str(figures)], folder=ROOT)
+    ran(["-m", "benchmarks.serving_figure", str(figures), str(IMAGES / "serving.png")], folder=ROOT)
+
+
+def exposure(work: Path, camera: Camera) -> None:
+    """exposure.png: what a model of MovieLens-1M recommends, and who gains."""
+    from odp.simulation.record import read_record
+    from odp.simulation.report_exposure import draw
+    from odp.simulation.verdict import quality_of
+
+    odp("simulate", "--data", "ml-1m", "--preset", "ml-1m", "--seed", "1", "--output", "exposure", folder=work)
+    record = read_record(work / "exposure")
+    draw(
+        IMAGES / "exposure.png", record["diagnostics"], quality_of(record),
+        title="exposure by popularity, and gains by group, on MovieLens-1M",
+    )  # fmt: skip
+
+
+def continual(work: Path, camera: Camera) -> None:
+    """continual.png: errors of drifting statistics by rule of the budget."""
+    ran(["-m", "benchmarks.continual", str(IMAGES / "continual.png")], folder=ROOT)
+
+
+def retraining(work: Path, camera: Camera) -> None:
+    """retraining.png: 105 weekly trainings on invented ratings that drift."""
+    odp("retrain", "--horizon", "2y", "--output", "retraining", folder=work)
+    shutil.copy(work / "retraining" / "retraining.png", IMAGES / "retraining.png")
+
+
 def retraining_by_month(work: Path, camera: Camera) -> None:
     """retraining-by-month.png: MovieLens-1M in the order of its time stamps, mean of three seeds; an hour."""
     from odp.pictures.retraining import draw
@@ -255,7 +287,8 @@ USUAL: tuple[Callable[[Path, Camera], None], ...] = (
     control_room,
 )  # fmt: skip
 NAMED: tuple[Callable[[Path, Camera], None], ...] = (
-    dpam_comparison, implicit_comparison, broadcast_cost, retraining_by_month,
+    dpam_comparison, implicit_comparison, broadcast_cost, serving, exposure, continual, retraining,
+    retraining_by_month,
 )  # fmt: skip
 
 
