@@ -192,6 +192,7 @@ class LivingModel:
     def roll_back(self, training: int) -> None:
         """The next training begins with the items of ``training``, an earlier one, instead of the last one's.
 
+        Also where a training is under way: its release, once it is collected, does not take the place of ``training``.
         What was spent stays spent. Idempotent.
 
         Raises:
@@ -200,7 +201,7 @@ class LivingModel:
         """
         with self._alone():
             self.start_of(training)
-            self._state["begin_with"] = training
+            self._state |= {"begin_with": training, "rolled_back": True}
             self._write()
 
     def withdraw(self, training: int, *, reason: str) -> tuple[int, ...]:
@@ -227,7 +228,7 @@ class LivingModel:
             trainings[training].setdefault("withdrawn", reason)
             if self._state["begin_with"] == training:
                 left = self._usable()
-                self._state["begin_with"] = left[-1] if left else None
+                self._state |= {"begin_with": left[-1] if left else None, "rolled_back": False}
             self._write()
             tainted = {training}
             for number in range(training + 1, len(trainings)):
@@ -341,6 +342,7 @@ class LivingModel:
                 "begun_with": begin_with,
             }
         )
+        self._state["rolled_back"] = False
         self._write()
 
     def _submit(self, connection: Submitting) -> None:
@@ -382,7 +384,9 @@ class LivingModel:
         start = starting_for(definition).warm_start(connection.model(status), last["item_keys"])
         _write_whole(self._start_path(number), start.to_bytes())
         last["state"] = "finished"
-        self._state["begin_with"] = number
+        # Whoever rolled back meant the next training, whatever ended in between.
+        if not self._state.get("rolled_back"):
+            self._state["begin_with"] = number
         self._write()
         return f"training {number} finished"
 

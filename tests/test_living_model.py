@@ -177,6 +177,19 @@ def test_a_roll_back_changes_what_the_next_training_begins_with(tmp_path):
         _living(tmp_path).roll_back(7)
 
 
+def test_a_roll_back_outlives_the_release_of_a_training_that_was_under_way(tmp_path):
+    platform = Platform()
+    _living(tmp_path).advance(platform, now=0.0)
+    platform.finish()
+    _living(tmp_path).advance(platform, now=7 * DAY)
+    _living(tmp_path).roll_back(0)
+    for week in (2, 3):
+        platform.finish()
+        _living(tmp_path).advance(platform, now=7 * DAY * week)
+    begun_with = [one["begun_with"] for one in _living(tmp_path)._state["trainings"]]
+    assert begun_with == [None, 0, 0, 2], "training 2 does not begin with 1, and a roll back is of one training"
+
+
 def test_a_withdrawn_version_begins_no_other(tmp_path):
     platform = Platform()
     for week in range(3):

@@ -118,6 +118,7 @@ class Catalogue:
           ConfigurationError: the name is none, there is no item, or a key is none or stands twice.
         """
         _validate.identifier(population=population)
+        check_keys(keys, name="keys")
         if not keys:
             raise ConfigurationError("Expected keys of a catalogue to name at least one item")
         step = Step(population=population, version=1, previous_sha256=b"", added=tuple(keys), items=len(keys))
@@ -303,7 +304,8 @@ def _apply(step: Step, items: dict[str, None], withdrawn: set[int]) -> None:
     where = f"catalogue version {step.version} of population {step.population!r}"
     for key in step.retired:
         if key not in items:
-            near = _validate.nearest(key, items) if len(items) <= 10_000 else ""
+            # Steps also come from hostile servers: looking for the nearest of many keys would take long.
+            near = _validate.nearest(key, items) if len(items) <= 1_000 else ""
             raise ConfigurationError(f"{where} retires {key!r}, which is no item of the version before{near}")
         del items[key]
     if not items.keys().isdisjoint(step.added):

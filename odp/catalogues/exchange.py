@@ -17,7 +17,7 @@ def publish(catalogue: Catalogue, channel: grpc.Channel, *, address: str, metada
     """Publishes the versions of a catalogue that the server lacks, in order. Idempotent.
 
     Raises:
-      ConfigurationError: the server has other versions, or later ones.
+      ConfigurationError: the server has other versions of these numbers.
       ServiceError, ServiceUnavailable: it refuses one, or does not answer.
     """
     stub = catalogue_pb2_grpc.CatalogueServiceStub(channel)

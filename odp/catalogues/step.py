@@ -154,6 +154,8 @@ def step_sha256(step: bytes) -> bytes:
 
 def check_keys(keys: Sequence[str], *, name: str) -> None:
     """Raises ConfigurationError unless ``keys`` are distinct printable texts of 1 to 256 bytes in UTF-8."""
+    if isinstance(keys, str):
+        raise ConfigurationError(f"Expected {name}={keys[:80]!r} to be a list of keys, not one text")
     if _all_fine(keys):
         return
     places: dict[str, int] = {}

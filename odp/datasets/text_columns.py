@@ -39,7 +39,8 @@ MOST_CHARACTERS = 20_000
 _HASHED_BITS = 18
 _KEY = b"odp-text-1"
 _WORDS, _LETTERS = 0, 1
-_YEAR = re.compile(r"\s*\(\d{4}\)\s*$")
+# Without the spaces around: a pattern for these takes the square of their number.
+_YEAR = re.compile(r"\(\d{4}\)$")
 _WORD = re.compile(r"[^\W_]+")
 _RUNS = (3, 4, 5)
 _OVERSAMPLED = 10
@@ -73,7 +74,9 @@ def text_columns(texts: Sequence[str], *, columns: int = TEXT_COLUMNS) -> npt.ND
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
     """(kind, part) of a text, with repetitions."""
-    folded = unicodedata.normalize("NFKC", _YEAR.sub("", text[:MOST_CHARACTERS])).casefold()
+    undated = _YEAR.sub("", text[:MOST_CHARACTERS].rstrip())
+    # Folding makes up to 18 characters of one.
+    folded = unicodedata.normalize("NFKC", undated).casefold()[:MOST_CHARACTERS]
     words = _WORD.findall(folded)
     for word in words:
         yield _WORDS, word

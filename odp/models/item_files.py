@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ import numpy as np
 from odp.errors import ConfigurationError, DataError
 from odp.extras import require
 from odp.models.item_table import ItemColumns, ItemTable
+from odp.numerics.archives import UNREADABLE
 
 if TYPE_CHECKING:
     from odp.numerics.arrays import Float32Array
@@ -85,7 +85,7 @@ def load_items(path: str | Path) -> ItemTable:
         raise DataError(f"cannot read the items of {path}: {error.strerror or 'damaged, or another form'}") from error
     except ConfigurationError as error:
         raise DataError(f"{path} is a damaged table of items: {error}") from error
-    except (KeyError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path} is no table of items; write one by `odp simulate --export`") from error
 
 

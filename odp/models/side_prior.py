@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
+from odp.numerics.archives import UNREADABLE, unpacked_bytes
 from odp.numerics.arrays import Float32Array, Float64Array
 
 MOST_ATTRIBUTES, MOST_CATEGORIES, LONGEST_CATEGORY = 32, 1024, 120
@@ -125,6 +125,8 @@ class SidePrior:
         try:
             with path.open("rb") as file:
                 content = file.read(_LARGEST_FILE)
+            if unpacked_bytes(io.BytesIO(content)) > _LARGEST_FILE:
+                raise ValueError("unpacks to more than a side prior")
             with np.load(io.BytesIO(content), allow_pickle=False) as found:
                 if str(found["format"]) != _MAGIC:
                     raise KeyError("format")
@@ -136,7 +138,7 @@ class SidePrior:
             raise DataError(f"cannot read the side prior {path}: {error.strerror or 'not an .npz file'}") from error
         except ConfigurationError as error:
             raise DataError(f"{path} is a damaged side prior: {error}") from error
-        except (KeyError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise DataError(f"{path} is no side prior; write one by odp.side_prior(..).save(path)") from error
 
 

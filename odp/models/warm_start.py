@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import io
 import math
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ import numpy.typing as npt
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
 from odp.models.item_features import Float32Array, checked_item_features
+from odp.numerics.archives import UNREADABLE
 
 # Chosen on MovieLens-1M's validation parts, with starts from MovieLens latest-small and from releases.
 _OWN_SCALE = 0.7  # of biases and popularity beside factors
@@ -144,7 +144,7 @@ class WarmStart:
             raise DataError(f"cannot read the start {path}: {error.strerror or 'not an .npz file'}") from error
         except ConfigurationError as error:
             raise DataError(f"{path} is a damaged start: {error}") from error
-        except (KeyError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise DataError(f"{path} is no start of a model; write one by `odp simulate --save-start`") from error
 
 

@@ -10,9 +10,10 @@ from typing import IO
 
 #: What ``numpy.load`` of an npz file raises, and taking an array out of it, besides OSError: numpy and zipfile pass on
 #: what the readers within them raise, and a header may name any shape. RuntimeError: encrypted, or another method.
+#: SystemError: text that is no Unicode.
 UNREADABLE = (
     ValueError, TypeError, AttributeError, KeyError, EOFError, ArithmeticError, MemoryError, RuntimeError,
-    zipfile.BadZipFile, zlib.error, struct.error,
+    SystemError, zipfile.BadZipFile, zlib.error, struct.error,
 )  # fmt: skip
 
 

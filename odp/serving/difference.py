@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import BoolArray, Int64Array
-from odp.serving.index_file import Header, arrays_of, index_of, made, open_index, save_index
+from odp.serving.index_file import LARGEST_HEADER, Header, arrays_of, index_of, made, open_index, save_index
 from odp.serving.item_index import ItemIndex
 from odp.serving.item_keys import ItemKeys
 
@@ -132,7 +132,7 @@ def apply(old: ItemIndex, data: bytes) -> ItemIndex:
     try:
         result = _applied(old, told, _Stream(data[_body_start(data) :]))
     except (zlib.error, ValueError, IndexError, MemoryError, OverflowError) as error:
-        raise DataError("the difference is damaged: fetch it again") from error
+        raise _damaged() from error
     if result.sha256 != told.result:
         raise DataError(f"the difference does not give index {told.result[:12]}, which it names: fetch it again")
     return result
@@ -153,10 +153,19 @@ def update_file(path: str | Path, data: bytes) -> str:
 
 
 def _applied(old: ItemIndex, told: Described, stream: _Stream) -> ItemIndex:
+    if told.head_bytes > LARGEST_HEADER:
+        raise _damaged()
     head = stream.take(told.head_bytes)
     header = Header.parse(head)
     if header.rank != old.rank:
         raise DataError("the difference is for another rank")
+    # Before anything of these sizes is unpacked: few bytes of zlib may stand for many.
+    if (
+        max(told.changed + told.new, told.runs) > header.items
+        or header.items > len(old) + told.new
+        or told.new_key_bytes > header.key_bytes
+    ):
+        raise _damaged()
     parts: _Parts = {}
     for name, kind, shape in _layout(told, header)[1:]:
         count = int(np.prod(shape))
@@ -166,7 +175,7 @@ def _applied(old: ItemIndex, told: Described, stream: _Stream) -> ItemIndex:
     ours = arrays_of(old)
     added, changed = places < 0, parts["places"].astype(np.int64)
     if changed.size and (np.any(np.diff(changed) <= 0) or changed[-1] >= len(places) or added[changed].any()):
-        raise DataError("the difference is damaged: fetch it again")
+        raise _damaged()
     arrays: _Parts = {name: ours[name][places] for name in _NUMBERS}
     for name in _NUMBERS:
         given = parts[name]
@@ -178,11 +187,12 @@ def _applied(old: ItemIndex, told: Described, stream: _Stream) -> ItemIndex:
     new_keys = ItemKeys(ends, text)
     if len(new_keys):
         new_keys.check()
+        _check_new(new_keys, old.keys, places)
     keys = _joined(old.keys, new_keys, parts["runs"].astype(np.int64))
     arrays |= {"task": parts["task"], "ends": keys.ends, "text": keys.text}
     arrays |= {name: part for name, part in parts.items() if name.startswith("table:")}
     if len(keys.text) != header.key_bytes:
-        raise DataError("the difference is damaged: fetch it again")
+        raise _damaged()
     result = index_of(header, arrays, sha256="")
     result.keys.check()
     result.check()
@@ -238,9 +248,21 @@ def _places(runs: Int64Array, old_items: int, items: int, new: int) -> Int64Arra
     added = firsts == _NEW
     fits = (counts > 0) & (added | (firsts + counts <= old_items))
     if not fits.all() or int(counts.sum()) != items or int(counts[added].sum()) != new:
-        raise DataError("the difference is damaged: fetch it again")
+        raise _damaged()
     within = np.arange(items) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.where(np.repeat(added, counts), -1, np.repeat(firsts, counts) + within)
+    places = np.where(np.repeat(added, counts), -1, np.repeat(firsts, counts) + within)
+    kept = places[places >= 0]
+    if kept.size and int(np.bincount(kept).max()) > 1:  # an item of the old index would stand twice
+        raise _damaged()
+    return places
+
+
+def _check_new(new: ItemKeys, old: ItemKeys, places: Int64Array) -> None:
+    """Raises DataError where a new key stands twice, or is that of an item that stays."""
+    keys = list(new)
+    before = old.places(keys)
+    if len(set(keys)) != len(keys) or np.isin(before[before >= 0], places).any():
+        raise _damaged()
 
 
 def _joined(old: ItemKeys, new: ItemKeys, runs: Int64Array) -> ItemKeys:
@@ -253,6 +275,10 @@ def _joined(old: ItemKeys, new: ItemKeys, runs: Int64Array) -> ItemKeys:
         texts.append(source.text[begin:end])
         sizes.append(np.diff(source.ends[place : place + count].astype(np.int64), prepend=begin))
     return ItemKeys(np.cumsum(np.concatenate(sizes)).astype(np.uint32), np.concatenate(texts))
+
+
+def _damaged() -> DataError:
+    return DataError("the difference is damaged: fetch it again")
 
 
 class _Stream:
@@ -275,7 +301,7 @@ class _Stream:
         """Raises DataError where there is more, or the stream is not whole."""
         more = self._unpacker.decompress(self._waiting, 1)
         if more or not self._unpacker.eof or self._unpacker.unused_data:
-            raise DataError("the difference is damaged: fetch it again")
+            raise _damaged()
 
 
 def _body_start(data: bytes) -> int:

@@ -48,7 +48,7 @@ _MAGIC, _VERSION = b"odp-indx", 1
 _FIRST = struct.Struct("<8sII")
 _DIGEST = hashlib.sha256().digest_size
 _ALIGNED = 64
-_LARGEST_HEADER = 2**20
+LARGEST_HEADER = 2**20
 _LARGEST_TASK = 2**20
 _MOST_TABLES = 16
 _LARGEST_TABLE = 2**20  # numbers
@@ -93,13 +93,16 @@ class Header:
             known = all(_whole(getattr(header, name), *bounds) for name, bounds in counts.items())
             known &= len(header.tables) <= _MOST_TABLES and isinstance(header.facts, dict)
             known &= all(isinstance(text, str) for text in header.facts.values())
+            known &= len({name for name, _, _ in header.tables}) == len(header.tables)
+            # Raises for text that is no Unicode.
+            json.dumps(found, ensure_ascii=False).encode()
             for name, rows, width in header.tables:
                 known &= isinstance(name, str) and _whole(rows, 0, _LARGEST_TABLE) and _whole(width, 0, _LARGEST_TABLE)
                 known &= rows * width <= _LARGEST_TABLE
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DataError("its header is damaged") from error
         if not known:
-            raise DataError("its header has a size that is out of range")
+            raise DataError("its header has a size that is out of range, or a table twice")
         return header
 
     def sections(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
@@ -121,8 +124,8 @@ def made(index: ItemIndex) -> ItemIndex:
         Header.parse(header.to_bytes())
     except DataError as error:
         raise ConfigurationError(f"cannot make an index of {header.items} items: {error}") from error
-    if len(header.to_bytes()) > _LARGEST_HEADER:
-        raise ConfigurationError(f"Expected facts to take at most {_LARGEST_HEADER} bytes")
+    if len(header.to_bytes()) > LARGEST_HEADER:
+        raise ConfigurationError(f"Expected facts to take at most {LARGEST_HEADER} bytes")
     digest = hashlib.sha256()
     first, rest = _pieces(index)
     digest.update(first)
@@ -189,7 +192,7 @@ def _opened(file: BinaryIO, path: Path, sha256: str | None) -> ItemIndex:
     _, version, length = _FIRST.unpack(first[: _FIRST.size])
     if version != _VERSION:
         raise DataError(f"it has version {version} of the format, and this program reads {_VERSION}; update odp")
-    if length > _LARGEST_HEADER:
+    if length > LARGEST_HEADER:
         raise DataError("its header is damaged")
     header = Header.parse(file.read(length))
     places, end = _places(header, length)

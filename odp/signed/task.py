@@ -73,6 +73,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError naming the first field that is out of its range, or the size that cannot be served."""
     identifier(name=definition.name, population=definition.population)
     require_ed25519(definition.developer_key, name="developer_key")
+    _check_catalogue(definition.model)
     if training_of(definition) in TABLE and not algorithm_for(definition).has_rounds:
         positive(epsilon=definition.privacy.epsilon)
         algorithm_for(definition).check_for_devices()
@@ -87,7 +88,6 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     if sampling is not None:
         integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
     check_broadcast(definition)
-    _check_catalogue(definition.model)
     algorithm = algorithm_for(definition)
     if cohort.schedule and not algorithm.schedules_cohorts:
         raise ConfigurationError(f"Expected no schedule of cohorts in task {definition.name!r}: its rounds are alike")

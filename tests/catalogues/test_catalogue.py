@@ -71,6 +71,7 @@ def test_an_item_that_comes_back_has_its_key_and_a_new_number() -> None:
         ({"retire": ["a", "a"]}, "'a' stands at 0 and 1"),
         ({"add": ["a"], "retire": ["a"]}, "added or retired, not both"),
         ({"retire": ["a", "b", "c"]}, "keep an item"),
+        ({"add": "Dune"}, "add='Dune' to be a list of keys, not one text"),
         ({"add": [""]}, "printable key"),
         ({"add": ["two\nlines"]}, "printable key"),
         ({"add": ["\ud800"]}, "printable key"),
@@ -90,6 +91,8 @@ def test_keys_that_stand_twice_make_no_catalogue() -> None:
         Catalogue.make("films", ["a", "b", "a"])
     with pytest.raises(ConfigurationError, match="at least one item"):
         Catalogue.make("films", [])
+    with pytest.raises(ConfigurationError, match="not one text"):
+        Catalogue.make("films", "Dune")
 
 
 def test_a_withdrawn_version_stays_readable_and_may_not_be_named() -> None:

@@ -79,6 +79,18 @@ def test_enclaves_and_devices_check_the_form_of_the_name() -> None:
             sign_task(definition, SigningKey.generate())
 
 
+def test_a_task_without_rounds_names_no_version_that_cannot_be() -> None:
+    """The version before the first would be the newest one to whoever counts from the end."""
+    definition = odp.Statistics(
+        name="seen", trust="local", queries={"seen": odp.Histogram(bins=5)},
+        privacy=odp.UserLevelDP(epsilon=2, delta=1e-6), cohort=odp.Cohort(minimum=2),
+    ).definition()  # fmt: skip
+    sign_task(definition, SigningKey.generate())
+    definition.model.catalogue.version, definition.model.catalogue.sha256 = 0, SECOND.sha256
+    with pytest.raises(ConfigurationError, match="catalogue_version=0"):
+        sign_task(definition, SigningKey.generate())
+
+
 def test_a_task_file_names_the_catalogue_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "films.toml"
     text = render_task(films(None)).replace("[model]\n", '[model]\ncatalogue = "films.catalogue"\n')

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.datasets import text_columns
+from odp.datasets.text_columns import _parts
 from odp.errors import ConfigurationError, DataError
 
 TITLES = (
@@ -62,6 +63,14 @@ def test_any_texts_give_finite_rows_of_norm_one_at_most(texts: list[str], column
 def test_texts_without_anything_in_common_have_no_columns() -> None:
     assert text_columns(["one", "two", ""]).shape == (3, 0)
     assert text_columns(["same", "same"]).shape == (2, 0), "what all have tells nothing"
+
+
+def test_spaces_and_letters_that_fold_into_many_cost_no_more_than_their_number() -> None:
+    """A pattern that tries each of 20,000 spaces takes a second per text, and this test a minute."""
+    spaces = " " * 19_990
+    assert text_columns([f"war{spaces}(1999"] * 60).shape == (60, 0)
+    assert list(_parts("war" + spaces[:900] + "(1999) \n")) == list(_parts("war"))
+    assert sum(1 for _ in _parts("\ufdfa" * 20_000)) < 5 * 20_000
 
 
 def test_what_is_no_text_and_a_width_out_of_range_are_refused() -> None:

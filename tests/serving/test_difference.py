@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import json
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +18,8 @@ from serving.indexes import index_of, random_index
 from odp.errors import ConfigurationError, DataError
 from odp.serving import apply, difference, open_index, save_index, update_file
 from odp.serving.difference import described
-from odp.serving.index_file import made
+from odp.serving.index_file import Header, arrays_of, made
+from odp.serving.item_keys import ItemKeys
 
 OLD = random_index(60, 3)
 
@@ -114,3 +119,37 @@ def test_a_difference_of_another_format_and_one_that_lies_are_refused() -> None:
         apply(OLD, data.replace(new.sha256.encode(), b"0" * 64))
     with pytest.raises(ConfigurationError, match=r"one rank .got 3 and 2."):
         difference(OLD, random_index(60, 2))
+
+
+def forged(told: dict[str, Any], body: bytes) -> bytes:
+    """A difference from ``OLD`` that says of itself what it likes."""
+    head = json.dumps({"base": OLD.sha256, **told}).encode()
+    return b"odp-diff" + np.array([1, len(head)], "<u4").tobytes() + head + zlib.compress(body, 9)
+
+
+def test_a_difference_that_makes_an_item_twice_is_refused_though_its_hash_is_right() -> None:
+    arrays, keys = arrays_of(OLD), OLD.keys
+    twice = {name: np.concatenate((arrays[name], arrays[name])) for name in ("steps", "biases", "scales")}
+    ends = np.concatenate((keys.ends, keys.ends + keys.ends[-1])).astype(np.uint32)
+    result = made(dataclasses.replace(OLD, **twice, keys=ItemKeys(ends, np.concatenate((keys.text, keys.text)))))
+    head = Header.of(result).to_bytes()
+    sizes = {"result": result.sha256, "head_bytes": len(head), "changed": 0}
+    start = head + OLD.task + OLD.tables["globals"].astype("<f4").tobytes()
+    runs = np.array([[0, 60], [0, 60]], "<u4").tobytes()
+    assert outcome(forged({**sizes, "runs": 2, "new": 0, "new_key_bytes": 0}, start + runs)) == "refused"
+    runs = np.array([[0, 60], [2**32 - 1, 60]], "<u4").tobytes()
+    new = b"".join(arrays[name].tobytes() for name in ("steps", "biases", "scales", "ends", "text"))
+    data = forged({**sizes, "runs": 2, "new": 60, "new_key_bytes": len(keys.text)}, start + runs + new)
+    assert outcome(data) == "refused"
+
+
+def test_no_more_is_unpacked_than_the_new_index_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    stream = importlib.import_module("odp.serving.difference")._Stream
+    take = stream.take
+    monkeypatch.setattr(stream, "take", lambda self, size: asked.append(size) or take(self, size))
+    head = Header.of(OLD).to_bytes()
+    sizes = {"result": "00" * 32, "changed": 0, "new": 0, "head_bytes": len(head), "runs": 1, "new_key_bytes": 0}
+    for name in ("changed", "new", "runs", "new_key_bytes", "head_bytes"):
+        assert outcome(forged(sizes | {name: 2**32 - 1}, head + bytes(10_000))) == "refused"
+    assert max(asked) == len(head)

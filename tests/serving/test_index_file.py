@@ -190,3 +190,11 @@ def test_numbers_and_keys_that_no_index_holds_are_refused_where_it_is_made() -> 
             index_of(np.zeros((2, 1), np.float32), zeros, keys)
     with pytest.raises(ConfigurationError, match="cannot make an index of 2 items"):
         index_of(np.zeros((2, 257), np.float32), zeros)
+
+
+@pytest.mark.parametrize("changed", [{"tables": [["globals", 9, 9], ["globals", 1, 2]]}, {"facts": {"task": "\ud800"}}])
+def test_a_header_that_names_a_table_twice_or_has_no_unicode_is_refused(changed: dict[str, Any]) -> None:
+    head = json.loads(index_file.Header.of(random_index(ITEMS, RANK)).to_bytes())
+    index_file.Header.parse(json.dumps(head).encode())
+    with pytest.raises(DataError, match="its header"):
+        index_file.Header.parse(json.dumps(head | changed).encode())

@@ -79,7 +79,7 @@ class Terms(CommonTerms):
         common = common_fields(definition)
         model, dpam = definition.model, definition.dpam
         _validate.integer(rank=model.rank, low=1, high=min(MAX_RANK, model.items))
-        if model.item_features_width or model.item_features_sha256:
+        if model.item_features_width or model.item_features_sha256 or model.item_feature_groups:
             raise ConfigurationError("Expected no item_features: implicit feedback does not use them")
         _validate.integer(steps=dpam.steps, low=1, high=MAX_STEPS)
         if dpam.head_items:

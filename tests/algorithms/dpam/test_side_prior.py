@@ -16,8 +16,10 @@ from odp.algorithms.seam import LocalRows
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.models.side_prior import SidePrior, items_sha256
+from odp.models.warm_start import WarmStart
 from odp.numerics.arrays import Float64Array
 from odp.wire.model import ModelVersion, Slices, TableValues
+from tests.models import hostile_archives
 
 ITEMS, USERS, CENTRE = 60, 200, 3.5
 KEYS = [f"item {number}" for number in range(ITEMS)]
@@ -131,6 +133,24 @@ def test_a_saved_prior_is_the_same_and_a_damaged_file_is_refused(prior: SidePrio
             SidePrior.load(path)
     with pytest.raises(DataError, match="cannot read the side prior"):
         SidePrior.load(tmp_path / "missing.npz")
+
+
+@pytest.mark.parametrize("kind", hostile_archives.KINDS)
+def test_a_hostile_file_is_no_prior_and_no_start(tmp_path: Path, kind: str) -> None:
+    path = hostile_archives.write(tmp_path, kind, "format")
+    with pytest.raises(DataError, match="no side prior"):
+        SidePrior.load(path)
+    with pytest.raises(DataError, match="no start of a model"):
+        WarmStart.load(path)
+
+
+def test_a_prior_that_unpacks_to_more_than_one_may_have_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "side.npz"
+    np.savez_compressed(path, format=np.array("odp-side-prior-1"), rows=np.zeros((2**20, 4)))
+    assert path.stat().st_size < 2**20
+    with pytest.raises(DataError, match="no side prior") as caught:
+        SidePrior.load(path)
+    assert "unpacks to more" in str(caught.value.__cause__)
 
 
 def test_a_prior_of_another_model_is_refused(prior: SidePrior) -> None:

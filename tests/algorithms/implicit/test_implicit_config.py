@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.terms import Terms
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
 
@@ -41,6 +42,14 @@ def test_the_noise_of_every_step_is_the_same_and_follows_from_the_shares(define_
 def test_more_noise_than_can_be_sampled_is_refused(define_implicit: Define) -> None:
     with pytest.raises(ConfigurationError, match="raise epsilon"):
         define_implicit(epsilon=1e-6, steps=64)
+
+
+def test_a_definition_with_groups_of_features_is_refused_since_they_would_be_ignored(define_implicit: Define) -> None:
+    definition = define_implicit()
+    Terms.of(definition)
+    definition.model.item_feature_groups.extend([3, 4])
+    with pytest.raises(ConfigurationError, match="no item_features"):
+        Terms.of(definition)
 
 
 def test_a_larger_budget_is_recommended_a_rank_that_is_no_smaller() -> None:
