@@ -158,9 +158,15 @@ class ImplicitServer:
         """Weights [m] and factors [m, rank] of the finished model."""
         terms = self._terms
         spectral = estimation.spectral_map(found.sums, exponent=_STRENGTH_EXPONENT if terms.noisy else 0.0)
-        # Items outside the head keep their popularity: whoever has seen nothing else is offered what is popular.
-        factors = mass[:, None] * (found.mean @ spectral)
+        factors = np.zeros((terms.items, terms.rank))
         factors[head] = found.sums @ spectral
+        if terms.noisy:
+            # The weakest direction gives way to popularity. A head item of another taste has a negative product with a
+            # user, and would stand behind items of which nothing is known; so all of the head gets a common part.
+            typical = math.sqrt(float((factors[head] ** 2).sum(axis=1).mean()))
+            place = np.zeros(terms.items)
+            place[head] = 1.0
+            factors[:, -1] = typical * (place + _TAIL_WEIGHT * np.sqrt(current.counts / current.counts.max()))
         relative = self._relative(current.counts)
         weights = np.where(current.weights > 0, relative, _TAIL_WEIGHT * relative)
         if not terms.noisy:
