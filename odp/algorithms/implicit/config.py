@@ -76,8 +76,9 @@ class ImplicitDPAM:
     def recommended(cls, *, epsilon: float, delta: float, n_users: int, n_items: int) -> tuple[int, ImplicitDPAM]:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
-        The signal of an average item is ``n_users * mu / n_items``: below .5 the rank is 32, and counts have more of
-        the budget; from there on it is 64.
+        The signal of an average item is ``n_users * mu / n_items``: below .1 nearly all of the budget goes to counts, and
+        the model is little more than popularity; below .5 the rank is 16, and counts have more of the budget than from
+        there on, where the rank is 64.
         Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
         bind.
 
@@ -91,9 +92,11 @@ class ImplicitDPAM:
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
+        if strength < 0.1:
+            return min(8, n_items), cls(steps=2, count_share=0.8)
         if strength < 0.5:
-            return 32, cls(steps=4, count_share=0.2)
-        return 64, cls(steps=4, count_share=0.1)
+            return min(16, n_items), cls(steps=8, count_share=0.3)
+        return min(64, n_items), cls(steps=8, count_share=0.2)
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
