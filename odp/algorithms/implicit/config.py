@@ -96,7 +96,7 @@ class ImplicitDPAM:
             return min(8, n_items), cls(steps=2, count_share=0.8)
         if strength < 0.5:
             return min(16, n_items), cls(steps=8, count_share=0.3)
-        return min(64, n_items), cls(steps=8, count_share=0.2)
+        return min(64, n_items), cls(steps=12, count_share=0.2)
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""

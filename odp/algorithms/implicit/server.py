@@ -182,7 +182,7 @@ class ImplicitServer:
     def _head_size(self, counts: Float64Array, relative: Float64Array, users: int) -> int:
         """How many of the items (largest count first) have a right-hand side that may stand out of its noise.
 
-        The rule: with every row at its clip, the sum of an item's weights is at least twice the norm of the noise that
+        The rule: with every row at its clip, the sum of an item's weights is at least 1.7 times the norm of the noise that
         all steps together leave.
         """
         terms = self._terms
@@ -190,7 +190,7 @@ class ImplicitServer:
         if terms.adaptive:
             squares = np.maximum(np.cumsum(mass * relative), 1e-300)
             mass = mass * np.sqrt(terms.max_items * users / squares)
-        strong = np.flatnonzero(mass >= 2.0 * terms.target_noise * math.sqrt(terms.rank / terms.steps))
+        strong = np.flatnonzero(mass >= 1.7 * terms.target_noise * math.sqrt(terms.rank / terms.steps))
         return min(terms.items, max(int(strong[-1]) + 1 if len(strong) else 0, terms.rank))
 
     def _relative(self, counts: Float64Array) -> Float64Array:
