@@ -99,10 +99,10 @@ def test_a_task_file_names_a_matrix_beside_it(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ('"missing.npy"', "cannot read item_features .*missing.npy"),
-        ('"task.toml"', "is not a .npy file"),
-        ("3", "Expected item_features to be the path of a .npy file"),
+        ('"task.toml"', "is not a .npy or .npz file"),
+        ("3", "Expected item_features to be the path of a .npy or .npz file"),
         ('"wide.npy"', "one row per item, 3 .got 4."),
-        ('"two.npz"', "several arrays"),
+        ('"two.npz"', "group 'a': Expected item_features to be a matrix"),
     ],
 )
 def test_a_task_file_with_a_bad_matrix_is_refused_with_its_line(tmp_path: Path, value: str, message: str) -> None:

@@ -208,7 +208,7 @@ def test_what_a_model_is_compared_with_keeps_its_charges_too(monkeypatch, victim
             return baselines.dp_item_means(task, split.train, seed=2).tolist()
         if method == "popularity":
             return implicit.noisy_counts(task, split.train, seed=2).tolist()
-        return dp_sgd.dp_sgd(split, split.test, epsilon=4.0, delta=1e-3, seed=2).charges
+        return dp_sgd.dp_sgd(split.train, epsilon=4.0, delta=1e-3, seed=2, settings=dp_sgd.DpSgd(rank=2)).charges
 
     stated, other, tape = neighbours(monkeypatch, score, ratings, victim)
     assert stated == other
