@@ -76,8 +76,8 @@ class ImplicitDPAM:
     def recommended(cls, *, epsilon: float, delta: float, n_users: int, n_items: int) -> tuple[int, ImplicitDPAM]:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
-        The signal of an average item is ``n_users * mu / n_items``: below .1 nearly all of the budget goes to counts, and
-        the model is little more than popularity; below .5 the rank is 16, and counts have more of the budget than from
+        The signal of an average item is ``n_users * mu / n_items``. Below .1 most of the budget goes to counts, and
+        the model is little more than popularity. Below .5 the rank is 16 and counts have more of the budget than from
         there on, where the rank is 64.
         Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
         bind.

@@ -182,8 +182,8 @@ class ImplicitServer:
     def _head_size(self, counts: Float64Array, relative: Float64Array, users: int) -> int:
         """How many of the items (largest count first) have a right-hand side that may stand out of its noise.
 
-        The rule: with every row at its clip, the sum of an item's weights is at least 1.7 times the norm of the noise that
-        all steps together leave.
+        The rule: with every row at its clip, the sum of an item's weights is at least 1.7 times the norm of the noise
+        that all steps together leave.
         """
         terms = self._terms
         mass = counts * relative
