@@ -65,7 +65,7 @@ class Catalogue:
 
 
 def catalogue(items: int) -> Catalogue:
-    """Of so many items."""
+    """Invented rows of ``items`` items, the same at every call."""
     generator = np.random.default_rng([1, items])
     rows = np.ones((items, 3 + RANK), dtype=np.float32)
     rows[:, 0] = generator.integers(1, 1000, items)

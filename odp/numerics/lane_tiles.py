@@ -30,7 +30,7 @@ class LaneWriter(Writer):
     """Vector code on arrays whose numbers are vectors."""
 
     def cell(self, pointer: Any, *offsets: Any) -> Any:
-        """Pointer to the vector so many vectors on."""
+        """Pointer to the vector at an offset, in vectors."""
         for offset in offsets:
             step = ir.Constant(self.whole, offset) if isinstance(offset, int) else offset
             pointer = self.at(pointer, self._builder.mul(step, ir.Constant(self.whole, LANES)))
