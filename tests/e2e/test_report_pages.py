@@ -98,7 +98,7 @@ def test_a_page_fits_its_screen_and_every_text_is_legible(
         "return [...document.querySelectorAll('svg')].filter(one => one.checkVisibility())"
         ".map(one => [one.getBoundingClientRect().left, one.getBoundingClientRect().right])"
     )
-    assert len(charts) == {"run": 6, "runs": 1}[page]
+    assert len(charts) == {"run": 7, "runs": 1}[page]
     assert all(left >= 0 and right <= width for left, right in charts)
 
 

@@ -131,7 +131,7 @@ def test_exploring_brings_an_item_forward_of_which_little_is_known() -> None:
     model: Any = None
 
     def ranked(explore: bool) -> list[int]:
-        found = best_of(model, client, slices, data, np.arange(3), k=3, level=0.9, explore=explore)
+        found = best_of(model, client, slices, data, np.arange(3), k=3, level=0.9, explore=explore, catalogue=None)
         return [int(item) for item in found.items]
 
     assert (ranked(False), ranked(True)) == ([0, 1, 2], [1, 0, 2])

@@ -213,7 +213,8 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
     )  # fmt: skip
     clock = Clock(lambda: 0)
     real = Participant(
-        services=cast("Any", None), enclaves=cast("Any", None), gate=Gate(limits=Limits(min_cohort=6)),
+        services=cast("Any", SimpleNamespace(catalogue_steps=None)), enclaves=cast("Any", None),
+        gate=Gate(limits=Limits(min_cohort=6)),
         program_time=ProgramTime(seconds=20.0, send_seconds=1.0, wait=clock.wait, monotonic=lambda: clock.now),
     )  # fmt: skip
     enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")

@@ -71,8 +71,9 @@ class Table:
         )  # fmt: skip
         enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
         services: Any = SimpleNamespace(
-            join_session=lambda *_: wire.JoinResponse(config=self.config), require_pinned=lambda **addresses: None
-        )
+            join_session=lambda *_: wire.JoinResponse(config=self.config), require_pinned=lambda **addresses: None,
+            catalogue_steps=None,
+        )  # fmt: skip
         real = Participant(services=services, enclaves=cast("Any", None), clock=lambda: 0.0)
         self.participant: Any = SimpleNamespace(
             services=services,
