@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 import odp
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import NoisyTensors
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, ServiceError, StateError
 from odp.living_model import LivingModel, Stage
 from odp.privacy.accounting import mu_for
@@ -23,6 +26,7 @@ from odp.wire.model import ModelVersion
 ITEMS, USERS, DAY = 30, 200, 86_400.0
 KEYS = tuple(f"film {number}" for number in range(ITEMS))
 RATINGS = odp.synthetic_movielens(n_users=USERS, n_items=ITEMS, ratings_per_user=10)
+SEEN = replace(RATINGS, implicit=True, values=np.ones_like(RATINGS.values), low=0.0, high=1.0)
 
 
 class Platform:
@@ -56,7 +60,8 @@ class Platform:
 
     def model(self, status: server_pb2.TaskStatus) -> ModelVersion:
         self._die_at("model")
-        return _trained()
+        implicit = self.tasks[bytes(status.task.definition)].HasField("implicit")
+        return _trained(_seen_task(), SEEN) if implicit else _trained(_task(), RATINGS)
 
     def finish(self) -> None:
         for key in self.states:
@@ -64,8 +69,8 @@ class Platform:
 
 
 @functools.cache
-def _trained() -> ModelVersion:
-    return odp.simulate(_task(), RATINGS, noise=False).model
+def _trained(task: odp.Task, ratings: odp.Ratings) -> ModelVersion:
+    return odp.simulate(task, ratings, noise=False).model
 
 
 def _task(**changes: object) -> odp.Task:
@@ -78,6 +83,10 @@ def _task(**changes: object) -> odp.Task:
         "cohort": odp.Cohort(minimum=100, goal=USERS),
     }
     return odp.Task(**(settings | changes))
+
+
+def _seen_task() -> odp.Task:
+    return _task(data=odp.ImplicitData(), training=odp.ImplicitDPAM(steps=1))
 
 
 def _schedule(**changes: object) -> odp.Schedule:
@@ -109,6 +118,30 @@ def test_a_schedule_runs_to_its_end_and_each_training_begins_with_the_release_be
     assert [one.name for one in platform.tasks.values()] == [f"films-{number}" for number in range(4)]
     assert {one.population for one in platform.tasks.values()} == {"films"}
     assert _living(tmp_path).advance(platform, now=now + 1000 * DAY).stage is Stage.COMPLETE
+
+
+def test_a_model_of_what_people_have_seen_lives_as_well(tmp_path):
+    platform = Platform()
+    for week in range(2):
+        begun = _living(tmp_path, task=_seen_task()).advance(platform, now=7 * DAY * week)
+        assert (begun.stage, begun.training) == (Stage.TRAINING, week)
+        platform.finish()
+        _living(tmp_path, task=_seen_task()).advance(platform, now=7 * DAY * week + DAY)
+    first, second = platform.tasks.values()
+    assert not first.model.item_features_width
+    assert second.model.item_features_width
+    matrix = list(platform.features.values())[1]
+    server = algorithm_for(second).server(item_features=matrix)
+    counts = np.bincount(SEEN.items, minlength=ITEMS).astype(float)
+    begun = server.step(server.start(), NoisyTensors(0, {"counts": counts}, USERS))
+    fresh = algorithm_for(first).server()
+    other = fresh.step(fresh.start(), NoisyTensors(0, {"counts": counts}, USERS))
+    assert not np.array_equal(server.broadcast(begun).keyed.rows, fresh.broadcast(other).keyed.rows)
+    bare = algorithm_for(second).server()
+    with pytest.raises(ConfigurationError, match="names a matrix that was not given"):
+        bare.step(bare.start(), NoisyTensors(0, {"counts": counts}, USERS))
+    with pytest.raises(ConfigurationError, match="whose SHA-256 the task definition names"):
+        algorithm_for(second).server(item_features=matrix + 1.0)
 
 
 @pytest.mark.parametrize("step", ["before submit", "after submit", "status", "model"])

@@ -101,8 +101,8 @@ def starting_for(definition: common_pb2.TaskDefinition) -> Starting:
     algorithm = algorithm_for(definition)
     if not isinstance(algorithm, Starting):
         raise ConfigurationError(
-            f"task {definition.name!r} asks for {training_of(definition)}: only items of a model of ratings can begin "
-            "other models"
+            f"task {definition.name!r} asks for {training_of(definition)}: only items of a "
+            "factorized model can begin other models"
         )
     return algorithm
 

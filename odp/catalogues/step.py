@@ -7,6 +7,7 @@ Bytes from another party are checked here for their form. Whether a step follows
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -153,7 +154,10 @@ def step_sha256(step: bytes) -> bytes:
 
 
 def check_keys(keys: Sequence[str], *, name: str) -> None:
-    """Raises ConfigurationError unless ``keys`` are distinct printable texts of 1 to 256 bytes in UTF-8."""
+    """Raises ConfigurationError unless ``keys`` are distinct printable texts of 1 to 256 bytes in UTF-8, in NFC.
+
+    In normal form C (Unicode Standard Annex 15) a text has one spelling: two would be two items that look alike.
+    """
     if isinstance(keys, str):
         raise ConfigurationError(f"Expected {name}={keys[:80]!r} to be a list of keys, not one text")
     if _all_fine(keys):
@@ -163,6 +167,11 @@ def check_keys(keys: Sequence[str], *, name: str) -> None:
         if not isinstance(key, str) or not key or not key.isprintable() or len(key.encode()) > LONGEST_KEY:
             raise ConfigurationError(
                 f"Expected {name}[{place}]={str(key)[:80]!r} to be a printable key of 1 to {LONGEST_KEY} bytes"
+            )
+        if not unicodedata.is_normalized("NFC", key):
+            raise ConfigurationError(
+                f"Expected {name}[{place}]={key[:80]!r} in the normal form NFC: pass it through "
+                "unicodedata.normalize('NFC', key)"
             )
         if places.setdefault(key, place) != place:
             raise ConfigurationError(
@@ -182,7 +191,12 @@ def _all_fine(keys: Sequence[str]) -> bool:
     if not all(type(key) is str for key in keys):
         return False
     distinct, longest = set(keys), max(map(len, keys), default=0)
+    whole = "".join(keys)
     # A character has 4 bytes at most.
     return (
-        len(distinct) == len(keys) and "" not in distinct and 4 * longest <= LONGEST_KEY and "".join(keys).isprintable()
+        len(distinct) == len(keys)
+        and "" not in distinct
+        and 4 * longest <= LONGEST_KEY
+        and whole.isprintable()
+        and unicodedata.is_normalized("NFC", whole)
     )

@@ -3,10 +3,10 @@
 =========  ==================================================================================================
 ending     holds
 =========  ==================================================================================================
-.npz       keys, factors float32 [m, r], biases float32 [m], popularity float32 [m] if known, facts (JSON)
-.parquet   columns key, factors (lists of float32), bias, popularity if known; facts in the schema's metadata
-.onnx      a graph: users float32 [n, w] -> scores float32 [n, m] (``ItemTable.weights``); keys and facts in
-           the model's metadata
+.npz       keys, factors float32 [m, r], biases float32 [m], facts (JSON); popularity, shares float32 [m] if known
+.parquet   columns key, factors (lists of float32), bias; popularity, share if known; facts in the schema's metadata
+.onnx      a graph: users float32 [n, w] -> scores float32 [n, m] (``ItemTable.weights``); keys, shares if known (JSON)
+           and facts in the model's metadata
 =========  ==================================================================================================
 """
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _FORMAT = "odp-items-1"
 _FACTS = "odp"
+# Of columns that not every model has: their names, and those in tables of one row per item.
+_OPTIONAL = {"popularity": "popularity", "shares": "share"}
 # ONNX files are one message of protobuf.
 _LARGEST_ONNX = 2**31 - 2**24
 _OPSET, _IR_VERSION = 17, 8
@@ -104,12 +106,20 @@ def _described(table: ItemTable) -> str:
 
 
 def _table_of(
-    described: str, keys: list[str], factors: Float32Array, biases: Float32Array, popularity: Float32Array | None
+    described: str,
+    keys: list[str],
+    factors: Float32Array,
+    biases: Float32Array,
+    *,
+    popularity: Float32Array | None,
+    shares: Float32Array | None,
 ) -> ItemTable:
     found: dict[str, Any] = json.loads(described)
     if found["format"] != _FORMAT:
         raise KeyError("format")
-    columns = ItemColumns(factors, biases, popularity, offset=found["offset"], user_bias=found["user_bias"])
+    columns = ItemColumns(
+        factors, biases, popularity, offset=found["offset"], user_bias=found["user_bias"], shares=shares
+    )
     return ItemTable(keys=keys, columns=columns, facts=found["facts"])
 
 
@@ -118,16 +128,15 @@ def _npz(table: ItemTable) -> bytes:
     arrays: dict[str, Any] = {
         "keys": np.array(table.keys, dtype=np.str_), "factors": columns.factors, "biases": columns.biases,
     }  # fmt: skip
-    if columns.popularity is not None:
-        arrays["popularity"] = columns.popularity
+    arrays |= {name: column for name in _OPTIONAL if (column := getattr(columns, name)) is not None}
     np.savez(file, facts=np.array(_described(table)), **arrays)
     return file.getvalue()
 
 
 def _from_npz(path: Path) -> ItemTable:
     with np.load(path, allow_pickle=False) as found:
-        popularity = found.get("popularity")
-        return _table_of(str(found["facts"]), found["keys"].tolist(), found["factors"], found["biases"], popularity)
+        optional = {name: found.get(name) for name in _OPTIONAL}
+        return _table_of(str(found["facts"]), found["keys"].tolist(), found["factors"], found["biases"], **optional)
 
 
 def _parquet(table: ItemTable) -> bytes:
@@ -139,8 +148,10 @@ def _parquet(table: ItemTable) -> bytes:
     offsets = pa.array(np.arange(m + 1, dtype=np.int64) * rank)
     factors = pa.LargeListArray.from_arrays(offsets, pa.array(columns.factors.reshape(-1)))
     arrays = {"key": pa.array(list(table.keys)), "factors": factors, "bias": pa.array(columns.biases)}
-    if columns.popularity is not None:
-        arrays["popularity"] = pa.array(columns.popularity)
+    for name, title in _OPTIONAL.items():
+        column = getattr(columns, name)
+        if column is not None:
+            arrays[title] = pa.array(column)
     facts = {f"odp.{name}": text for name, text in table.facts.items()}
     metadata = {_FACTS: _described(table), "odp.rank": str(rank)} | facts
     made = pa.table(arrays, metadata=metadata)
@@ -156,9 +167,11 @@ def _from_parquet(path: Path) -> ItemTable:
     flat = found["factors"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     rank = int(metadata[b"odp.rank"])
     factors = flat.astype(np.float32, copy=False).reshape(found.num_rows, rank)
-    popularity = found["popularity"].to_numpy() if "popularity" in found.column_names else None
+    optional = {
+        name: found[title].to_numpy() if title in found.column_names else None for name, title in _OPTIONAL.items()
+    }
     keys, biases = found["key"].to_pylist(), found["bias"].to_numpy()
-    return _table_of(metadata[_FACTS.encode()].decode(), keys, factors, biases, popularity)
+    return _table_of(metadata[_FACTS.encode()].decode(), keys, factors, biases, **optional)
 
 
 def _onnx(table: ItemTable) -> bytes:
@@ -182,6 +195,8 @@ def _onnx(table: ItemTable) -> bytes:
         graph, producer_name="odp", opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION
     )
     props: dict[str, str] = {"keys": json.dumps(list(table.keys), ensure_ascii=False)} | dict(table.facts)
+    if table.columns.shares is not None:
+        props["shares"] = json.dumps(table.columns.shares.tolist())
     helper.set_model_props(model, props)
     checker.check_model(model)
     return bytes(model.SerializeToString())

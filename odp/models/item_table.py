@@ -3,6 +3,8 @@
 A model scores item ``i`` for a user with the vector ``row`` [r], and, where ``user_bias`` is true, a bias of its own:
 
     score = offset + user bias + biases[i] + factors[i] . row
+
+Of a model of implicit feedback, row is the sum of shares[j] * factors[j] over the items j that the user has shown.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ class ItemColumns(NamedTuple):
       popularity: about how many users each item has, float32 [m]; None where the model does not say.
       offset: what is added to every score.
       user_bias: whether users have a bias beside their vector.
+      shares: how much of an item's factors goes into the row of a user who has shown it, float32 [m]; None where
+        devices solve for the row.
     """
 
     factors: Float32Array
@@ -34,6 +38,7 @@ class ItemColumns(NamedTuple):
     popularity: Float32Array | None
     offset: float
     user_bias: bool
+    shares: Float32Array | None = None
 
 
 class IndexColumns(NamedTuple):
@@ -71,7 +76,7 @@ class ItemTable:
     def __post_init__(self) -> None:
         """Checks."""
         object.__setattr__(self, "keys", checked_keys(self.keys, name="item_keys"))
-        for name in ("factors", "biases", "popularity"):
+        for name in ("factors", "biases", "popularity", "shares"):
             column = getattr(self.columns, name)
             if column is None:
                 continue

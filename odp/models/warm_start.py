@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import io
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,12 +150,12 @@ class WarmStart:
 
 
 def checked_keys(keys: Sequence[str], *, name: str) -> tuple[str, ...]:
-    """``keys`` as a tuple.
+    """``keys`` as a tuple, in the normal form NFC: however a key is spelt, it is the same one.
 
     Raises:
       ConfigurationError: there are none, or one is no text, is empty, or stands twice.
     """
-    found = tuple(keys)
+    found = tuple(unicodedata.normalize("NFC", key) if isinstance(key, str) else key for key in keys)
     if not found:
         raise ConfigurationError(f"Expected {name} to have an item's key")
     places: dict[str, int] = {}

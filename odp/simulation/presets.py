@@ -5,7 +5,7 @@ auto       what ``DPAM.recommended`` says for the data set's numbers of users an
 ml-1m      what it says for 6,040 users and 3,706 items, whatever the data set: a fixed recipe to quote
 =========  =============================================================================================
 
-Both take up to 300 items per user; auto also knows implicit feedback, of which it takes up to 50. Sizes of
+Both take up to 300 items per user; auto also knows implicit feedback, of which it takes up to 30. Sizes of
 populations and catalogues, and declared bounds, count as public. With an
 infinite ε both train without privacy: 14 steps at rank 16, uniform weights, bounds that do not bind.
 """
@@ -61,26 +61,19 @@ def preset_task(
     Raises:
       ConfigurationError: the name is unknown (the nearest one is named), or a budget is out of range.
       DataError: the data set has no users or no items; or has no public features; or holds implicit feedback, which
-        only "auto" without features is for.
+        only "auto" is for.
       PrivacyError: ``delta`` is no guarantee at this number of users.
     """
     _validate.one_of(PRESETS, preset=name)
     if not ratings.n_users or not ratings.n_items:
         raise DataError(f"the data set {ratings.name!r} has {ratings.n_users} users and {ratings.n_items} items")
     if ratings.implicit:
-        if name != "auto" or features or start is not None:
-            raise DataError(
-                f"the data set {ratings.name!r} holds implicit feedback: take preset auto, without features or a start"
-            )
-        return _implicit_task(ratings, epsilon=epsilon, delta=delta)
+        if name != "auto":
+            raise DataError(f"the data set {ratings.name!r} holds implicit feedback: take preset auto")
+        return _implicit_task(ratings, _model(ratings, features, start), epsilon=epsilon, delta=delta)
     privacy = UserLevelDP(epsilon=epsilon, delta=delta)
     users, items = (_ML_1M_USERS, _ML_1M_ITEMS) if name == "ml-1m" else (ratings.n_users, ratings.n_items)
-    model = MatrixFactorization(
-        items=ratings.n_items,
-        item_features=features if isinstance(features, Mapping) else item_features(ratings) if features else None,
-        start=start,
-        item_keys=None if start is None else catalogue_keys(ratings),
-    )
+    model = _model(ratings, features, start)
     groups = () if model.grouped_features is None else model.grouped_features.groups
     width = sum(size for _, size in groups)
     sure = sum(size for name, size in groups if name in _SURE)
@@ -104,15 +97,30 @@ def preset_task(
     )
 
 
-def _implicit_task(ratings: Ratings, *, epsilon: float, delta: float) -> Task:
+def _model(
+    ratings: Ratings, features: bool | Mapping[str, npt.ArrayLike], start: WarmStart | None
+) -> MatrixFactorization:
+    """Of rank 0, with what is public of the items."""
+    return MatrixFactorization(
+        items=ratings.n_items,
+        item_features=features if isinstance(features, Mapping) else item_features(ratings) if features else None,
+        start=start,
+        item_keys=None if start is None else catalogue_keys(ratings),
+    )
+
+
+def _implicit_task(ratings: Ratings, model: MatrixFactorization, *, epsilon: float, delta: float) -> Task:
     users, items = ratings.n_users, ratings.n_items
-    rank, training = ImplicitDPAM.recommended(epsilon=epsilon, delta=delta, n_users=users, n_items=items)
+    groups = {} if model.grouped_features is None else dict(model.grouped_features.groups)
+    rank, training = ImplicitDPAM.recommended(
+        epsilon=epsilon, delta=delta, n_users=users, n_items=items, with_start="start" in groups
+    )
     bound = min(_UNBOUND if epsilon == math.inf else _EVENTS, items, MAX_ITEMS_PER_USER)
     if epsilon == math.inf:
         training = dataclasses.replace(training, slices_per_device=items)
     return Task(
         name="preset-auto",
-        model=MatrixFactorization(items=items, rank=min(rank, items)),
+        model=dataclasses.replace(model, rank=min(rank, items)),
         data=ImplicitData(),
         privacy=UserLevelDP(epsilon=epsilon, delta=delta, max_items_per_user=bound),
         training=training,

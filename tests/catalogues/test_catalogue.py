@@ -74,6 +74,7 @@ def test_an_item_that_comes_back_has_its_key_and_a_new_number() -> None:
         ({"add": "Dune"}, "add='Dune' to be a list of keys, not one text"),
         ({"add": [""]}, "printable key"),
         ({"add": ["two\nlines"]}, "printable key"),
+        ({"add": ["Ame\u0301lie"]}, "in the normal form NFC"),
         ({"add": ["\ud800"]}, "printable key"),
         ({"add": ["k" * (LONGEST_KEY + 1)]}, "printable key"),
         ({"withdraw": [2]}, "withdraw=2"),

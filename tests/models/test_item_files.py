@@ -51,8 +51,9 @@ def test_a_table_comes_back_equal(tmp_path: Path, ending: str, implicit: bool) -
     assert found.facts == made.facts
     for one, other in zip(found.columns, made.columns, strict=True):
         np.testing.assert_array_equal(one, other)
-    for name in ("factors", "biases", "popularity"):
+    for name in ("factors", "biases", "popularity", *(["shares"] if implicit else [])):
         assert getattr(found.columns, name).dtype == np.float32
+    assert (found.columns.shares is not None) == implicit
     rank = found.columns.factors.shape[1]
     np.testing.assert_array_equal(found.columns.factors, run.model.keyed.rows[:, -rank:] if rank else np.zeros((40, 0)))
 
@@ -91,7 +92,23 @@ def test_the_graph_scores_as_numpy_does(tmp_path: Path, implicit: bool) -> None:
     np.testing.assert_array_equal(scores, users @ table.weights + table.offsets)
     told = {one.key: one.value for one in model.metadata_props}
     assert told.pop("keys") == json.dumps(list(table.keys))
+    if implicit:
+        np.testing.assert_allclose(json.loads(told.pop("shares")), table.columns.shares)
     assert told == table.facts
+
+
+def test_shares_make_the_row_of_a_user_of_implicit_feedback(tmp_path: Path) -> None:
+    run = run_of(implicit=True)
+    columns = odp.export_items(run, tmp_path / "items.npz").columns
+    client = recommender_for(run.task.definition()).client()
+    slices = Slices(run.model.version, np.arange(ITEMS), run.model.keyed.rows, run.model.dense)
+    seen = np.array([0, 3, 7, 11])
+    own = {"rows": LocalRows(seen, np.ones(4))}
+    wanted = client.predict(slices, own, np.arange(ITEMS))
+    assert columns.shares is not None
+    row = (columns.shares[seen, None] * columns.factors[seen]).sum(axis=0)
+    scores = columns.factors @ row
+    np.testing.assert_allclose(scores / np.linalg.norm(scores), wanted / np.linalg.norm(wanted), atol=1e-5)
 
 
 def test_scores_are_what_a_device_predicts_without_the_smooth_part(run: odp.RunResult, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import odp
 from odp.cli.main import app
 from odp.datasets import catalogue_keys, random_split
+from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.models.warm_start import WarmStart
 from odp.simulation.presets import preset_task
@@ -161,12 +163,20 @@ def test_a_second_training_from_a_release_predicts_better_than_a_first() -> None
     assert "item_features" in render_task(warm)
 
 
+def test_a_key_is_the_same_however_it_is_spelt() -> None:
+    start = start_of("Ame\u0301lie", "b", "c")
+    assert start.keys[0] == "Am\u00e9lie"
+    assert start.columns(("Am\u00e9lie", "c")).any(axis=1).all()
+    with pytest.raises(ConfigurationError, match="is that of items 0 and 1"):
+        start.columns(("Am\u00e9lie", "Ame\u0301lie"))
+
+
 def test_models_of_other_kinds_are_no_start() -> None:
     from odp.wire.model import ModelVersion, TableValues
 
     rows = np.ones((3, 4), dtype=np.float32)
     other = ModelVersion(0, (TableValues("items", rows, keyed=True),))
-    with pytest.raises(ConfigurationError, match="a model of ratings"):
+    with pytest.raises(ConfigurationError, match="a model of ratings, or task="):
         odp.warm_start(other, ("a", "b", "c"))
     ours = ModelVersion(0, (TableValues("items", rows, keyed=True), TableValues("globals", rows[:1, :2], keyed=False)))
     with pytest.raises(ConfigurationError, match=r"item_keys for 3 items of the model .got 2."):
@@ -186,18 +196,70 @@ def test_the_command_writes_a_start_and_begins_with_it(tmp_path: Path) -> None:
     assert second.exit_code == 0, second.output
     errors = [json.loads(run.stdout.strip().splitlines()[-1])["test_rmse"] for run in (first, second)]
     assert errors[0] != errors[1]
-    ones = np.ones(named.n_ratings, dtype=np.float32)
-    dataclasses.replace(named, implicit=True, values=ones, low=1.0, high=1.0).save(tmp_path / "seen.npz")
-    run = [
-        "simulate",
-        "--data",
-        str(tmp_path / "seen.npz"),
-        "--save-start",
-        str(tmp_path / "none.npz"),
-        "--no-features",
-    ]
-    assert "only items of a model of ratings can begin other models" in str(runner.invoke(app, run).exception)
     (tmp_path / "bad.npz").write_text("no start")
     refused = runner.invoke(app, [*common, "--start", str(tmp_path / "bad.npz")])
     assert isinstance(refused.exception, DataError)
     assert "bad.npz is no start" in str(refused.exception)
+
+
+def seen_by(n_users: int, *, seed: int) -> Ratings:
+    """Who has seen which of 120 items: most are those of one's own sixth of them."""
+    generator = np.random.default_rng(seed)
+    popular = np.geomspace(1.0, 0.1, 120)
+    mask = np.zeros((n_users, 120), dtype=bool)
+    for user in range(n_users):
+        weight = popular * np.where(np.arange(120) % 6 == user % 6, 1.0, 0.02)
+        mask[user, generator.choice(120, 12, replace=False, p=weight / weight.sum())] = True
+    user, item = np.nonzero(mask)
+    return Ratings.from_triples(
+        "seen", user, item, np.ones(len(user)), low=0, high=1, n_users=n_users, n_items=120, implicit=True,
+        item_ids=np.arange(120),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("epsilon", [2.0, math.inf])
+def test_items_that_people_have_seen_begin_a_training_that_finds_more_with_less_budget(epsilon: float) -> None:
+    """Noise is seeded: no false alarms."""
+    keys = tuple(f"film {place}" for place in range(120))
+    before = preset_task("auto", seen_by(900, seed=1), epsilon=epsilon, delta=1e-6)
+    before = dataclasses.replace(before, model=dataclasses.replace(before.factorization, rank=8))
+    released = odp.simulate(before, random_split(seen_by(900, seed=1), seed=1), seed=1)
+    start = odp.warm_start(released.model, keys, task=before)
+    counts = np.bincount(seen_by(900, seed=1).items, minlength=120)
+    assert np.corrcoef(np.asarray(start.popularity), counts)[0, 1] > 0.7
+
+    split = random_split(seen_by(600, seed=2), seed=2)
+
+    def recall(**changed: object) -> float:
+        task = preset_task("auto", split.train, epsilon=0.7, delta=1e-6)
+        model = dataclasses.replace(task.factorization, rank=8, **changed)
+        training = dataclasses.replace(task.training, steps=2)
+        found = odp.simulate(dataclasses.replace(task, model=model, training=training), split, seed=3)
+        return float(found.metrics["test_ranking"].recall[20])
+
+    assert recall(start=start, item_keys=keys) > 1.05 * recall()
+
+
+def test_a_start_from_another_model_or_task_of_implicit_feedback_is_refused() -> None:
+    ratings = seen_by(60, seed=1)
+    task = preset_task("auto", ratings, epsilon=8.0, delta=1e-6)
+    model = odp.simulate(task, random_split(ratings, seed=1), seed=1).model
+    keys = tuple(map(str, range(120)))
+    assert len(odp.warm_start(model, keys, task=task).keys) == 120
+    with pytest.raises(ConfigurationError, match=r"item_keys for 120 items of the model .got 2."):
+        odp.warm_start(model, keys[:2], task=task)
+    other = dataclasses.replace(task, model=dataclasses.replace(task.factorization, rank=1))
+    with pytest.raises(ConfigurationError, match="as many items and factors"):
+        odp.warm_start(model, keys, task=other)
+
+
+def test_the_commands_start_of_implicit_feedback(tmp_path: Path) -> None:
+    seen_by(200, seed=4).save(tmp_path / "seen.npz")
+    common = ["simulate", "--data", str(tmp_path / "seen.npz"), "--no-baselines", "--json"]
+    runner = CliRunner()
+    first = runner.invoke(app, [*common, "--save-start", str(tmp_path / "start.npz")])
+    assert first.exit_code == 0, first.output
+    second = runner.invoke(app, [*common, "--start", str(tmp_path / "start.npz")])
+    assert second.exit_code == 0, second.output
+    summary = json.loads(second.stdout.strip().splitlines()[-1])
+    assert summary["test_ranking"]["users"] > 100

@@ -12,11 +12,10 @@ from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.terms import (
     DERIVED_FACTORS,
     ITEMS_ENCODINGS,
-    MAX_FEATURES,
     MAX_KERNEL_VARIANCE,
     MAX_RANK,
 )
-from odp.algorithms.factorization.terms import WEIGHTINGS, check_clips, check_ridges
+from odp.algorithms.factorization.terms import MAX_FEATURES, WEIGHTINGS, check_clips, check_ridges
 from odp.errors import ConfigurationError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.wire.encoding import Encoding, number_of

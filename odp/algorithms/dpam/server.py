@@ -24,9 +24,9 @@ from odp.algorithms.dpam.terms import (
 )
 from odp.algorithms.factorization.popularity import Popularity, popularity
 from odp.algorithms.factorization.public_normals import public_normals
+from odp.algorithms.factorization.terms import named_features
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
-from odp.models.item_features import checked_item_features, item_features_sha256
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import common_pb2
 from odp.wire.encoding import rounded
@@ -88,7 +88,7 @@ class DpamServer:
     def __init__(self, definition: common_pb2.TaskDefinition, item_features: Float32Array | None = None) -> None:
         self._terms = Terms.of(definition)
         self.rounds = self._terms.rounds
-        self._features = None if item_features is None else self._checked(item_features)
+        self._features = None if item_features is None else named_features(self._terms, item_features)
 
     def start(self) -> bytes:
         """The state before the round of counts: every item looks alike."""
@@ -271,13 +271,6 @@ class DpamServer:
             raise ConfigurationError("Expected item_features: the task definition names a matrix that was not given")
         parts = np.split(self._features, np.cumsum(widths)[:-1], axis=1)
         return [features.components(part, mass) for part in parts]
-
-    def _checked(self, item_features: Float32Array) -> Float32Array:
-        matrix = checked_item_features(self._terms.items, item_features)
-        named = self._terms.item_features_width, self._terms.item_features_sha256
-        if (matrix.shape[1], item_features_sha256(matrix)) != named:
-            raise ConfigurationError("Expected item_features to be the matrix whose SHA-256 the task definition names")
-        return matrix
 
     def _counted(self, counts: Float64Array) -> Popularity:
         return popularity(counts, noise_std=self._terms.count_noise_std)

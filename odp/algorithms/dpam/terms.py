@@ -36,10 +36,7 @@ FACTOR_COLUMNS = 3
 # The first factors start as functions of the released biases and counts; a model of no more needs no factor round.
 DERIVED_FACTORS = 2
 
-MAX_FEATURES = 2**10
-MAX_GROUPS = 16
 MAX_KERNEL_VARIANCE = 10.0
-SHA256_BYTES = 32
 
 # Values are within so much of 0, and their range is no narrower: the squares of either are ordinary numbers.
 _FURTHEST = 1e9
@@ -70,9 +67,6 @@ class Terms(CommonTerms):
     user_bias_ridge: float
     item_ridge: float
     kernel_variance: float
-    item_features_width: int
-    item_features_sha256: bytes
-    item_feature_groups: tuple[int, ...]
 
     @property
     def rounds(self) -> int:
@@ -128,13 +122,6 @@ class Terms(CommonTerms):
         common = common_fields(definition)
         model, data, dpam = definition.model, definition.data, definition.dpam
         _validate.integer(rank=model.rank, low=0, high=MAX_RANK)
-        _validate.integer(item_features_width=model.item_features_width, low=0, high=MAX_FEATURES)
-        hashed = len(model.item_features_sha256)
-        if hashed != (SHA256_BYTES if model.item_features_width else 0):
-            raise ConfigurationError(
-                f"Expected item_features_sha256 of 32 bytes with features, else none (got {hashed})"
-            )
-        _check_groups(model)
         known = DERIVED_FACTORS + model.item_features_width
         _validate.integer(steps=dpam.steps, low=int(model.rank > known), high=MAX_STEPS if model.rank else 0)
         _validate.finite(low=data.low, high=data.high, centre=dpam.centre)
@@ -179,16 +166,4 @@ class Terms(CommonTerms):
             user_bias_ridge=dpam.user_bias_ridge,
             item_ridge=dpam.item_ridge,
             kernel_variance=dpam.kernel_variance,
-            item_features_width=model.item_features_width,
-            item_features_sha256=model.item_features_sha256,
-            item_feature_groups=tuple(model.item_feature_groups) or (model.item_features_width,) * bool(hashed),
-        )
-
-
-def _check_groups(model: common_pb2.MatrixFactorizationModel) -> None:
-    widths, whole = tuple(model.item_feature_groups), model.item_features_width
-    if widths and (len(widths) > MAX_GROUPS or min(widths) < 1 or sum(widths) != whole):
-        raise ConfigurationError(
-            f"Expected item_feature_groups={list(widths)!r} to be at most {MAX_GROUPS} widths, 1 or more each, that "
-            f"add up to item_features_width={whole}"
         )

@@ -20,19 +20,14 @@ from odp.wire.model import ModelVersion
 def warm_start(model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
     """The items of a trained model of ratings, for ``MatrixFactorization(start=..)`` of another task.
 
-    Of a released model it is post-processing and costs no privacy; a model that was trained without privacy tells of
-    the people it was trained on, and should be of public ratings.
-
-    Args:
-      model: what a task ended with: ``handle.model()``, or ``model`` of a simulation's result.
-      item_keys: keys of its items, in the order of their numbers.
+    Arguments and errors: as of ``odp.warm_start``.
 
     Raises:
       ConfigurationError: the model is of another kind, the keys are not as many as its items, or one stands twice.
     """
     keyed = [table for table in model.tables if table.keyed]
     if [table.name for table in keyed] != [ITEMS_TABLE] or set(model.dense) != {GLOBALS_TABLE}:
-        raise ConfigurationError("Expected a model of ratings: only its items can be the start of another")
+        raise ConfigurationError("Expected a model of ratings, or task= with the task that trained the model")
     rows = model.keyed.rows
     if len(item_keys) != len(rows):
         raise ConfigurationError(f"Expected item_keys for {len(rows)} items of the model (got {len(item_keys)})")

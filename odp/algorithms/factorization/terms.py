@@ -13,6 +13,8 @@ from typing import Any
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.models.item_features import checked_item_features, item_features_sha256
+from odp.numerics.arrays import Float32Array
 from odp.v1 import common_pb2
 from odp.wire.encoding import Encoding, encoding_of
 
@@ -22,6 +24,9 @@ MAX_RANK = 64
 MAX_ITEMS = 2**31 - 1
 MAX_ITEMS_PER_USER = 2**12
 MAX_STEPS = 64
+MAX_FEATURES = 2**10
+MAX_GROUPS = 16
+SHA256_BYTES = 32
 
 WEIGHTINGS = {
     "adaptive": common_pb2.DpamTraining.WEIGHTING_ADAPTIVE,
@@ -52,6 +57,9 @@ class CommonTerms(abc.ABC):
     start_seed: int
     slices_per_device: int
     items_encoding: Encoding
+    item_features_width: int
+    item_features_sha256: bytes
+    item_feature_groups: tuple[int, ...]
 
     @property
     def noisy(self) -> bool:
@@ -87,6 +95,7 @@ def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
         raise ConfigurationError(f"Expected epsilon={privacy.epsilon!r} to be > 0")
     if dpam.weighting not in WEIGHTINGS.values():
         raise ConfigurationError(f"Expected weighting={dpam.weighting!r} to be one of uniform (1), adaptive (2)")
+    _check_features(model)
     return {
         "items": model.items,
         "rank": model.rank,
@@ -100,7 +109,36 @@ def common_fields(definition: common_pb2.TaskDefinition) -> dict[str, Any]:
         "start_seed": dpam.start_seed,
         "slices_per_device": dpam.slices_per_device,
         "items_encoding": encoding_of(dpam.items_encoding),
+        "item_features_width": model.item_features_width,
+        "item_features_sha256": model.item_features_sha256,
+        "item_feature_groups": (
+            tuple(model.item_feature_groups) or (model.item_features_width,) * bool(model.item_features_width)
+        ),
     }
+
+
+def named_features(terms: CommonTerms, item_features: Float32Array) -> Float32Array:
+    """The public matrix [items, p], which has to be the one whose hash ``terms`` have.
+
+    Raises:
+      ConfigurationError: it is another one.
+    """
+    matrix = checked_item_features(terms.items, item_features)
+    if (matrix.shape[1], item_features_sha256(matrix)) != (terms.item_features_width, terms.item_features_sha256):
+        raise ConfigurationError("Expected item_features to be the matrix whose SHA-256 the task definition names")
+    return matrix
+
+
+def _check_features(model: common_pb2.MatrixFactorizationModel) -> None:
+    whole, hashed, widths = model.item_features_width, len(model.item_features_sha256), tuple(model.item_feature_groups)
+    _validate.integer(item_features_width=whole, low=0, high=MAX_FEATURES)
+    if hashed != (SHA256_BYTES if whole else 0):
+        raise ConfigurationError(f"Expected item_features_sha256 of 32 bytes with features, else none (got {hashed})")
+    if widths and (len(widths) > MAX_GROUPS or min(widths) < 1 or sum(widths) != whole):
+        raise ConfigurationError(
+            f"Expected item_feature_groups={list(widths)!r} to be at most {MAX_GROUPS} widths, 1 or more each, that "
+            f"add up to item_features_width={whole}"
+        )
 
 
 def check_noises(epsilon: float, **noises: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
@@ -9,13 +10,13 @@ from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, WEIGHT_COLUMN, Terms
 from odp.algorithms.seam import LocalTable, ModelTable, Query
-from odp.errors import ConfigurationError
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.models.item_table import IndexColumns, ItemColumns
+    from odp.models.warm_start import WarmStart
 
 #: An index keeps a weight to this power in 8 bits: weights differ by orders of magnitude, and only their ratios count.
 _TRUST_EXPONENT = 0.25
@@ -41,9 +42,7 @@ class TaskAlgorithm(Factorization):
     def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
         from odp.algorithms.implicit.server import ImplicitServer
 
-        if item_features is not None:
-            raise ConfigurationError("Expected no item_features: implicit feedback does not use them")
-        return ImplicitServer(self.definition)
+        return ImplicitServer(self.definition, item_features)
 
     def client(self) -> RecommenderClient:
         from odp.algorithms.implicit.client import ImplicitClient
@@ -60,6 +59,11 @@ class TaskAlgorithm(Factorization):
 
         return ImplicitPopulation(self.definition)
 
+    def warm_start(self, model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
+        from odp.algorithms.implicit.warm_start import warm_start
+
+        return warm_start(self.terms(), model, item_keys)
+
     def item_columns(self, model: ModelVersion) -> ItemColumns:
         import numpy as np
 
@@ -67,7 +71,9 @@ class TaskAlgorithm(Factorization):
 
         rows = model.keyed.rows
         none = np.zeros(len(rows), dtype=np.float32)
-        return ItemColumns(rows[:, FACTOR_COLUMNS:], none, None, offset=0.0, user_bias=False)
+        return ItemColumns(
+            rows[:, FACTOR_COLUMNS:], none, None, offset=0.0, user_bias=False, shares=rows[:, WEIGHT_COLUMN]
+        )
 
     def index_columns(self, model: ModelVersion) -> IndexColumns:
         import numpy as np

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from odp import _validate
 from odp.algorithms.choices import TrainingData
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
-from odp.algorithms.factorization.terms import WEIGHTINGS, check_clips
+from odp.algorithms.factorization.terms import MAX_STEPS, WEIGHTINGS, check_clips
 from odp.algorithms.implicit.data import ImplicitData
 from odp.errors import ConfigurationError
 from odp.models.matrix_factorization import MatrixFactorization
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from odp.privacy.events import Sampling
     from odp.v1 import common_pb2
 
+# Chosen on Gowalla's validation part, with starts of other people and of releases of the same ones.
+_STEPS_WITH_START = 4
 _MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the right-hand sides
 
 
@@ -30,7 +32,7 @@ class ImplicitDPAM:
     whose steps are combined (docs/dpam.md).
 
     Attributes:
-      steps: alternating steps; the first starts from public random rows.
+      steps: alternating steps; the first starts from what public item features tell, and from public random rows.
       row_clip: L2 bound of a user's row; None is 1. The server scales item rows so that most users' rows exceed it: so
         users count alike, whatever they have seen. Where there is no noise, no row exceeds it.
       weighting: "adaptive" lets every user use its whole bound: one with few items gives each a larger weight;
@@ -73,12 +75,14 @@ class ImplicitDPAM:
             _validate.integer(slices_per_device=self.slices_per_device, low=1, high=2**31 - 1)
 
     @classmethod
-    def recommended(cls, *, epsilon: float, delta: float, n_users: int, n_items: int) -> tuple[int, ImplicitDPAM]:
+    def recommended(
+        cls, *, epsilon: float, delta: float, n_users: int, n_items: int, with_start: bool = False
+    ) -> tuple[int, ImplicitDPAM]:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
         The signal of an average item is ``n_users * mu / n_items``. Below .1 most of the budget goes to counts, and
         the model is little more than popularity. Below .5 the rank is 16 and counts have more of the budget than from
-        there on, where the rank is 64.
+        there on, where the rank is 64. ``with_start`` the steps begin with an earlier model's items: 4 are enough.
         Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
         bind.
 
@@ -94,9 +98,10 @@ class ImplicitDPAM:
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
         if strength < 0.1:
             return min(8, n_items), cls(steps=2, count_share=0.8)
+        most = _STEPS_WITH_START if with_start else MAX_STEPS
         if strength < 0.5:
-            return min(16, n_items), cls(steps=8, count_share=0.3)
-        return min(64, n_items), cls(steps=12, count_share=0.2)
+            return min(16, n_items), cls(steps=min(8, most), count_share=0.3)
+        return min(64, n_items), cls(steps=min(12, most), count_share=0.2)
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""

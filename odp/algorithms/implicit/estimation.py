@@ -21,8 +21,12 @@ from odp.numerics.arrays import Float32Array, Float64Array
 
 _STEPS = 10
 _COMBINATIONS = 2
+# What features tell is first unknown and counts as the items' own variance: the second and third time it does not.
+_FEATURE_TURNS = 3
 # Of the largest eigenvalue: directions that the rounds measured less are estimated as if they had this much.
 _LEAST_INFORMATION = 1e-6
+# Of the largest singular value: columns of features that say less are rounding error.
+_LEAST_DIRECTION = 1e-6
 
 #: A training round scales its rows so that a user of random taste has a row of this many clips.
 REACH = 4.0
@@ -56,25 +60,35 @@ class Measurement:
         return users / min(max(total / users, least), 1.0)
 
 
-def visitors(noisy: Float64Array, mass: Float64Array, *, noise_std: float, supported: bool = False) -> Visitors:
-    """Noisy right-hand sides, each shrunk toward its mass times what all items have in common.
+def visitors(
+    noisy: Float64Array,
+    mass: Float64Array,
+    *,
+    noise_std: float,
+    known: Float64Array | None = None,
+    supported: bool = False,
+) -> Visitors:
+    """Noisy right-hand sides, each shrunk toward its mass times what all items have in common, and features tell of it.
 
-    Model: noisy_j = mass_j x_j + noise, x_j ~ N(mean, covariance); the mean is the least-squares one, the covariance is
-    estimated by a few steps of EM. Where noise drowns an item, it keeps its popularity and loses its character.
+    Model: noisy_j = mass_j x_j + noise, x_j ~ N(mean + features_j B, covariance). The mean is the least-squares one.
+    Along each direction of the features, B is the least-squares one by a factor of James and Stein, 0 where the energy
+    is no more than items without features would have. The covariance is estimated by a few steps of EM. Where noise
+    drowns an item, it keeps its popularity and what features tell, and loses its own character.
 
     Args:
       noisy: [h, d].
       mass: estimated masses [h] > 0, up to a common factor, on which ``sums`` do not depend.
       noise_std: of every entry of ``noisy``; with 0 they are returned as they are.
+      known: orthonormal columns [h, k] of mass times features (``feature_directions``); None is the first one alone.
       supported: leaves out axes of the covariance that noise alone may explain: those that raise the log likelihood by
         at most d. The first of d axes of pure noise reaches about d (the edge of its eigenvalues).
     """
     mean = mass @ noisy / max(float(mass @ mass), 1e-300)
     if not noise_std:
         return Visitors(noisy, mean)
-    off = noisy - mass[:, None] * mean
     variance = noise_std**2
-    start = max(float((off**2).mean()) - variance, 1e-3 * variance) / float((mass**2).mean())
+    told, start = _told(noisy, mass, mean, variance=variance, known=known)
+    off = noisy - told
     covariance = start * np.eye(noisy.shape[1])
     for _ in range(_STEPS):
         # In the covariance's own axes every coordinate of every item is a scalar problem.
@@ -90,11 +104,33 @@ def visitors(noisy: Float64Array, mass: Float64Array, *, noise_std: float, suppo
     if supported:
         likelihood = 0.5 * (gain * turned**2 / variance - np.log1p(own / variance)).sum(axis=0)
         change = change * (likelihood > len(likelihood))
-    return Visitors(mass[:, None] * (mean + change @ axes.T), mean)
+    return Visitors(told + mass[:, None] * (change @ axes.T), mean)
+
+
+def _told(
+    noisy: Float64Array, mass: Float64Array, mean: Float64Array, *, variance: float, known: Float64Array | None
+) -> tuple[Float64Array, float]:
+    """(what mean and features tell of the sums [h, d], mean variance of an item's x_j around it in each column)."""
+    first = mass[:, None] * mean
+    told, start = first, 0.0
+    for turn in range(1 if known is None else 1 + _FEATURE_TURNS):
+        if known is not None and turn:
+            beside = known[:, 1:]
+            found = beside.T @ noisy
+            alike = noisy.shape[1] * (variance + start * (mass**2 @ beside**2))
+            told = first + beside @ (np.maximum(1.0 - alike / np.square(found).sum(axis=1), 0.0)[:, None] * found)
+        spread = float(np.square(noisy - told).mean()) - variance
+        start = max(spread, 1e-3 * variance) / float((mass**2).mean())
+    return told, start
 
 
 def combined(
-    measurements: Sequence[Measurement], mass: Float64Array, *, noise_std: float, supported: bool = False
+    measurements: Sequence[Measurement],
+    mass: Float64Array,
+    *,
+    noise_std: float,
+    known: Float64Array | None = None,
+    supported: bool = False,
 ) -> Visitors:
     """M W [h, d] up to a factor, from all rounds so far, W a basis of the column space of the newest estimate.
 
@@ -104,11 +140,11 @@ def combined(
 
     Args:
       measurements: in the order of the rounds; of the newest alone, its sums are shrunk.
-      mass, supported: as of ``visitors``.
+      mass, known, supported: as of ``visitors``.
       noise_std: of every entry of every round's sums; with 0, the newest sums are exact and are returned.
     """
     newest = measurements[-1].sums.astype(np.float64)
-    found = visitors(newest, mass, noise_std=noise_std, supported=supported and len(measurements) == 1)
+    found = visitors(newest, mass, noise_std=noise_std, known=known, supported=supported and len(measurements) == 1)
     if len(measurements) == 1 or not noise_std:
         return found
     stds = [noise_std] * len(measurements)
@@ -123,7 +159,7 @@ def combined(
         values, axes = np.linalg.eigh(information)
         root = np.sqrt(np.maximum(values, _LEAST_INFORMATION * values[-1]))
         last = turn == _COMBINATIONS - 1
-        white = visitors(sums @ axes / root, mass, noise_std=1.0, supported=supported and last)
+        white = visitors(sums @ axes / root, mass, noise_std=1.0, known=known, supported=supported and last)
         found = Visitors((white.sums / root) @ axes.T, (white.mean / root) @ axes.T)
         residuals = [measured.sums - found.sums @ reach for measured, reach in zip(measurements, reaches, strict=True)]
         stds = [max(noise_std, math.sqrt(float(np.square(residual).mean()))) for residual in residuals]
@@ -133,6 +169,19 @@ def combined(
 def orthonormal(columns: Float64Array) -> Float64Array:
     """An orthonormal basis [h, d] of a space that has the columns of [h, d], d <= h."""
     return np.asarray(np.linalg.qr(columns)[0])
+
+
+def feature_directions(features: Float64Array, mass: Float64Array) -> Float64Array:
+    """Orthonormal columns [h, at most 1 + p]: ``mass`` [h] itself, then those of mass times features, strongest first.
+
+    An item's row of sums is its mass times what its users have in common, which ``features`` [h, p] may tell.
+    """
+    first = (mass / max(float(np.linalg.norm(mass)), 1e-300))[:, None]
+    columns = mass[:, None] * features
+    largest = float(np.linalg.norm(columns, axis=0).max())
+    columns = columns - first @ (first.T @ columns)
+    found, values, _ = np.linalg.svd(columns, full_matrices=False)
+    return np.concatenate((first, found[:, values > _LEAST_DIRECTION * largest]), axis=1)
 
 
 def spectral_map(sums: Float64Array, *, exponent: float) -> Float64Array:

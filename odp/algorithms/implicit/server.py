@@ -2,8 +2,9 @@
 
 It alternates users' rows and items' rows of the best approximation of low rank of X, the interactions weighted by
 (noisy count)^-weight_exponent, each user of length 1: least |X - U V'|^2 over all cells, by subspace iteration.
-After the counts, the head (items of largest noisy count) gets public random rows with orthonormal columns; every factor
-round then measures X'X times them, and the columns of the combined estimate of all rounds start the next one.
+After the counts, the head (items of largest noisy count) gets rows with orthonormal columns: what public features tell,
+an earlier model's items among them, and random ones. Every factor round then measures X'X times them, and the columns
+of the combined estimate of all rounds start the next one.
 
 The finished model is the filter of these directions: a user's row is the sum over its items of weight times row, its
 score of an item the product of both rows. With noise, directions count by the square root of their strength; without,
@@ -26,10 +27,11 @@ import numpy as np
 
 from odp.algorithms.factorization.popularity import popularity
 from odp.algorithms.factorization.public_normals import public_normals
+from odp.algorithms.factorization.terms import named_features
 from odp.algorithms.implicit import estimation
 from odp.algorithms.implicit.estimation import Measurement
 from odp.algorithms.implicit.query import declared_releases
-from odp.algorithms.implicit.terms import COUNTS_ROUND, ITEMS_TABLE, LARGEST_FACTOR, Terms
+from odp.algorithms.implicit.terms import COUNTS_ROUND, ITEMS_TABLE, LARGEST_FACTOR, TAIL_WEIGHT, Terms
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -38,8 +40,6 @@ from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sII")
 _MAGIC = b"odpimpl2"
-# Of their weight: items outside the head speak for users who have nothing else, and hardly for others.
-_TAIL_WEIGHT = 1e-3
 # With noise, of a direction's strength, in the rows of both sides.
 _STRENGTH_EXPONENT = 0.25
 
@@ -61,13 +61,19 @@ class _State:
 class ImplicitServer:
     """``odp.algorithms.seam.Server`` of one task.
 
+    Args:
+      definition: the task.
+      item_features: the public matrix whose hash the definition carries, float32 [m, p]. Without it the server can
+        start, but not step.
+
     Raises:
-      ConfigurationError: the definition is no valid task on implicit data.
+      ConfigurationError: the definition is no valid task on implicit data, or the features are not those that it names.
     """
 
-    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+    def __init__(self, definition: common_pb2.TaskDefinition, item_features: Float32Array | None = None) -> None:
         self._terms = Terms.of(definition)
         self.rounds = self._terms.rounds
+        self._features = None if item_features is None else named_features(self._terms, item_features)
 
     def start(self) -> bytes:
         """The state before the round of counts: every item looks alike."""
@@ -115,8 +121,25 @@ class ImplicitServer:
         head = np.sort(order[: terms.head_items or self._head_size(counts[order], relative[order], users)])
         weights = np.zeros(terms.items)
         weights[head] = relative[head]
-        start = estimation.orthonormal(public_normals(terms.start_seed, (len(head), terms.rank)))
+        start = self._first_columns(head, counts * relative)
         return _State(COUNTS_ROUND + 1, counts, weights, self._training_factors(head, start))
+
+    def _first_columns(self, head: Int64Array, mass: Float64Array) -> Float64Array:
+        """Orthonormal columns [h, rank] that the first factor round measures: what features tell, and random ones."""
+        random = public_normals(self._terms.start_seed, (len(head), self._terms.rank))
+        known = self._known(head, mass)
+        if known is None:
+            return estimation.orthonormal(random)
+        known = known[:, : self._terms.rank]
+        return estimation.orthonormal(np.concatenate((known, random[:, known.shape[1] :]), axis=1))
+
+    def _known(self, head: Int64Array, mass: Float64Array) -> Float64Array | None:
+        """Directions of the head's public features; None without features."""
+        if not self._terms.item_features_width:
+            return None
+        if self._features is None:
+            raise ConfigurationError("Expected item_features: the task definition names a matrix that was not given")
+        return estimation.feature_directions(self._features[head].astype(np.float64), mass[head])
 
     def _after_factors(self, current: _State, targets: Float64Array, users: int) -> _State:
         terms, head = self._terms, np.flatnonzero(current.weights > 0)
@@ -130,8 +153,9 @@ class ImplicitServer:
         measurements = (*current.measurements, measured)
         mass = current.counts * self._relative(current.counts)
         found = estimation.combined(
-            measurements, mass[head], noise_std=terms.target_noise / unit, supported=following == self.rounds
-        )
+            measurements, mass[head], noise_std=terms.target_noise / unit, known=self._known(head, mass),
+            supported=following == self.rounds,
+        )  # fmt: skip
         if following == self.rounds:
             weights, factors = self._finished(current, head, mass, found)
             return _State(following, current.counts, weights, factors)
@@ -166,9 +190,9 @@ class ImplicitServer:
             typical = math.sqrt(float((factors[head] ** 2).sum(axis=1).mean()))
             place = np.zeros(terms.items)
             place[head] = 1.0
-            factors[:, -1] = typical * (place + _TAIL_WEIGHT * np.sqrt(current.counts / current.counts.max()))
+            factors[:, -1] = typical * (place + TAIL_WEIGHT * np.sqrt(current.counts / current.counts.max()))
         relative = self._relative(current.counts)
-        weights = np.where(current.weights > 0, relative, _TAIL_WEIGHT * relative)
+        weights = np.where(current.weights > 0, relative, TAIL_WEIGHT * relative)
         if not terms.noisy:
             weights, factors = weights * relative, factors / relative[:, None]
         # Gauge: a typical item of a history has a row of norm 1.

@@ -25,6 +25,9 @@ FIRST_FACTOR_ROUND = 1
 WEIGHT_COLUMN = 0
 FACTOR_COLUMNS = 1
 
+#: Of their weight: items outside the head speak for users who have nothing else, and hardly for others.
+TAIL_WEIGHT = 1e-3
+
 #: Devices bring factors within +- this.
 LARGEST_FACTOR = 2.0**8
 
@@ -79,8 +82,6 @@ class Terms(CommonTerms):
         common = common_fields(definition)
         model, dpam = definition.model, definition.dpam
         _validate.integer(rank=model.rank, low=1, high=min(MAX_RANK, model.items))
-        if model.item_features_width or model.item_features_sha256 or model.item_feature_groups:
-            raise ConfigurationError("Expected no item_features: implicit feedback does not use them")
         _validate.integer(steps=dpam.steps, low=1, high=MAX_STEPS)
         if dpam.head_items:
             _validate.integer(head_items=dpam.head_items, low=model.rank, high=model.items)

@@ -44,12 +44,25 @@ def test_more_noise_than_can_be_sampled_is_refused(define_implicit: Define) -> N
         define_implicit(epsilon=1e-6, steps=64)
 
 
-def test_a_definition_with_groups_of_features_is_refused_since_they_would_be_ignored(define_implicit: Define) -> None:
+def test_a_definition_with_groups_that_its_features_do_not_have_is_refused(define_implicit: Define) -> None:
     definition = define_implicit()
     Terms.of(definition)
     definition.model.item_feature_groups.extend([3, 4])
-    with pytest.raises(ConfigurationError, match="no item_features"):
+    with pytest.raises(ConfigurationError, match=r"add up to item_features_width=0"):
         Terms.of(definition)
+    definition.model.item_features_width = 7
+    with pytest.raises(ConfigurationError, match="item_features_sha256 of 32 bytes"):
+        Terms.of(definition)
+    definition.model.item_features_sha256 = bytes(32)
+    assert Terms.of(definition).item_feature_groups == (3, 4)
+
+
+def test_with_a_start_fewer_steps_are_recommended() -> None:
+    for epsilon in (0.1, 1.0, 8.0):
+        sizes = {"epsilon": epsilon, "delta": 1e-6, "n_users": 30000, "n_items": 40000}
+        (rank, bare), (same, beside) = (ImplicitDPAM.recommended(**sizes, with_start=known) for known in (False, True))
+        assert rank == same
+        assert beside.steps == min(bare.steps, 4)
 
 
 def test_a_larger_budget_is_recommended_a_rank_that_is_no_smaller() -> None:

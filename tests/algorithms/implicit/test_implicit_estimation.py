@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from odp.algorithms.implicit.estimation import Measurement, Visitors, combined, orthonormal, spectral_map, visitors
+from odp.algorithms.implicit.estimation import (
+    Measurement,
+    Visitors,
+    combined,
+    feature_directions,
+    orthonormal,
+    spectral_map,
+    visitors,
+)
 
 HEAD, RANK, USERS = 300, 4, 2000
 
@@ -92,3 +100,31 @@ def test_the_spectral_map_leaves_directions_of_rounding_error_at_zero() -> None:
     np.testing.assert_allclose(strength[:2], (values[:2] / values[0]) ** 0.25, rtol=1e-9)
     assert strength[2] < 1e-12
     assert not spectral_map(np.zeros((5, 2)), exponent=0.25).any()
+
+
+def test_features_that_tell_of_tastes_take_noise_away_and_others_add_little() -> None:
+    """Fixed seeds; of 6 seeds, the loss by that without features was .37 to .76 with tastes, .99 to 1.04 with noise."""
+    noise_std = 16.0
+    losses = np.zeros(3)
+    for seed in range(3):
+        users, mass = planted(seed)
+        (measured,) = rounds(users, mass, noise_std=noise_std, steps=1, seed=seed)
+        sums = measured.sums.astype(float)
+        tastes = np.eye(RANK)[np.arange(HEAD) % RANK]
+        drawn = np.random.default_rng(seed).normal(size=(HEAD, RANK))
+        for place, features in enumerate((None, tastes, drawn)):
+            known = None if features is None else feature_directions(features, mass)
+            losses[place] += lost(visitors(sums, mass, noise_std=noise_std, known=known), users)
+    bare, told, idle = losses
+    assert told < 0.85 * bare
+    assert idle < 1.1 * bare
+
+
+def test_directions_of_features_are_orthonormal_and_no_column_counts_twice() -> None:
+    mass = np.geomspace(100.0, 1.0, HEAD)
+    flags = np.eye(3)[np.arange(HEAD) % 3]
+    found = feature_directions(np.concatenate((flags, 2.0 * flags), axis=1), mass)
+    assert found.shape == (HEAD, 3), "a column of ones and the flags' copies say nothing new"
+    np.testing.assert_allclose(found.T @ found, np.eye(3), atol=1e-12)
+    for column in (mass[:, None] * flags).T:
+        np.testing.assert_allclose(found @ (found.T @ column), column, atol=1e-9)
