@@ -227,7 +227,9 @@ def implicit_sweep(ratings: Ratings, rank: int, times: int = 3) -> float | None:
         return None
     from scipy.sparse import csr_matrix
 
-    matrix = csr_matrix((ratings.values, ratings.items, ratings.offsets), shape=(ratings.n_users, ratings.n_items))
+    # Copies: a folder's arrays are read-only, which its compiled code does not take.
+    parts = tuple(np.array(part) for part in (ratings.values, ratings.items, ratings.offsets))
+    matrix = csr_matrix(parts, shape=(ratings.n_users, ratings.n_items))
     best = float("inf")
     with parallel.one_blas_thread():
         for _ in range(times):

@@ -207,7 +207,8 @@ class LivingModel:
     def withdraw(self, training: int, *, reason: str) -> tuple[int, ...]:
         """No training begins with the release of ``training`` any more; the next one takes the last that is left.
 
-        What was spent stays spent, and what is public stays public. Idempotent; the first reason stays.
+        What was spent stays spent, and what is public stays public. A training that began with it and that a step
+        before has stored, and not submitted for all it knows, ends there. Idempotent; the first reason stays.
 
         Args:
           training: one with a release.
@@ -229,11 +230,13 @@ class LivingModel:
             if self._state["begin_with"] == training:
                 left = self._usable()
                 self._state |= {"begin_with": left[-1] if left else None, "rolled_back": False}
-            self._write()
             tainted = {training}
             for number in range(training + 1, len(trainings)):
                 if trainings[number]["begun_with"] in tainted:
                     tainted.add(number)
+            if trainings[-1]["state"] == "submitting" and len(trainings) - 1 in tainted:
+                trainings[-1]["state"] = "ended"
+            self._write()
             return tuple(sorted(tainted - {training}))
 
     def compared(self, connection: Submitting, first: int, second: int) -> dict[str, Any]:

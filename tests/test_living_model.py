@@ -404,3 +404,17 @@ def test_items_come_from_keys_or_from_a_catalogue_that_is_usable(tmp_path):
             _living(tmp_path, item_keys=keys, catalogue=version)
     with pytest.raises(ConfigurationError, match="Expected population='films' to be that of the catalogue, 'songs'"):
         _living(tmp_path, item_keys=None, catalogue=odp.Catalogue.make("songs", KEYS))
+
+
+def test_a_stored_training_that_began_with_a_withdrawn_release_is_not_submitted(tmp_path):
+    platform = Platform()
+    _living(tmp_path).advance(platform, now=0.0)
+    platform.finish()
+    platform.dies = "before submit"
+    with pytest.raises(ServiceError):
+        _living(tmp_path).advance(platform, now=7 * DAY)
+    assert _living(tmp_path).withdraw(0, reason="wrong items") == (1,)
+    assert _living(tmp_path).advance(platform, now=8 * DAY).stage is Stage.WAITING
+    assert len(platform.tasks) == 1
+    assert _living(tmp_path).advance(platform, now=14 * DAY).stage is Stage.TRAINING
+    assert list(platform.features.values())[1] is None, "the next one begins with nothing"
