@@ -101,7 +101,6 @@ RATING_METHODS = (
     _DPAM,
     Method("ALS, all data in one place", "not private", False, baselines.als_ceiling),
 )
-# Each needs a matrix of items by items.
 _RATING_KNN = Method("item kNN, all data in one place", "not private", False, _ceiling(tuned_rating_knn))
 _RATING_EASE = Method("EASE, all data in one place", "not private", False, _ceiling(tuned_rating_ease))
 
@@ -123,6 +122,12 @@ def _cutoffs(split: Split) -> tuple[int, ...]:
     return implicit.within((20,), split.test)
 
 
+_RANKED_DPAM = Method(
+    "DPAM",
+    "ε, δ",
+    True,
+    _ranked(lambda task, split, seed: simulate(task, split, seed=seed).metrics.get("test_ranking")),
+)
 RANKING_METHODS = (
     Method(
         "DP popularity", "ε, δ", True, _ranked(lambda task, split, seed: implicit.dp_popularity(task, split, seed=seed))
@@ -141,12 +146,7 @@ RANKING_METHODS = (
             )
         ),
     ),
-    Method(
-        "DPAM",
-        "ε, δ",
-        True,
-        _ranked(lambda task, split, seed: simulate(task, split, seed=seed).metrics.get("test_ranking")),
-    ),
+    _RANKED_DPAM,
     Method(
         "iALS, all data in one place",
         "not private",
@@ -173,21 +173,30 @@ def contest_for(ratings: Ratings, *, preset: str, with_presets: bool = True) -> 
 
     ``with_presets``: the model is a preset's, and not one of a task, which has features or none.
     """
-    if ratings.implicit:
-        # It inverts a matrix of items by items.
-        return Contest((RECALL, NDCG), (*RANKING_METHODS, *([_EASE] if ratings.n_items <= MOST_ITEMS else [])))
-    ceilings = (
+    methods: tuple[Method, ...] = RATING_METHODS
+    metrics: tuple[Metric, ...] = (RMSE,)
+    dpam = _DPAM
+    # Each ceiling needs a matrix of items by items.
+    ceilings = [
         *([_RATING_KNN] if ratings.n_items <= MOST_ITEMS_KNN else []),
         *([_RATING_EASE] if ratings.n_items <= MOST_ITEMS_EASE else []),
-    )
-    if not has_item_features(ratings) or not with_presets:
-        return Contest((RMSE,), (*RATING_METHODS, *ceilings))
+    ]
+    if ratings.implicit:
+        methods, dpam, metrics = RANKING_METHODS, _RANKED_DPAM, (RECALL, NDCG)
+        ceilings = [_EASE] if ratings.n_items <= MOST_ITEMS else []
+    if has_item_features(ratings) and with_presets:
+        place = methods.index(dpam) + 1
+        richer = Method("DPAM with public item features", "ε, δ", True, _with_features(dpam, ratings, preset))
+        methods = (*methods[:place], richer, *methods[place:])
+    return Contest(metrics, (*methods, *ceilings))
 
-    def with_features(task: Task, split: Split, seed: int) -> Outcome:
+
+def _with_features(method: Method, ratings: Ratings, preset: str) -> Score:
+    """``method`` on the preset's task that has the data set's public features."""
+
+    def score(task: Task, split: Split, seed: int) -> Outcome:
         privacy = task.privacy
         richer = preset_task(preset, ratings, epsilon=privacy.epsilon, delta=privacy.delta, features=True)
-        return _dpam(richer, split, seed)
+        return method.score(richer, split, seed)
 
-    place = RATING_METHODS.index(_DPAM) + 1
-    method = Method("DPAM with public item features", "ε, δ", True, with_features)
-    return Contest((RMSE,), (*RATING_METHODS[:place], method, *RATING_METHODS[place:], *ceilings))
+    return score
