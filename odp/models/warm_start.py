@@ -111,6 +111,15 @@ class WarmStart:
         predicted = np.where(known[:, None], columns, public @ _map(public[known], columns[known]))
         return checked_item_features(len(wanted), np.concatenate((public, _BESIDE_FEATURES * predicted), axis=1))
 
+    def told(self, item_keys: Sequence[str]) -> int:
+        """Of how many of the items the start has factors that are not all 0.
+
+        Raises:
+          ConfigurationError: a key is empty or stands twice.
+        """
+        known = {key for key, row in zip(self.keys, np.asarray(self.factors), strict=True) if row.any()}
+        return len(known.intersection(checked_keys(item_keys, name="item_keys")))
+
     def save(self, path: Path) -> None:
         """Writes an .npz file, which :meth:`load` reads."""
         path.write_bytes(self.to_bytes())

@@ -70,7 +70,8 @@ def preset_task(
     if ratings.implicit:
         if name != "auto":
             raise DataError(f"the data set {ratings.name!r} holds implicit feedback: take preset auto")
-        return _implicit_task(ratings, _model(ratings, features, start), epsilon=epsilon, delta=delta)
+        told = 0 if start is None else start.told(catalogue_keys(ratings))
+        return _implicit_task(ratings, _model(ratings, features, start), told, epsilon=epsilon, delta=delta)
     privacy = UserLevelDP(epsilon=epsilon, delta=delta)
     users, items = (_ML_1M_USERS, _ML_1M_ITEMS) if name == "ml-1m" else (ratings.n_users, ratings.n_items)
     model = _model(ratings, features, start)
@@ -109,12 +110,14 @@ def _model(
     )
 
 
-def _implicit_task(ratings: Ratings, model: MatrixFactorization, *, epsilon: float, delta: float) -> Task:
+def _implicit_task(
+    ratings: Ratings, model: MatrixFactorization, start_items: int, *, epsilon: float, delta: float
+) -> Task:
     users, items = ratings.n_users, ratings.n_items
-    groups = {} if model.grouped_features is None else dict(model.grouped_features.groups)
     rank, training = ImplicitDPAM.recommended(
-        epsilon=epsilon, delta=delta, n_users=users, n_items=items, with_start="start" in groups
-    )
+        epsilon=epsilon, delta=delta, n_users=users, n_items=items, with_features=model.features is not None,
+        start_items=start_items,
+    )  # fmt: skip
     bound = min(_UNBOUND if epsilon == math.inf else _EVENTS, items, MAX_ITEMS_PER_USER)
     if epsilon == math.inf:
         training = dataclasses.replace(training, slices_per_device=items)

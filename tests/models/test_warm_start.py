@@ -233,7 +233,7 @@ def test_items_that_people_have_seen_begin_a_training_that_finds_more_with_less_
     def recall(**changed: object) -> float:
         task = preset_task("auto", split.train, epsilon=0.7, delta=1e-6)
         model = dataclasses.replace(task.factorization, rank=8, **changed)
-        training = dataclasses.replace(task.training, steps=2)
+        training = dataclasses.replace(task.training, steps=2, count_share=0.3)
         found = odp.simulate(dataclasses.replace(task, model=model, training=training), split, seed=3)
         return float(found.metrics["test_ranking"].recall[20])
 
@@ -246,9 +246,11 @@ def test_a_start_from_another_model_or_task_of_implicit_feedback_is_refused() ->
     model = odp.simulate(task, random_split(ratings, seed=1), seed=1).model
     keys = tuple(map(str, range(120)))
     assert len(odp.warm_start(model, keys, task=task).keys) == 120
+    assert odp.warm_start(model, keys, task=task).told(keys) == 0, "60 people are too few for factors"
+    assert start_of("a", "b").told(("b", "c")) == 1
     with pytest.raises(ConfigurationError, match=r"item_keys for 120 items of the model .got 2."):
         odp.warm_start(model, keys[:2], task=task)
-    other = dataclasses.replace(task, model=dataclasses.replace(task.factorization, rank=1))
+    other = dataclasses.replace(task, model=dataclasses.replace(task.factorization, rank=7))
     with pytest.raises(ConfigurationError, match="as many items and factors"):
         odp.warm_start(model, keys, task=other)
 

@@ -57,12 +57,24 @@ def test_a_definition_with_groups_that_its_features_do_not_have_is_refused(defin
     assert Terms.of(definition).item_feature_groups == (3, 4)
 
 
-def test_with_a_start_fewer_steps_are_recommended() -> None:
+def test_where_tastes_are_not_heard_popularity_is_recommended_unless_features_may_tell_them() -> None:
+    sizes = {"epsilon": 1.0, "delta": 1e-6, "n_users": 1892, "n_items": 17632}
+    rank, training = ImplicitDPAM.recommended(**sizes)
+    assert (rank, training.steps) == (1, 1)
+    assert training.count_share > 0.9
+    assert ImplicitDPAM.recommended(**sizes, with_features=True)[0] > 1
+    assert ImplicitDPAM.recommended(**{**sizes, "n_users": 30_000})[0] > 1
+
+
+def test_with_a_start_fewer_steps_are_recommended_and_a_head_of_what_it_tells() -> None:
     for epsilon in (0.1, 1.0, 8.0):
         sizes = {"epsilon": epsilon, "delta": 1e-6, "n_users": 30000, "n_items": 40000}
-        (rank, bare), (same, beside) = (ImplicitDPAM.recommended(**sizes, with_start=known) for known in (False, True))
-        assert rank == same
-        assert beside.steps == min(bare.steps, 4)
+        for told, head in ((361, 361), (40000, 10000), (3, None)):
+            rank, training = ImplicitDPAM.recommended(**sizes, with_features=True, start_items=told)
+            assert training.steps == 4
+            assert training.head_items == (head or rank)
+    with pytest.raises(ConfigurationError, match="start_items=7"):
+        ImplicitDPAM.recommended(epsilon=1.0, delta=1e-6, n_users=30, n_items=6, start_items=7)
 
 
 def test_a_larger_budget_is_recommended_a_rank_that_is_no_smaller() -> None:
