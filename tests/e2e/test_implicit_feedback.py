@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from pathlib import Path
 
@@ -28,13 +29,18 @@ def events(ratings: Ratings) -> Ratings:
     return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, **size)
 
 
+@pytest.mark.parametrize("known", [False, True])
 def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
-    tmp_path: Path, stack: contextlib.ExitStack, events: Ratings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stack: contextlib.ExitStack, events: Ratings, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
+    """``known``: the model has public item features, which the server alone uses."""
     world = World(tmp_path, noise=NoNoise()).start(stack)
     # Rows for 12 of a device's items and places for 8: who sends what depends on the device's seed.
     training = odp.ImplicitDPAM(steps=2, head_items=30, slices_per_device=12)
     task = small_task(events, rank=3, training=training, places=8)
+    if known:
+        features = np.random.default_rng(2).normal(size=(events.n_items, 2))
+        task = dataclasses.replace(task, model=dataclasses.replace(task.factorization, item_features=features))
     handle = world.connection.submit(task)
     status = world.finish(handle, world.devices(events))
     networked = handle.model()
