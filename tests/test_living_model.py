@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections import Counter
@@ -12,14 +13,17 @@ from types import SimpleNamespace
 import grpc
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
+from odp.cli.main import app
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, ServiceError, StateError
 from odp.living_model import LivingModel, Stage
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
+from odp.task_file import render_task
 from odp.v1 import common_pb2, server_pb2
 from odp.wire.model import ModelVersion
 
@@ -282,6 +286,32 @@ def test_two_versions_are_compared_on_halves_of_the_population(tmp_path):
     living.withdraw(1, reason="worse")
     with pytest.raises(ConfigurationError, match="withdrawn"):
         living.compared(platform, 0, 1)
+
+
+def test_the_command_submits_a_comparison_and_takes_no_step(tmp_path, monkeypatch):
+    platform = Platform()
+    for week in range(2):
+        _living(tmp_path / "films").advance(platform, now=7 * DAY * week)
+        platform.finish()
+    _living(tmp_path / "films").advance(platform, now=8 * DAY)
+    (tmp_path / "films.toml").write_text(render_task(_task()))
+    (tmp_path / "items.txt").write_text("\n".join(KEYS))
+    monkeypatch.setattr("odp.client.connect", lambda *_, **__: contextlib.nullcontext(platform))
+    common = [
+        "task", "retrain", str(tmp_path / "films.toml"), "--folder", str(tmp_path / "films"), "--horizon", "4w",
+        "--items", str(tmp_path / "items.txt"), "--lifetime-epsilon", "12",
+    ]  # fmt: skip
+    done = CliRunner().invoke(app, [*common, "--compare", "0,1", "--compare-epsilon", "2"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    asked = list(platform.tasks.values())[-1]
+    assert (asked.name, asked.privacy.epsilon, asked.population) == ("films-0-1", 2.0, "films")
+    assert len(platform.tasks) == 3, "two trainings, and the comparison"
+    assert "odp task results" in done.output
+    for wrong in ("0", "0,0", "a,b", "0,1,2"):
+        refused = CliRunner().invoke(app, [*common, "--compare", wrong])
+        assert "two numbers of trainings" in str(refused.exception)
+    refused = CliRunner().invoke(app, [*common, "--compare", "0,1", "--roll-back", "0"])
+    assert "takes no step" in str(refused.exception)
 
 
 def test_a_schedule_of_which_devices_would_decline_a_training_is_refused_when_it_is_made(tmp_path):

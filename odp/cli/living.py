@@ -6,16 +6,21 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from odp.cli.console import console, print_json, print_text
 from odp.cli.outputs import output_folder
 
+if TYPE_CHECKING:
+    from odp.client import Connection
+    from odp.living_model import LivingModel
+    from odp.task import Task
+
 
 def retrain(
-    file: Annotated[Path, typer.Argument(help="Task file (TOML) of ratings, from which every training is made.")],
+    file: Annotated[Path, typer.Argument(help="Task file (TOML) of a recommender, from which every training is made.")],
     folder: Annotated[
         Path, typer.Option(callback=output_folder, help="Folder that keeps the trainings; one per living model.")
     ],
@@ -43,6 +48,13 @@ def retrain(
         int | None, typer.Option(help="No training begins with the items of this one any more; needs --reason.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Why a training is withdrawn.")] = "",
+    compare: Annotated[
+        str | None,
+        typer.Option(help="In place of a step: test two trainings on random halves of the devices, such as 3,4."),
+    ] = None,
+    compare_epsilon: Annotated[
+        float, typer.Option(help="ε of that test, per user, on top of --lifetime-epsilon.")
+    ] = 1.0,
     device_epsilon: Annotated[
         float, typer.Option(help="Limit of your devices on ε in total, if it is not the default.")
     ] = 20.0,
@@ -76,9 +88,12 @@ def retrain(
 
     task = load_task(file)
     if not isinstance(task, Task):
-        raise ConfigurationError(f"{file} has a question: only models of ratings are retrained")
+        raise ConfigurationError(f"{file} has a question: only models are retrained")
     if (catalogue is None) == (items is None):
         raise ConfigurationError("Expected --catalogue or --items: which items the model has")
+    pair = None if compare is None else _pair(compare)
+    if pair is not None and (withdraw is not None or roll_back is not None):
+        raise ConfigurationError("Expected --compare without --withdraw and --roll-back: it takes no step")
     version = None if catalogue is None else Catalogue.load(catalogue)
     schedule = Schedule(
         every=every, horizon=horizon, lifetime_epsilon=lifetime_epsilon, delta=task.privacy.delta, rule=rule
@@ -92,6 +107,10 @@ def retrain(
         start=None if start is None else WarmStart.load(start),
         limits=DeviceLimits(max_total_epsilon=device_epsilon, max_total_epsilon_30_days=device_epsilon_30_days),
     )
+    if pair is not None:
+        with connect(server, state=state) as connection:
+            _compare(living, connection, task, pair, epsilon=compare_epsilon, json=json)
+        return
     later: tuple[int, ...] = ()
     if withdraw is not None:
         later = living.withdraw(withdraw, reason=reason)
@@ -111,3 +130,34 @@ def retrain(
     print_text(f"{found.words}; ε = {found.epsilon:.4g} of {lifetime_epsilon:g} is spent or promised")
     if found.due is not None:
         print_text(f"next training from {datetime.fromtimestamp(found.due, UTC):%Y-%m-%d %H:%M} UTC")
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """Two numbers of trainings. Raises ConfigurationError."""
+    from odp.errors import ConfigurationError
+
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts) or int(parts[0]) == int(parts[1]):
+        raise ConfigurationError(f"Expected --compare={text!r} to be two numbers of trainings, such as 3,4")
+    return int(parts[0]), int(parts[1])
+
+
+def _compare(
+    living: LivingModel, connection: Connection, task: Task, pair: tuple[int, int], *, epsilon: float, json: bool
+) -> None:
+    """Submits the evaluation of two trainings, and says how to see what it finds."""
+    from odp.algorithms.model_evaluation.task import Evaluation
+    from odp.task import UserLevelDP
+
+    asked = Evaluation(
+        name=f"{task.name}-{pair[0]}-{pair[1]}",
+        privacy=UserLevelDP(epsilon=epsilon, delta=task.privacy.delta),
+        cohort=task.cohort,
+        **living.compared(connection, *pair),
+    )
+    sha256 = connection.submit(asked).task_sha256.hex()
+    if json:
+        print_json({"task": sha256})
+        return
+    print_text(f"{asked.name}: devices test training {pair[0]} (a) or {pair[1]} (b), ε = {epsilon:g} per user")
+    print_text(f"`odp task results {sha256[:12]}` shows the difference, once the task is finished")
