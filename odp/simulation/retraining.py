@@ -25,7 +25,7 @@ from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.splitting import random_split
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, DataError
 from odp.evaluation.baselines import rmse, user_mean_predictions
 from odp.models.warm_start import WarmStart
 from odp.privacy import accounting
@@ -146,7 +146,7 @@ def retrain(
     Raises:
       ConfigurationError: there is no week, or a week shares no item with the start.
       BudgetExceeded: a training would exceed the lifetime budget; it does not begin.
-      DataError, PrivacyError: as ``preset_task`` and ``simulate``.
+      DataError: a week holds implicit feedback; others, and PrivacyError, as ``preset_task`` and ``simulate``.
     """
     spent: Counter[Event] = Counter()
     done: list[Training] = []
@@ -155,6 +155,11 @@ def retrain(
         split = week if isinstance(week, (Split, Ratings)) else week.split
         if isinstance(split, Ratings):
             split = random_split(split, seed=seed + number)
+        if split.train.implicit:
+            raise DataError(
+                f"the data set {split.train.name!r} holds implicit feedback, and this measures errors of ratings: "
+                "simulate each training with odp.simulate, and odp.warm_start(.., task=..) between them"
+            )
         keys = catalogue_keys(split.train)
         task = _task(schedule, number, split.train, features=features, start=last)
         spent.update(payable(schedule, number, task.definition(), spent) if noise else ())

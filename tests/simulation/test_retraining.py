@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import odp
 from odp.datasets.drifting import drifting_ratings
-from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
+from odp.errors import BudgetExceeded, ConfigurationError, DataError, PrivacyError
 
 SMALL = {"n_users": 400, "n_items": 80, "ratings_per_week": 4.0, "kept_weeks": 6, "new_items": 2}
 
@@ -78,6 +79,13 @@ def test_a_catalogue_that_shares_nothing_with_the_start_is_refused():
     start = odp.WarmStart(keys=["no such film"], popularity=[1.0], biases=[0.0], factors=np.zeros((1, 1)))
     with pytest.raises(ConfigurationError, match="share a key"):
         odp.retrain(_schedule(), drifting_ratings(weeks=1, **SMALL), start=start)
+
+
+def test_implicit_feedback_is_refused_with_what_does_it():
+    seen = odp.synthetic_movielens(n_users=100, n_items=30)
+    seen = dataclasses.replace(seen, implicit=True, values=np.ones_like(seen.values), low=0.0, high=1.0)
+    with pytest.raises(DataError, match=r"holds implicit feedback.*odp\.simulate"):
+        odp.retrain(_schedule(), [seen])
 
 
 def test_no_data_and_too_large_a_delta_are_refused():
