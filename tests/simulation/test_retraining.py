@@ -82,7 +82,7 @@ def test_a_catalogue_that_shares_nothing_with_the_start_is_refused():
 
 
 def test_implicit_feedback_is_refused_with_what_does_it():
-    seen = odp.synthetic_movielens(n_users=100, n_items=30)
+    seen = odp.synthetic_movielens(n_users=100, n_items=30, ratings_per_user=10)
     seen = dataclasses.replace(seen, implicit=True, values=np.ones_like(seen.values), low=0.0, high=1.0)
     with pytest.raises(DataError, match=r"holds implicit feedback.*odp\.simulate"):
         odp.retrain(_schedule(), [seen])
