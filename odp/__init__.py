@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
     from odp.algorithms.dpam.side_prior import side_prior
+    from odp.algorithms.dpam.warm_start import warm_start
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
     from odp.algorithms.draw_and_discard.config import DrawAndDiscard
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from odp.algorithms.quantiles.task import Quantiles
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.algorithms.statistics.task import Statistics
-    from odp.algorithms.warm_start import warm_start
     from odp.broadcast.config import Broadcast
     from odp.catalogues.catalogue import Catalogue
     from odp.client import Connection, connect
@@ -144,7 +144,7 @@ _HOME = {
     "SidePrior": "odp.models.side_prior",
     "WarmStart": "odp.models.warm_start",
     "side_prior": "odp.algorithms.dpam.side_prior",
-    "warm_start": "odp.algorithms.warm_start",
+    "warm_start": "odp.algorithms.dpam.warm_start",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.task",
     # Reports that are private by themselves.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from odp.algorithms.dpam.terms import (
     BIAS_COLUMN,
@@ -12,19 +13,31 @@ from odp.algorithms.dpam.terms import (
     GLOBALS_TABLE,
     ITEMS_TABLE,
 )
+from odp.algorithms.registry import starting_for
 from odp.errors import ConfigurationError
 from odp.models.warm_start import WarmStart
 from odp.wire.model import ModelVersion
 
+if TYPE_CHECKING:
+    from odp.task import Task
 
-def warm_start(model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
-    """The items of a trained model of ratings, for ``MatrixFactorization(start=..)`` of another task.
 
-    Arguments and errors: as of ``odp.warm_start``.
+def warm_start(model: ModelVersion, item_keys: Sequence[str], *, task: Task | None = None) -> WarmStart:
+    """The items of a trained model, for ``MatrixFactorization(start=..)`` of another task.
+
+    Of a released model it is post-processing and costs no privacy; a model that was trained without privacy tells of
+    the people it was trained on, and should be of public data.
+
+    Args:
+      model: what a task ended with: ``handle.model()``, or ``model`` of a simulation's result.
+      item_keys: keys of its items, in the order of their numbers.
+      task: the one that trained it; a model of ratings tells enough without.
 
     Raises:
       ConfigurationError: the model is of another kind, the keys are not as many as its items, or one stands twice.
     """
+    if task is not None:
+        return starting_for(task.definition()).warm_start(model, item_keys)
     keyed = [table for table in model.tables if table.keyed]
     if [table.name for table in keyed] != [ITEMS_TABLE] or set(model.dense) != {GLOBALS_TABLE}:
         raise ConfigurationError("Expected a model of ratings, or task= with the task that trained the model")
