@@ -1,6 +1,7 @@
 """Makes a process end at one exact step, as SIGKILL would: nothing is flushed, closed or unlocked by it.
 
-A point is ``module:Class.method:before`` or ``..:after``, and optionally ``:N`` for the N-th call of this process.
+A point is ``module:Class.method:before`` or ``..:after``, and optionally ``:N`` for the N-th call of this process,
+or the N-th that returned: a call that raised has no step after it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def by_exit() -> None:
 
 
 def arm(point: str, end: Callable[[], None] = by_signal) -> None:
-    """Makes this process end before or after the N-th call of a method."""
+    """Makes this process end before the N-th call of a method, or after the N-th that returned."""
     module, path, when, *rest = point.split(":")
     wanted = int(rest[0]) if rest else 1
     owner_name, method_name = path.split(".")
@@ -36,11 +37,10 @@ def arm(point: str, end: Callable[[], None] = by_signal) -> None:
 
     @functools.wraps(method)
     def armed(*arguments: Any, **keywords: Any) -> Any:
-        number = next(calls)
-        if when == "before" and number == wanted:
+        if when == "before" and next(calls) == wanted:
             end()
         result = method(*arguments, **keywords)
-        if when == "after" and number == wanted:
+        if when == "after" and next(calls) == wanted:
             end()
         return result
 
