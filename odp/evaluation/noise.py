@@ -20,6 +20,7 @@ from odp.privacy.mechanisms.rounded_gaussian import MAX_RATIO, IntegerNoise
 
 _CHUNK = 2**20  # numbers per generator
 _BLOCK = 2**16  # the same where sums are at hand: their block stays in the processor's cache
+_ZEROS = memoryview(bytes(2**20))  # what is encrypted to get the key stream
 
 
 class SeededNoise:
@@ -37,7 +38,8 @@ class SeededNoise:
     def random_bytes(self, count: int) -> bytes:
         """The next ``count`` bytes of the stream."""
         _validate.integer(low=0, high=2**31 - 1, count=count)
-        return self._stream.update(bytes(count))
+        zeros = _ZEROS[:count] if count <= len(_ZEROS) else bytes(count)
+        return self._stream.update(zeros)
 
 
 class RoundedNormals:

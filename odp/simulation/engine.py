@@ -22,7 +22,7 @@ from odp.algorithms.capabilities import Diagnosed, Recommender
 from odp.algorithms.cohorts import goal_of
 from odp.algorithms.experiment import Metrics, evaluation_of
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
+from odp.algorithms.release import draw_noise, require_charged_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import (
     Algorithm,
     DeclaredRelease,
@@ -398,7 +398,10 @@ class _Source:
 
 
 def noisy_release(query: Query, totals: Mapping[str, Int64Array], *, seed: int, round: int) -> dict[str, Float64Array]:
-    """What a simulated ``round`` of few rounds releases: exact sums plus noise; for benchmarks of a single round."""
+    """What a simulated ``round`` of few rounds releases: exact sums plus noise; for benchmarks of a single round.
+
+    ``totals`` may be overwritten.
+    """
     return _released(query, totals, _Source(True, seed).of(round, query))
 
 
@@ -407,7 +410,9 @@ def _released(query: Query, totals: Mapping[str, Int64Array], source: IntegerNoi
     tensors: dict[str, Float64Array] = {}
     for release in query.releases:
         sums = totals[release.name].reshape(release.shape)
-        if isinstance(source, RoundedNormals):
+        if isinstance(source, RoundedNormals | GaussianNoise) and release.shuffled is None:
+            require_charged_noise(release)
+            sums = np.require(sums, np.int64, ["C", "W"])
             tensors[release.name] = source.added(sums, release.column_std / release.step, release.step)
             continue
         noisy = draw_noise(release, source)

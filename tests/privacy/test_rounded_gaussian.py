@@ -260,6 +260,24 @@ def test_machine_code_draws_the_same_numbers_from_the_same_bytes(ratio, monkeypa
     assert one.random_bytes(8) == two.random_bytes(8) == three.random_bytes(8)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("ratios", [[500.0] * 3, [9000.0, 64.0, 9000.0, 9000.0, 300.0]])
+def test_noise_is_added_in_place_as_it_is_drawn_column_by_column(ratios, compiled, monkeypatch):
+    """The same numbers from the same bytes, over more than one group of redraws, and whatever the threads."""
+    ratios, rows = np.array(ratios), 2**17 + 5
+    kept = np.arange(rows * len(ratios)).reshape(rows, len(ratios)) - 10**5
+    drawn, source = np.empty_like(kept), GaussianNoise(SeededNoise(3))
+    for ratio in np.unique(ratios):
+        columns = np.flatnonzero(ratios == ratio)
+        drawn[:, columns] = source.sample(float(ratio), rows * len(columns)).reshape(rows, -1)
+    for processors in ({0, 1, 2}, {0}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, all=processors: all, raising=False)
+        sums = kept.copy()
+        found = GaussianNoise(SeededNoise(3), compiled=compiled).added(sums, ratios, 0.25)
+        assert np.shares_memory(found, sums)
+        np.testing.assert_array_equal(found, (kept + drawn) * 0.25)
+
+
 @pytest.mark.parametrize("ratio", [4.0, 1000.0])
 def test_machine_code_finds_the_cell_beside_every_boundary_and_tells_ties(ratio):
     """Upper words just below, at and just above each boundary's; a tie is told even where numpy's answer would do."""

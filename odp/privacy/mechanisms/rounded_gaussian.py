@@ -27,7 +27,7 @@ from __future__ import annotations
 import bisect
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
@@ -114,13 +114,28 @@ class RoundedGaussian:
         """
         _validate.integer(low=0, high=2**40, count=count)
         out = np.empty(count, dtype=np.int64)
-        code = _machine_code() if compiled and count >= _WORTHWHILE else None
-        first_tries = _first_tries if code is None else code.first_tries
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        with ThreadPoolExecutor(workers) as pool:
+        with _workers() as pool:
             for start in range(0, count, _GROUP):
-                _draw(self._table, out[start : start + _GROUP], source, pool, first_tries)
+                self._fill(out[start : start + _GROUP], count, source, pool, compiled)
         return out
+
+    def blocks(
+        self, count: int, source: NoiseSource, pool: ThreadPoolExecutor, *, compiled: bool = False
+    ) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """(start, numbers) of the parts of one :meth:`sample`, in order, in memory that the next part takes over."""
+        _validate.integer(low=0, high=2**40, count=count)
+        memory = np.empty(min(count, _GROUP), dtype=np.int64)
+        for start in range(0, count, _GROUP):
+            part = memory[: min(_GROUP, count - start)]
+            self._fill(part, count, source, pool, compiled)
+            yield start, part
+
+    def _fill(
+        self, out: NDArray[np.int64], count: int, source: NoiseSource, pool: ThreadPoolExecutor, compiled: bool
+    ) -> None:
+        """Draws at most ``_GROUP`` of ``count`` numbers."""
+        code = _machine_code() if compiled and count >= _WORTHWHILE else None
+        _draw(self._table, out, source, pool, _first_tries if code is None else code.first_tries)
 
 
 class GaussianNoise:
@@ -139,6 +154,47 @@ class GaussianNoise:
         """``count`` independent rounded Gaussians of standard deviation ``ratio`` grid steps, int64 [count]."""
         return RoundedGaussian(ratio).sample(count, self._source, compiled=self._compiled)
 
+    def added(self, sums: NDArray[np.int64], ratios: NDArray[np.float64], step: float) -> NDArray[np.float64]:
+        """(sums + noise) * step in the memory of ``sums``, which is lost.
+
+        The numbers are those of :meth:`sample` for the columns of each ratio together, smallest ratio first, row by
+        row.
+
+        Args:
+            sums: contiguous int64.
+            ratios: standard deviation of the noise per entry of the last axis, in grid steps.
+            step: of the grid.
+        """
+        integers, values, width = sums.reshape(-1), sums.reshape(-1).view(np.float64), len(ratios)
+        code = _machine_code() if self._compiled and sums.size >= _WORTHWHILE else None
+        add: Callable[..., None] = _add_to_columns if code is None else code.add_to_columns
+        with _workers() as pool:
+            for ratio in np.unique(ratios):
+                columns = np.flatnonzero(ratios == ratio)
+                law, count = RoundedGaussian(float(ratio)), sums.size // width * len(columns)
+                for start, numbers in law.blocks(count, self._source, pool, compiled=self._compiled):
+                    tasks = [
+                        pool.submit(add, integers, values, width, columns, start + at, numbers[at : at + _CHUNK], step)
+                        for at in range(0, len(numbers), _CHUNK)
+                    ]
+                    for task in tasks:
+                        task.result()
+        return values.reshape(sums.shape)
+
+
+def _add_to_columns(
+    integers: NDArray[np.int64], values: NDArray[np.float64], width: int, columns: NDArray[np.int64], start: int,
+    numbers: NDArray[np.int64], step: float,
+) -> None:  # fmt: skip
+    """As ``rounded_gaussian_kernels.add_to_columns``."""
+    row, column = np.divmod(np.arange(start, start + len(numbers)), len(columns))
+    place = row * width + columns[column]
+    values[place] = (integers[place] + numbers) * step
+
+
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
 
 @dataclass(frozen=True)
 class _Table:
@@ -146,7 +202,7 @@ class _Table:
 
     Cell number ``lowest + index`` = c holds the integers cM .. cM + M - 1, M = ``cell``. ``exact`` are the boundaries
     2^128 Phi((cM - 1/2) / ratio), rounded, strictly between 0 and 2^128; ``high`` are their upper words, uint64
-    [boundaries]; ``guide`` int64 [2^13 + 1] counts those whose first 13 bits are below the place. ``surely`` holds
+    [boundaries]; ``guide`` uint16 [2^13 + 1] counts those whose first 13 bits are below the place. ``surely`` holds
     lower bounds, in units of 2^-53, of the acceptance probability in each cell, uint64 [boundaries + 1].
     """
 
@@ -155,7 +211,7 @@ class _Table:
     lowest: int
     exact: tuple[int, ...]
     high: NDArray[np.uint64]
-    guide: NDArray[np.int64]
+    guide: NDArray[np.uint16]
     surely: NDArray[np.uint64]
 
     @property
@@ -189,7 +245,7 @@ def _build(ratio: float) -> _Table:
     least = _relative_probability(ratio, nearest, np.full(len(cells), cell - 1, dtype=np.int64))
     surely = np.floor(least * (1 - 2.0**-40) * _UNIT).astype(np.uint64)  # a margin far above its rounding errors
     guide = np.searchsorted(high >> np.uint64(64 - _GUIDE_BITS), np.arange(2**_GUIDE_BITS + 1, dtype=np.uint64))
-    return _Table(ratio, cell, lowest, exact, high, guide.astype(np.int64), surely)
+    return _Table(ratio, cell, lowest, exact, high, guide.astype(np.uint16), surely)
 
 
 def _tails(context: MPContext, ratio: float, *, first: int, cell: int) -> list[int]:

@@ -49,7 +49,7 @@ def _first_tries(
     for place in range(count):
         upper = words[place]
         bucket = np.int64(upper >> shift)
-        first, end = guide[bucket], guide[bucket + 1]
+        first, end = np.int64(guide[bucket]), np.int64(guide[bucket + 1])
         while first < end:
             middle = (first + end) >> 1
             if high[middle] <= upper:
@@ -64,10 +64,33 @@ def _first_tries(
             step = np.int64(words[count + place] & mask)
             coin = words[last + place] >> _COIN
             sure = coin < surely[first]
+            # Below zero, -((-number - 1) cell + step + 1): the complement of what it is above, without a branch.
             number = first + lowest
-            out[place] = -((-number - 1) * cell + 1 + step) if number < 0 else number * cell + step
+            sign = number >> np.int64(63)
+            out[place] = ((number ^ sign) * cell + step) ^ sign
         if tied or not sure:
             position_out[found], index_out[found], step_out[found] = place, first, step
             coin_out[found], tied_out[found] = coin, tied
             found += 1
     return found
+
+
+@numba.njit(nogil=True, cache=True)
+def add_to_columns(integers: Any, values: Any, width: int, columns: Any, start: int, numbers: Any, step: float) -> None:
+    """Turns sums at hand into what is released: (sum + number) * step, in the same memory.
+
+    Args:
+      integers, values: the same memory as flat int64 and float64, rows of ``width``.
+      columns: int64 [k] that the numbers are for, row by row.
+      start: of the first of ``numbers``, among all that are for these columns.
+      step: of the grid.
+    """
+    count, done = len(columns), 0
+    row, column = start // count, start % count
+    while done < len(numbers):
+        size = min(count - column, len(numbers) - done)
+        base = row * width
+        for k in range(size):
+            place = base + columns[column + k]
+            values[place] = (integers[place] + numbers[done + k]) * step
+        done, row, column = done + size, row + 1, 0
