@@ -255,6 +255,20 @@ def test_a_start_from_another_model_or_task_of_implicit_feedback_is_refused() ->
         odp.warm_start(model, keys, task=other)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("column", "bad"), [(0, -1.0), (0, math.nan), (0, math.inf), (-1, math.nan), (-1, -math.inf)])
+def test_a_model_that_no_server_makes_is_no_start(column: int, bad: float) -> None:
+    ratings = seen_by(60, seed=1)
+    task = preset_task("auto", ratings, epsilon=8.0, delta=1e-6)
+    model = odp.simulate(task, random_split(ratings, seed=1), seed=1).model
+    (table,) = model.tables
+    rows = table.rows.copy()
+    rows[3, column] = bad
+    changed = dataclasses.replace(model, tables=(dataclasses.replace(table, rows=rows),))
+    with pytest.raises(ConfigurationError, match=r"item 3 has weight .*no server of this task"):
+        odp.warm_start(changed, tuple(map(str, range(120))), task=task)
+
+
 def test_the_commands_start_of_implicit_feedback(tmp_path: Path) -> None:
     seen_by(200, seed=4).save(tmp_path / "seen.npz")
     common = ["simulate", "--data", str(tmp_path / "seen.npz"), "--no-baselines", "--json"]

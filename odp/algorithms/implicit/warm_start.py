@@ -23,7 +23,8 @@ def warm_start(terms: Terms, model: ModelVersion, item_keys: Sequence[str]) -> W
     equal weights tell nothing, and all items count as equally popular. Factors are those of an item's average user.
 
     Raises:
-      ConfigurationError: the model is of another task, the keys are not as many as its items, or one stands twice.
+      ConfigurationError: the model is of another task or no possible one, the keys are not as many as its items, or
+        one stands twice.
     """
     if [(table.name, table.rows.shape) for table in model.tables] != [(ITEMS_TABLE, (terms.items, terms.width))]:
         raise ConfigurationError("Expected the model of a task on implicit feedback, with as many items and factors")
@@ -31,6 +32,12 @@ def warm_start(terms: Terms, model: ModelVersion, item_keys: Sequence[str]) -> W
         raise ConfigurationError(f"Expected item_keys for {terms.items} items of the model (got {len(item_keys)})")
     rows = model.keyed.rows.astype(np.float64)
     weights, factors = rows[:, WEIGHT_COLUMN], rows[:, FACTOR_COLUMNS:]
+    wrong = np.flatnonzero(~(np.isfinite(rows).all(axis=1) & (weights >= 0.0)))
+    if len(wrong):
+        raise ConfigurationError(
+            f"Expected finite numbers and no negative weight in the model; item {wrong[0]} has weight"
+            f" {weights[wrong[0]]:g} (and {len(wrong) - 1} more): no server of this task makes such a model"
+        )
     # The last column of a model with noise is popularity, of which the next task has counts of its own.
     directions = factors[:, :-1] if terms.noisy else factors
     relative = np.where(directions.any(axis=1), weights, weights / TAIL_WEIGHT)
