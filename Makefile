@@ -38,6 +38,8 @@ demo: $(VENV)/core ## Train a private model over real processes, in a minute (AR
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of programs, each of which would compile all its modules where an image turns bytecode off.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
+# Threads of BLAS in several workers would mostly wait for each other.
+test test-all test-keras: export OPENBLAS_NUM_THREADS := 1
 
 test: $(VENV)/dev ## Run the tests but for the long tail, in about 12 minutes (ARGS="-k name" picks some)
 	$(PYTEST) -m "not slow" $(ARGS)
@@ -46,7 +48,8 @@ test-all: $(VENV)/dev ## Run all tests, in about half an hour
 	$(PYTEST) $(ARGS)
 
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
-	$(VENV)-keras/bin/python -m pytest tests/models/litert tests/reproductions \
+	$(VENV)-keras/bin/python -m pytest -n 2 --dist loadfile tests/models/litert \
+		tests/reproductions/test_gradient_features.py tests/reproductions/test_movielens_towers.py \
 		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py \
 		tests/documentation/test_tutorials.py::test_a_federated_keras_network_is_trained $(ARGS)
 
