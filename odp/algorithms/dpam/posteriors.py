@@ -26,6 +26,7 @@ _MOST_FOR_COMMON = 1024
 _MOST_AT_FIRST = 512
 _PER_COLUMN = 16  # before the last steps, at least this many items per column
 _BLOCK = 64  # items per piece of work
+_BLOCK_ALONE = 128  # the same where nothing is summed up over them
 _FLOPS = 10.0  # per item and cube of the width
 
 
@@ -214,7 +215,7 @@ class _Posterior:
             return sums
 
         # The sum does not depend on threads: it is over blocks in their order.
-        sums = each_block(solve, size, block=_BLOCK, pool=pool)
+        sums = each_block(solve, size, block=_BLOCK if summed else _BLOCK_ALONE, pool=pool)
         return cls(mean, variance, np.sum(sums, axis=0) if summed else np.zeros((width, width)))
 
 

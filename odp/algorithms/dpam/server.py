@@ -27,6 +27,7 @@ from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
+from odp.numerics import parallel
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import common_pb2
 from odp.wire.encoding import rounded
@@ -132,13 +133,15 @@ class DpamServer:
         current = self._unpacked(state)
         if release.round != current.round or current.round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
-        if current.round == COUNTS_ROUND:
-            counts = self._tensor(release, "counts")
-            following = replace(current, counts=counts, popularity=self._counted(counts).mean)
-        elif current.round == BIASES_ROUND:
-            following = self._after_biases(current, release)
-        else:
-            following = self._after_factors(current, release)
+        # BLAS's own threads, once awake, would take processors from those of the blocks here and of the users' solves.
+        with parallel.one_blas_thread():
+            if current.round == COUNTS_ROUND:
+                counts = self._tensor(release, "counts")
+                following = replace(current, counts=counts, popularity=self._counted(counts).mean)
+            elif current.round == BIASES_ROUND:
+                following = self._after_biases(current, release)
+            else:
+                following = self._after_factors(current, release)
         return _packed(replace(following, round=current.round + 1))
 
     def counts(self, state: bytes) -> Float64Array:
