@@ -128,20 +128,21 @@ class DpamServer:
 
         Raises:
           StateError: ``state`` is not of this task.
-          ConfigurationError: the release is of another round, or its tensors are not the declared ones.
+          ConfigurationError: the release is of another round, its tensors are not the declared ones, or no model
+            follows from numbers of that size.
         """
         current = self._unpacked(state)
         if release.round != current.round or current.round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
         # BLAS's own threads, once awake, would take processors from those of the blocks here and of the users' solves.
         with parallel.one_blas_thread():
-            if current.round == COUNTS_ROUND:
-                counts = self._tensor(release, "counts")
-                following = replace(current, counts=counts, popularity=self._counted(counts).mean)
-            elif current.round == BIASES_ROUND:
-                following = self._after_biases(current, release)
-            else:
-                following = self._after_factors(current, release)
+            try:
+                following = self._following(current, release)
+            except np.linalg.LinAlgError as error:
+                raise ConfigurationError(
+                    f"Expected the release of round {current.round} to be sums that devices can have sent: its numbers"
+                    " are far larger, and no model follows from them; ask who runs the aggregator"
+                ) from error
         return _packed(replace(following, round=current.round + 1))
 
     def counts(self, state: bytes) -> Float64Array:
@@ -151,6 +152,12 @@ class DpamServer:
           StateError: ``state`` is not of this task.
         """
         return self._unpacked(state).popularity
+
+    def _following(self, current: _State, release: NoisyTensors) -> _State:
+        if current.round == COUNTS_ROUND:
+            counts = self._tensor(release, "counts")
+            return replace(current, counts=counts, popularity=self._counted(counts).mean)
+        return (self._after_biases if current.round == BIASES_ROUND else self._after_factors)(current, release)
 
     def _after_biases(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms

@@ -175,3 +175,29 @@ def test_a_release_of_pure_noise_gives_a_usable_model(define: Define) -> None:
     rows = server.broadcast(state).keyed.rows
     assert np.isfinite(rows).all()
     assert np.abs(rows[:, 1]).max() < 5
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_sums_at_the_end_of_their_grid_give_a_finite_model_or_one_clear_error(define: Define) -> None:
+    """What no devices could have sent, and what still fits into the integers of a release."""
+    algorithm = algorithm_for(define(items=40, rank=4))
+    server, generator = algorithm.server(), np.random.default_rng(1)
+    refused = []
+    for sign in (-1.0, 1.0):
+        for everywhere in (False, True):
+            state = server.start()
+            for round in range(server.rounds):
+                releases = algorithm.query(round).releases
+                drawn = {
+                    release.name: generator.normal(size=release.shape) * release.column_std for release in releases
+                }
+                extreme = {name: values.copy() for name, values in drawn.items()}
+                for release in releases:
+                    extreme[release.name].flat[slice(None) if everywhere else 3] = sign * 2.0**62 * release.step
+                try:
+                    rows = server.broadcast(server.step(state, NoisyTensors(round, extreme, 0))).keyed.rows
+                    assert np.isfinite(rows).all()
+                except ConfigurationError as error:
+                    refused.append((everywhere, f"round {round} to be sums that devices can have sent" in str(error)))
+                state = server.step(state, NoisyTensors(round, drawn, 0))
+    assert set(refused) == {(True, True)}, "only where all sums are extreme, and in words"
