@@ -17,6 +17,7 @@ from odp.errors import ConfigurationError
 from odp.models.item_files import check_ending, save
 from odp.models.item_table import ItemTable
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.models.warm_start import checked_keys
 from odp.privacy.adjacency import of_list
 from odp.signed.release import open_release
 from odp.signed.task import open_task, task_sha256
@@ -92,8 +93,13 @@ def export_items(
 
     target = Path(path)
     check_export(target)
+    item_keys = None if item_keys is None else checked_keys(item_keys, name="item_keys")
     if isinstance(source, RunResult):
         trained = simulated_items(source, item_keys)
+    elif not hasattr(source, "connection"):
+        raise ConfigurationError(
+            f"Expected what odp.simulate returned, or the handle of a task (got {type(source).__name__})"
+        )
     else:
         trained = released_items(source.connection, source.status(), item_keys)
     trained.save(target)

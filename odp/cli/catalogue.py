@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import print_json, print_text
+from odp.cli.text_lines import lines_of
 
 if TYPE_CHECKING:
     from odp.catalogues.catalogue import Catalogue
@@ -104,9 +105,12 @@ def item_keys(path: Path) -> list[str]:
     from odp.errors import ConfigurationError
 
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return lines_of(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the items {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(
+            f"cannot read the items {path}: {reason}; give a text file, one key per line"
+        ) from error
 
 
 def _say(catalogue: Catalogue, *, json: bool, withdrawn: frozenset[int] | None = None, keys: bool = False) -> None:

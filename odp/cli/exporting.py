@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odp.cli.text_lines import lines_of
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -40,6 +42,6 @@ def keys_of(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return lines_of(path)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read the keys of items in {path}: give a text file, one key per line") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from odp.errors import ConfigurationError
@@ -52,6 +52,20 @@ def output_file(path: Path | None) -> Path | None:
             else:
                 _try(path.parent)
     return path
+
+
+def check_apart(paths: Mapping[str, Path | None]) -> None:
+    """Returns if no two options of a command, by name, mean the same file. Raises ConfigurationError."""
+    seen: dict[Path, str] = {}
+    for name, path in paths.items():
+        if path is None:
+            continue
+        place = path.resolve()
+        if place in seen:
+            raise ConfigurationError(
+                f"{seen[place]} and {name} are the same file, {path}: give each a place of its own"
+            )
+        seen[place] = name
 
 
 def _try(folder: Path) -> None:

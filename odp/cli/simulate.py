@@ -14,11 +14,12 @@ from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.exporting import check_export, export_run
-from odp.cli.outputs import output_file, output_folder, writing_file
+from odp.cli.outputs import check_apart, output_file, output_folder, writing_file
 from odp.cli.progress import steps
 
 if TYPE_CHECKING:
     from odp.algorithms.experiment import Experiment, NamedData
+    from odp.simulation.engine import RunResult
     from odp.task import Question, Task
 
 
@@ -69,9 +70,7 @@ def simulate(
     ] = None,
     start: Annotated[
         Path | None,
-        typer.Option(
-            help="Begin with the items of an earlier model of ratings, which --save-start wrote.", exists=True
-        ),
+        typer.Option(help="Begin with the items of an earlier model, which --save-start wrote.", exists=True),
     ] = None,
     save_start: Annotated[
         Path | None,
@@ -122,6 +121,19 @@ def simulate(
     from odp.simulation.record import plain
     from odp.task import Task
 
+    check_apart(
+        {
+            "the task file": task,
+            "--data": Path(data) if Path(data).is_file() else None,
+            "--item-texts": item_texts,
+            "--start": start,
+            "--save-start": save_start,
+            "--export": export,
+            "--report": report,
+        }
+    )
+    if report is not None and report.suffix not in (".html", ".htm"):
+        raise ConfigurationError(f"--report writes a page: give a name that ends in .html (got {str(report)!r})")
     named = NamedData(data, **columns)
     choice = _features(features, none=no_features, texts=item_texts)
     planned = _planned(
@@ -160,6 +172,7 @@ def simulate(
         json=json,
         report=report,
         engine=(engine, address),
+        begun=start,
         save_start=None if save_start is None else (save_start, named),
         export=None if export is None else (export, named),
     )
@@ -179,6 +192,7 @@ def _train(
     json: bool,
     report: Path | None,
     engine: tuple[str, str | None],
+    begun: Path | None,
     save_start: tuple[Path, NamedData] | None,
     export: tuple[Path, NamedData] | None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -189,6 +203,7 @@ def _train(
     from odp.datasets.catalogue import catalogue_keys
     from odp.evaluation.comparison import spending_table
     from odp.evaluation.spending import spending
+    from odp.models.warm_start import WarmStart
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
     from odp.simulation.inputs import SIMULATION, notes, sampling_note
@@ -197,6 +212,11 @@ def _train(
 
     out, split = console(), experiment.split
     lines = [SIMULATION, *notes(experiment.population), *sampling_note(task)]
+    if begun is not None:
+        lines.append(
+            f"the start {begun} ({WarmStart.load(begun).origin or 'it does not say how it was trained'}) is not part of"
+            " ε: the training is private for people of that model as well only if it was, and then both ε add up"
+        )
     if not noise:
         lines.append("noise is off: this run shows what privacy costs, and protects nobody")
     lines += experiment.notes(noise=noise)
@@ -261,13 +281,20 @@ def _train(
         found.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
     if save_start is not None:
         file, data = save_start
-        with writing_file(file):
-            starting_for(task.definition()).warm_start(finished.model, catalogue_keys(data.ratings)).save(file)
+        start = starting_for(task.definition()).warm_start(finished.model, catalogue_keys(data.ratings))
+        dataclasses.replace(start, origin=_origin(finished)).save(file)
         found.print(f"start: {file}; `odp simulate --start {file}` begins with it")
     if export is not None:
         export_run(finished, *export, out=found)
     summary = finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
     return summary, rounds
+
+
+def _origin(finished: RunResult) -> str:
+    """What is known of the privacy of a start."""
+    if not finished.noisy:
+        return "trained without noise, not private"
+    return f"simulated, ε = {finished.epsilon:.6g} and δ = {finished.delta:g} per user"
 
 
 def _features(chosen: Features | None, *, none: bool, texts: Path | None) -> Features | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,9 @@ import numpy as np
 from odp.errors import ConfigurationError, DataError
 from odp.extras import require
 from odp.models.item_table import ItemColumns, ItemTable
-from odp.numerics.archives import UNREADABLE
+from odp.models.warm_start import require_storable
+from odp.numerics.archives import UNREADABLE, require_stored
+from odp.whole_file import write_whole
 
 if TYPE_CHECKING:
     from odp.numerics.arrays import Float32Array
@@ -49,23 +50,13 @@ def save(table: ItemTable, path: Path) -> None:
     """Writes .npz, .parquet or .onnx, by the ending; whole or not at all.
 
     Raises:
-      ConfigurationError: another ending, a missing extra, or a place that cannot be written.
+      ConfigurationError: another ending, a missing extra, keys that such files do not keep, or a place that cannot be
+        written.
     """
     check_ending(path)
     write, _ = _form(path)
-    content = write(table)
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(content)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise ConfigurationError(f"cannot write to {path}: {error.strerror}; give another place") from error
+    require_storable(table.keys, name="item_keys")
+    write_whole(path, (write(table),))
 
 
 def load_items(path: str | Path) -> ItemTable:
@@ -134,6 +125,7 @@ def _npz(table: ItemTable) -> bytes:
 
 
 def _from_npz(path: Path) -> ItemTable:
+    require_stored(path)
     with np.load(path, allow_pickle=False) as found:
         optional = {name: found.get(name) for name in _OPTIONAL}
         return _table_of(str(found["facts"]), found["keys"].tolist(), found["factors"], found["biases"], **optional)

@@ -4,7 +4,12 @@ A model scores item ``i`` for a user with the vector ``row`` [r], and, where ``u
 
     score = offset + user bias + biases[i] + factors[i] . row
 
-Of a model of implicit feedback, row is the sum of shares[j] * factors[j] over the items j that the user has shown.
+Of a model of implicit feedback, row is the sum of shares[j] * factors[j] over the items j that the user has shown,
+divided by the length (root of the sum of squares) of these shares; the order of items is the same without.
+
+Of a model of ratings, devices solve for (bias, row) and add a smooth part to what they predict, which a table does not
+have (docs/dpam.md, "Taste that is not linear"): without it, with ``DPAM(kernel_variance=0)``, a table gives their very
+predictions.
 """
 
 from __future__ import annotations
@@ -29,8 +34,8 @@ class ItemColumns(NamedTuple):
       popularity: about how many users each item has, float32 [m]; None where the model does not say.
       offset: what is added to every score.
       user_bias: whether users have a bias beside their vector.
-      shares: how much of an item's factors goes into the row of a user who has shown it, float32 [m]; None where
-        devices solve for the row.
+      shares: how much of an item's factors goes into the row of a user who has shown it, float32 [m], before the
+        division by their length (see the module); None where devices solve for the row.
     """
 
     factors: Float32Array

@@ -12,7 +12,7 @@ from odp import _validate
 from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError
 from odp.models.item_features import ItemFeatures, grouped_item_features, item_features_sha256
-from odp.models.warm_start import WarmStart
+from odp.models.warm_start import WarmStart, checked_keys
 
 if TYPE_CHECKING:
     from odp.models.item_features import Float32Array
@@ -65,12 +65,17 @@ class MatrixFactorization:
             if item_keys is not None:
                 raise ConfigurationError("Expected item_keys or catalogue, not both: the catalogue has the keys")
             item_keys = None if start is None else self.catalogue.keys
+        if start is not None and not isinstance(start, WarmStart):
+            raise ConfigurationError(
+                f"Expected start to be an odp.WarmStart (got {type(start).__name__}): odp.WarmStart.load reads a file"
+            )
         if (start is None) != (item_keys is None):
             raise ConfigurationError("Expected start and item_keys together: keys say which items are the start's")
         if self.item_features is None and start is None:
             return
         features = None if self.item_features is None else grouped_item_features(self.items, self.item_features)
         if start is not None and item_keys is not None:
+            item_keys = checked_keys(item_keys, name="item_keys")
             if len(item_keys) != self.items:
                 raise ConfigurationError(f"Expected item_keys for {self.items} items (got {len(item_keys)})")
             matrix = start.columns(item_keys, None if features is None else features.matrix)

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,13 +30,19 @@ import numpy.typing as npt
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
 from odp.models.item_features import Float32Array, checked_item_features
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import UNREADABLE, require_stored
+from odp.whole_file import write_whole
 
 # Chosen on MovieLens-1M's validation parts, with starts from MovieLens latest-small and from releases.
 _OWN_SCALE = 0.7  # of biases and popularity beside factors
 _BESIDE_FEATURES = 0.7  # of all columns beside public features of total variance 1
 _NEW_ITEMS_RIDGE = 10.0  # in items of a feature of value 1
 _MAGIC = "odp-warm-start-1"
+_LARGEST = 1e30  # models are of float32
+_MOST_FACTORS = 1024
+_LONGEST_ORIGIN = 200
+_LONGEST_KEY = 1024
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @_validate.strict_keywords
@@ -44,33 +51,38 @@ class WarmStart:
     """Items of an earlier model, for ``MatrixFactorization(start=..)``. See the module.
 
     Attributes:
-      keys: catalogue keys [m], distinct and not empty.
-      popularity: about how many users each item has, [m], finite; below 0 counts as 0.
-      biases: [m], finite.
-      factors: [m, r], finite; r may be 0 and need not be the rank of the new model.
+      keys: catalogue keys [m], distinct, of 1 to 1,024 bytes in UTF-8.
+      popularity: about how many users each item has, [m], within 1e30; below 0 counts as 0.
+      biases: [m], within 1e30.
+      factors: [m, r], within 1e30; r may be 0, is at most 1,024, and need not be the rank of the new model.
+      origin: what is known of its privacy, for people, in at most 200 characters.
 
     Raises:
-      ConfigurationError: a key is empty or stands twice, sizes differ, or a number is not finite.
+      ConfigurationError: a key is none or stands twice, sizes differ, or a number is none or out of range.
     """
 
     keys: Sequence[str]
     popularity: npt.ArrayLike = field(repr=False)
     biases: npt.ArrayLike = field(repr=False)
     factors: npt.ArrayLike = field(repr=False)
+    origin: str = ""
 
     def __post_init__(self) -> None:
         """Checks, and keeps read-only copies."""
         object.__setattr__(self, "keys", checked_keys(self.keys, name="keys"))
+        require_storable(self.keys, name="keys")
         for name, width in (("popularity", None), ("biases", None), ("factors", 2)):
-            given = np.array(getattr(self, name), dtype=np.float64)
+            given = _numbers(getattr(self, name), name)
             if given.ndim != (width or 1) or len(given) != len(self.keys):
                 raise ConfigurationError(
                     f"Expected {name} of a start to have one row per key, {len(self.keys)} (got {list(given.shape)})"
                 )
-            if not np.isfinite(given).all():
-                raise ConfigurationError(f"Expected {name} of a start to be finite numbers")
             given.flags.writeable = False
             object.__setattr__(self, name, given)
+        if np.shape(self.factors)[1] > _MOST_FACTORS:
+            raise ConfigurationError(f"Expected at most {_MOST_FACTORS:,} factors (got {np.shape(self.factors)[1]:,})")
+        if not isinstance(self.origin, str) or len(self.origin) > _LONGEST_ORIGIN or not self.origin.isprintable():
+            raise ConfigurationError(f"Expected origin to be a line of at most {_LONGEST_ORIGIN} characters")
 
     def __repr__(self) -> str:
         """Sizes only."""
@@ -120,9 +132,13 @@ class WarmStart:
         known = {key for key, row in zip(self.keys, np.asarray(self.factors), strict=True) if row.any()}
         return len(known.intersection(checked_keys(item_keys, name="item_keys")))
 
-    def save(self, path: Path) -> None:
-        """Writes an .npz file, which :meth:`load` reads."""
-        path.write_bytes(self.to_bytes())
+    def save(self, path: str | Path) -> None:
+        """Writes an .npz file, which :meth:`load` reads, whole or not at all.
+
+        Raises:
+          ConfigurationError: it cannot be written.
+        """
+        write_whole(path, (self.to_bytes(),))
 
     def to_bytes(self) -> bytes:
         """The content of that file."""
@@ -134,22 +150,25 @@ class WarmStart:
             popularity=self.popularity,
             biases=self.biases,
             factors=self.factors,
+            origin=np.array(self.origin),
         )
         return file.getvalue()
 
     @classmethod
-    def load(cls, path: Path) -> WarmStart:
+    def load(cls, path: str | Path) -> WarmStart:
         """The start that ``save`` wrote.
 
         Raises:
           DataError: the file cannot be read, or holds something else.
         """
         try:
+            require_stored(Path(path))
             with np.load(path, allow_pickle=False) as found:
                 if str(found["format"]) != _MAGIC:
                     raise KeyError("format")
                 names = ("popularity", "biases", "factors")
-                return cls(keys=found["keys"].tolist(), **{name: found[name] for name in names})
+                origin = str(found["origin"]) if "origin" in found else ""
+                return cls(keys=found["keys"].tolist(), origin=origin, **{name: found[name] for name in names})
         except OSError as error:
             raise DataError(f"cannot read the start {path}: {error.strerror or 'not an .npz file'}") from error
         except ConfigurationError as error:
@@ -158,12 +177,29 @@ class WarmStart:
             raise DataError(f"{path} is no start of a model; write one by `odp simulate --save-start`") from error
 
 
+def _numbers(given: npt.ArrayLike, name: str) -> npt.NDArray[np.float64]:
+    """A copy. Raises ConfigurationError where one is no number, or is larger than any model has."""
+    try:
+        found = np.asarray(given)
+        whole = found.dtype.kind in "biuf" and not np.ma.isMaskedArray(given)
+        copied = np.array(found, dtype=np.float64) if whole else None
+    except (TypeError, ValueError):  # lists of several lengths
+        copied = None
+    if copied is None:
+        raise ConfigurationError(f"Expected {name} of a start to be an array of real numbers")
+    if not (np.abs(copied) <= _LARGEST).all():
+        raise ConfigurationError(f"Expected {name} of a start to be finite numbers of at most {_LARGEST:g}")
+    return copied
+
+
 def checked_keys(keys: Sequence[str], *, name: str) -> tuple[str, ...]:
     """``keys`` as a tuple, in the normal form NFC: however a key is spelt, it is the same one.
 
     Raises:
       ConfigurationError: there are none, or one is no text, is empty, or stands twice.
     """
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        raise ConfigurationError(f"Expected {name} to be a list of texts (got {type(keys).__name__})")
     found = tuple(unicodedata.normalize("NFC", key) if isinstance(key, str) else key for key in keys)
     if not found:
         raise ConfigurationError(f"Expected {name} to have an item's key")
@@ -178,12 +214,31 @@ def checked_keys(keys: Sequence[str], *, name: str) -> tuple[str, ...]:
     return found
 
 
+def require_storable(keys: Iterable[str], *, name: str) -> None:
+    """Returns if the files of starts and tables keep the keys as they are.
+
+    Files of NumPy give every key the room of the longest, and lose zeros at an end.
+
+    Raises:
+      ConfigurationError: one is longer than 1,024 bytes in UTF-8, is none of Unicode, or has a zero.
+    """
+    for place, key in enumerate(keys):
+        if "\0" in key or _SURROGATE.search(key) or len(key.encode()) > _LONGEST_KEY:
+            raise ConfigurationError(
+                f"Expected {name} to be Unicode texts of at most {_LONGEST_KEY:,} bytes without zeros"
+                f" (got {key[:60]!r} of item {place})"
+            )
+
+
 def _scaled(columns: npt.NDArray[np.float64], known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
     """Columns of mean 0 whose mean squares add up to 1, over the ``known`` rows; 0 elsewhere, or if all are alike."""
     centred = np.where(known[:, None], columns - columns[known].mean(axis=0), 0.0)
-    size = math.sqrt(float((centred**2).sum()) / int(known.sum()))
     largest = float(np.abs(columns[known]).max(initial=0.0))
-    return centred / size if size > 1e-9 * largest else np.zeros_like(centred)
+    if not largest:
+        return np.zeros_like(centred)
+    centred /= largest  # squares of very small numbers would be 0
+    size = math.sqrt(float((centred**2).sum()) / int(known.sum()))
+    return centred / size if size > 1e-9 else np.zeros_like(centred)
 
 
 def _map(features: npt.NDArray[np.float64], columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

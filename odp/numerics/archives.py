@@ -6,6 +6,7 @@ import os
 import struct
 import zipfile
 import zlib
+from pathlib import Path
 from typing import IO
 
 #: What ``numpy.load`` of an npz file raises, and taking an array out of it, besides OSError: numpy and zipfile pass on
@@ -25,3 +26,13 @@ def unpacked_bytes(archive: str | os.PathLike[str] | IO[bytes]) -> int:
     """
     with zipfile.ZipFile(archive) as opened:
         return sum(one.file_size for one in opened.infolist())
+
+
+def require_stored(path: Path) -> None:
+    """Returns if a file of ``numpy.savez`` takes no more when it is unpacked than it does on the disk.
+
+    Raises:
+      OSError, or one of ``UNREADABLE``: it was compressed, as none of ours is, or is no zip archive.
+    """
+    if unpacked_bytes(path) > path.stat().st_size:
+        raise ValueError("unpacks to more than it is long")

@@ -26,11 +26,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import mmap
-import os
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +42,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array
 from odp.serving.item_index import MOST_ITEMS, MOST_RANK, ItemIndex
 from odp.serving.item_keys import MOST_BYTES, ItemKeys
+from odp.whole_file import write_whole
 
 _MAGIC, _VERSION = b"odp-indx", 1
 _FIRST = struct.Struct("<8sII")
@@ -140,26 +140,9 @@ def save_index(index: ItemIndex, path: str | Path) -> None:
     Raises:
       ConfigurationError: it cannot be written.
     """
-    path = Path(path)
     first, rest = _pieces(index)
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(first)
-            file.write(bytes.fromhex(index.sha256))
-            for piece in rest:
-                file.write(piece)
-            file.flush()
-            # A name that a power cut left on half a file would cost every device the whole index again.
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise ConfigurationError(f"cannot write to {path}: {error.strerror}; give another place") from error
+    # Half a file would cost every device the whole index again.
+    write_whole(path, itertools.chain((first, bytes.fromhex(index.sha256)), rest))
 
 
 def open_index(path: str | Path, *, sha256: str | None = None) -> ItemIndex:

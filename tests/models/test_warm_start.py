@@ -255,6 +255,87 @@ def test_a_start_from_another_model_or_task_of_implicit_feedback_is_refused() ->
         odp.warm_start(model, keys, task=other)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"factors": np.full((3, 2), 1e155)}, "factors of a start to be finite numbers of at most 1e"),
+        ({"biases": np.full(3, 1j)}, "biases of a start to be an array of real numbers"),
+        ({"factors": [["a", "b"]] * 3}, "factors of a start to be an array of real numbers"),
+        ({"factors": [[1.0], [1.0, 2.0], [3.0]]}, "factors of a start to be an array of real numbers"),
+        ({"popularity": np.ma.masked_array(np.ones(3), [0, 1, 0])}, "popularity of a start to be an array of real"),
+        ({"factors": np.zeros((3, 1025))}, "at most 1,024 factors"),
+        ({"keys": "abc"}, "keys to be a list of texts .got str."),
+        ({"keys": None}, "keys to be a list of texts .got NoneType."),
+        ({"keys": ("a", "b\0", "c")}, "without zeros .got 'b"),
+        ({"keys": ("a", "b", "\ud800")}, "Unicode texts .* of item 2"),
+        ({"keys": ("a", "b", "c" * 1025)}, "at most 1,024 bytes"),
+        ({"origin": "a\nb"}, "origin to be a line"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_is_no_start_is_refused_by_name(changed: dict[str, object], message: str) -> None:
+    whole = {"keys": ("a", "b", "c"), "popularity": np.ones(3), "biases": np.ones(3), "factors": np.ones((3, 2))}
+    with pytest.raises(ConfigurationError, match=message):
+        WarmStart(**(whole | changed))  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-300, 1.0, 1e30])
+def test_the_size_of_factors_is_no_matter(size: float) -> None:
+    start = start_of("a", "b", "c")
+    sized = dataclasses.replace(start, factors=np.asarray(start.factors) * size)
+    np.testing.assert_allclose(sized.columns(("a", "b", "c")), start.columns(("a", "b", "c")), rtol=1e-5)
+
+
+def test_a_start_of_the_wrong_kind_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"start to be an odp.WarmStart .got str.*odp.WarmStart.load"):
+        odp.MatrixFactorization(items=2, start="x.npz", item_keys=["a", "b"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"the model of a task, such as .* .got str."):
+        odp.warm_start("x.npz", ["a", "b"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"what odp.simulate returned, or the handle of a task .got str."):
+        odp.export_items("x.npz", tmp_path / "items.npz")  # type: ignore[arg-type]
+
+
+def test_a_start_that_unpacks_to_more_than_it_is_long_is_refused(tmp_path: Path) -> None:
+    """2 MB of zeros, which deflate to some kB."""
+    start = start_of("a", "b", rank=2)
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(
+        path, format=np.array("odp-warm-start-1"), keys=np.array(start.keys), popularity=start.popularity,
+        biases=start.biases, factors=np.zeros((2, 2**17)),
+    )  # fmt: skip
+    with pytest.raises(DataError, match="is no start of a model"):
+        WarmStart.load(path)
+
+
+def test_what_a_start_says_of_its_privacy_is_kept_and_told(tmp_path: Path) -> None:
+    seen_by(60, seed=4).save(tmp_path / "seen.npz")
+    common = ["simulate", "--data", str(tmp_path / "seen.npz"), "--no-baselines", "--json"]
+    runner, file = CliRunner(), str(tmp_path / "start.npz")
+    assert runner.invoke(app, [*common, "--no-noise", "--save-start", file]).exit_code == 0
+    assert WarmStart.load(file).origin == "trained without noise, not private"
+    found = runner.invoke(app, [*common, "--start", file])
+    notes = json.loads(found.stdout.strip().splitlines()[-1])["notes"]
+    assert any("(trained without noise, not private) is not part of ε" in note for note in notes)
+    assert runner.invoke(app, [*common, "--save-start", file]).exit_code == 0
+    assert WarmStart.load(file).origin == "simulated, ε = 8 and δ = 1e-06 per user"
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [("--start", "--export"), ("--save-start", "--export"), ("--data", "--report"), ("--start", "--report")],
+)
+def test_no_file_of_a_run_takes_the_place_of_another(tmp_path: Path, one: str, two: str) -> None:
+    file = tmp_path / "file.npz"
+    seen_by(60, seed=4).save(file)
+    content = file.read_bytes()
+    given = [] if one == "--data" else ["--data", "synthetic"]
+    found = CliRunner().invoke(app, ["simulate", *given, one, str(file), two, str(tmp_path / "." / "file.npz")])
+    assert isinstance(found.exception, ConfigurationError)
+    assert f"{one} and {two} are the same file" in str(found.exception)
+    assert file.read_bytes() == content
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("column", "bad"), [(0, -1.0), (0, math.nan), (0, math.inf), (-1, math.nan), (-1, -math.inf)])
 def test_a_model_that_no_server_makes_is_no_start(column: int, bad: float) -> None:

@@ -15,7 +15,7 @@ from odp.algorithms.dpam.terms import (
 )
 from odp.algorithms.registry import starting_for
 from odp.errors import ConfigurationError
-from odp.models.warm_start import WarmStart
+from odp.models.warm_start import WarmStart, checked_keys
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ def warm_start(model: ModelVersion, item_keys: Sequence[str], *, task: Task | No
     Raises:
       ConfigurationError: the model is of another kind, the keys are not as many as its items, or one stands twice.
     """
+    if not isinstance(model, ModelVersion):
+        raise ConfigurationError(
+            f"Expected the model of a task, such as handle.model() or result.model (got {type(model).__name__})"
+        )
+    item_keys = checked_keys(item_keys, name="item_keys")
     if task is not None:
         return starting_for(task.definition()).warm_start(model, item_keys)
     keyed = [table for table in model.tables if table.keyed]
