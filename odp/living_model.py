@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 import numpy as np
 
+from odp import _validate
 from odp.algorithms.capabilities import TestedItems
 from odp.algorithms.registry import algorithm_for, starting_for
 from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, ServiceError, StateError
+from odp.living_state import read_state
 from odp.models.item_features import Float32Array
 from odp.models.warm_start import WarmStart, checked_keys
 from odp.privacy.accounting import epsilon, noised_coordinates
@@ -169,6 +171,7 @@ class LivingModel:
           ServiceError: the server does not answer; nothing is lost, and a later call goes on.
           StateError: another program works in the folder at this moment, or the folder cannot be read or written.
         """
+        _validate.finite(now=now)
         with self._alone():
             return self._advance(connection, now)
 
@@ -199,6 +202,7 @@ class LivingModel:
           ConfigurationError: that training has no release, or was withdrawn.
           StateError: as ``advance``.
         """
+        _validate.integer(training=training, low=0, high=2**31)
         with self._alone():
             self.start_of(training)
             self._state |= {"begin_with": training, "rolled_back": True}
@@ -246,7 +250,8 @@ class LivingModel:
         Its ε comes on top of the schedule's, in the same ledger.
 
         Raises:
-          ConfigurationError: one of them has no release or was withdrawn, or they are of different items or scales.
+          ConfigurationError: one of them has no release or was withdrawn, is of a catalogue, or they are of different
+            items or scales.
           ServiceError: the server does not answer.
           StateError: as ``advance``.
         """
@@ -259,7 +264,13 @@ class LivingModel:
             )
         tested = []
         for number in (first, second):
-            algorithm = algorithm_for(self._kept(number).definition())
+            definition = self._kept(number).definition()
+            if definition.model.HasField("catalogue"):
+                raise ConfigurationError(
+                    f"training {number} is of a catalogue, and an evaluation knows items by number alone: devices would"
+                    " find no rating of theirs to test it by, at full ε"
+                )
+            algorithm = algorithm_for(definition)
             if not isinstance(algorithm, TestedItems):
                 raise ConfigurationError(f"Expected training {number} to be of ratings: devices test no other items")
             tested.append(algorithm.rated_items)
@@ -320,6 +331,11 @@ class LivingModel:
         """Stores the next training before anybody hears of it."""
         trainings = self._state["trainings"]
         number, begin_with = len(trainings), self._state["begin_with"]
+        if self._start_path(number).exists():
+            raise StateError(
+                f"{self._start_path(number)} says that training {number} was released, of which the state does not"
+                " know: it is an old copy, and what was spent since would be forgotten; restore the newest copy"
+            )
         start = self._start if begin_with is None else self.start_of(begin_with)
         model = self._task.factorization
         if start is not None:
@@ -458,18 +474,7 @@ class LivingModel:
         }
 
     def _read(self) -> dict[str, Any]:
-        path = self._folder / _STATE
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return self._identity() | {"trainings": [], "begin_with": None}
-        except (OSError, ValueError) as error:
-            raise StateError(f"cannot read {path}: {error}; restore it from a backup") from error
-        for name, own in self._identity().items():
-            kept = found.get(name) if isinstance(found, dict) else None
-            if kept != own:
-                raise StateError(f"{path} is of another living model: it has {name}={kept!r}, not {own!r}")
-        return dict(found)
+        return read_state(self._folder / _STATE, self._identity())
 
     def _write(self) -> None:
         _write_whole(self._folder / _STATE, json.dumps(self._state).encode())

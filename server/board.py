@@ -7,6 +7,7 @@ answers are messages built once per change of a round, when the driver or an ope
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from odp.signed.task import task_sha256
 from odp.v1 import common_pb2, enrolment_pb2, log_pb2, population_pb2, server_pb2
 from server.local.desk import Desk
 from server.storage import OpenRound, PublishedModel, Storage
+
+_CHANCE = random.SystemRandom()
 
 #: Seconds until a device comes back: a task of its population is between two rounds.
 SOON = (1, 2)
@@ -72,6 +75,7 @@ class Board:
         self._models: Mapping[str, Sequence[server_pb2.GetModelResponse]] = {}
         self._read: tuple[list[OpenRound], list[PublishedModel]] = [], []
         self._turns = itertools.count()
+        self._left: dict[str, list[server_pb2.CheckInResponse]] = {}
         self._later = _retry(LATER)
         self.refresh()
 
@@ -101,6 +105,7 @@ class Board:
         for population in waiting:
             answers.setdefault(population, [_retry(SOON)])
         models = {entry.population: self._published(entry) for entry in published}
+        self._left = {}
         self._answers, self._models, self._read = answers, models, (rounds, published)
 
     def knows(self, population: str) -> bool:
@@ -108,11 +113,23 @@ class Board:
         return population in self._answers
 
     def answer(self, population: str) -> server_pb2.CheckInResponse:
-        """An open task of ``population``, alternating between tasks; or a retry window."""
+        """An open task of ``population``, each in turn; or a retry window.
+
+        The order is new each time. In a fixed one, two callers that take turns themselves would each see the same task
+        for ever, of which one may be none that it takes part in.
+        """
         answers = self._answers.get(population)
         if answers is None:
             return self._later
-        return answers[0] if len(answers) == 1 else answers[next(self._turns) % len(answers)]
+        if len(answers) == 1:
+            return answers[0]
+        left = self._left.setdefault(population, [])
+        try:
+            return left.pop()
+        except IndexError:
+            chosen, *rest = _CHANCE.sample(answers, len(answers))
+            left.extend(rest)
+            return chosen
 
     def model(self, population: str) -> server_pb2.GetModelResponse | None:
         """The newest published model of ``population``, or None."""

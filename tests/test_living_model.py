@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -448,3 +449,69 @@ def test_a_stored_training_that_began_with_a_withdrawn_release_is_not_submitted(
     assert len(platform.tasks) == 1
     assert _living(tmp_path).advance(platform, now=14 * DAY).stage is Stage.TRAINING
     assert list(platform.features.values())[1] is None, "the next one begins with nothing"
+
+
+def _two_trainings(folder, **changed):
+    platform = Platform()
+    for week in range(2):
+        _living(folder).advance(platform, now=7 * DAY * week)
+        platform.finish()
+    _living(folder).advance(platform, now=8 * DAY)
+    return platform
+
+
+def test_a_lost_or_old_state_never_begins_what_was_released_before(tmp_path):
+    _living(tmp_path).advance(platform := Platform(), now=0.0)
+    platform.finish()
+    _living(tmp_path).advance(platform, now=DAY)
+    old = (tmp_path / "living.json").read_bytes()
+    _living(tmp_path).advance(platform, now=7 * DAY)
+    platform.finish()
+    _living(tmp_path).advance(platform, now=8 * DAY)
+    (tmp_path / "living.json").write_bytes(old)
+    with pytest.raises(StateError, match="training 1 was released, of which the state"):
+        _living(tmp_path).advance(platform, now=14 * DAY)
+    (tmp_path / "living.json").unlink()
+    with pytest.raises(StateError, match=r"living.json is gone, and training-1.npz beside it"):
+        _living(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trainings": None}, {"trainings": [3]}, {"begin_with": "0"}, {"begin_with": 7}, {"began": "xx"},
+        {"began": float("nan")}, {"definition_sha256": "zz"}, {"state": "other"}, {"columns": -1}, {"item_keys": [1]},
+        {"begun_with": True}, {"task_sha256": "zz"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_state_is_refused_in_words(tmp_path, change):
+    _two_trainings(tmp_path)
+    state = json.loads((tmp_path / "living.json").read_text())
+    target = state if set(change) & {"trainings", "begin_with"} else state["trainings"][0]
+    target |= change
+    (tmp_path / "living.json").write_text(json.dumps(state))
+    with pytest.raises(StateError, match=r"living.json is damaged: .*restore the newest copy"):
+        _living(tmp_path)
+
+
+def test_times_and_numbers_that_are_none_are_refused(tmp_path):
+    platform = _two_trainings(tmp_path)
+    for now in (float("nan"), float("inf")):
+        with pytest.raises(ConfigurationError, match="now="):
+            _living(tmp_path).advance(platform, now=now)
+    for training in (1.5, True):
+        with pytest.raises(ConfigurationError, match="training="):
+            _living(tmp_path).roll_back(training)
+
+
+def test_versions_of_a_catalogue_are_not_compared(tmp_path):
+    """Devices would look for ratings by number, find none, and pay for it."""
+    platform, catalogue = Platform(), odp.Catalogue.make("films", KEYS)
+    for week in range(2):
+        _living(tmp_path, item_keys=None, catalogue=catalogue).advance(platform, now=7 * DAY * week)
+        platform.finish()
+    living = _living(tmp_path, item_keys=None, catalogue=catalogue)
+    living.advance(platform, now=8 * DAY)
+    with pytest.raises(ConfigurationError, match=r"training 0 is of a catalogue, .* at full ε"):
+        living.compared(platform, 0, 1)

@@ -63,6 +63,7 @@ def retrain(
     from odp.schedule import Schedule
     from odp.schedule_limits import DeviceLimits
     from odp.simulation.inputs import SIMULATION
+    from odp.simulation.record import plain
     from odp.simulation.retraining import retrain as run
 
     schedule = Schedule(
@@ -107,7 +108,7 @@ def retrain(
     if output is not None:
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
-            (output / "retraining.json").write_text(json_format.dumps(summary, indent=1) + "\n")
+            (output / "retraining.json").write_text(json_format.dumps(plain(summary), indent=1) + "\n")
             ours.start.save(output / "start.npz")
         draw(
             output / "retraining.png",

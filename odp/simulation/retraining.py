@@ -160,6 +160,11 @@ def retrain(
                 f"the data set {split.train.name!r} holds implicit feedback, and this measures errors of ratings: "
                 "simulate each training with odp.simulate, and odp.warm_start(.., task=..) between them"
             )
+        if not number and not split.test.n_ratings:
+            raise DataError(
+                f"the test part of data set {split.train.name!r} has no ratings, so there is no error to measure: give"
+                " more ratings per user"
+            )
         keys = catalogue_keys(split.train)
         task = _task(schedule, number, split.train, features=features, start=last)
         spent.update(payable(schedule, number, task.definition(), spent) if noise else ())

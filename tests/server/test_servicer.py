@@ -213,6 +213,17 @@ def test_two_tasks_of_one_population_take_turns(world: Any, definition: Any) -> 
     assert names[0] != names[1]
 
 
+def test_two_callers_that_take_turns_each_see_both_tasks(world: Any, definition: Any) -> None:
+    """Of 40 answers each; the false alarm is 2 * 2^-39."""
+    world.submit(definition)
+    definition.name = "films-2"
+    world.submit(definition)
+    board = world.board()
+    world.run(world.driver(board=board))
+    names = [open_task(board.answer("viewers").assignment.task).name for _ in range(80)]
+    assert set(names[::2]) == set(names[1::2]) == {"films", "films-2"}
+
+
 def test_a_submitted_task_is_signed_by_the_server_and_wakes_the_driver(
     served: Served, world: Any, definition: Any
 ) -> None:

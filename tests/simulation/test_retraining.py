@@ -88,6 +88,15 @@ def test_implicit_feedback_is_refused_with_what_does_it():
         odp.retrain(_schedule(), [seen])
 
 
+def test_data_without_anything_to_test_by_are_refused_before_any_training():
+    few = odp.datasets.Ratings.from_triples(
+        "few", np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([1.0, 5.0, 2.0, 3.0]),
+        low=1, high=5, n_users=2, n_items=2, item_ids=np.arange(2),
+    )  # fmt: skip
+    with pytest.raises(DataError, match="test part of data set 'few' has no ratings"):
+        odp.retrain(_schedule(delta=1e-3), [few])
+
+
 def test_no_data_and_too_large_a_delta_are_refused():
     with pytest.raises(ConfigurationError, match="at least one training"):
         odp.retrain(_schedule(), [])
