@@ -136,7 +136,7 @@ def test_check_ins_are_spread_over_those_that_hold_the_model(world: Any, definit
     board = world.board(distributors=lambda task: tuple(held))
     world.run(world.driver(board=board))
     told = [board.answer("viewers").assignment.distributor_address for _ in range(4)]
-    assert told == [*held, *held]
+    assert sorted(told[:2]) == sorted(told[2:]) == held
     del held[0]
     board.refresh()
     assert {board.answer("viewers").assignment.distributor_address for _ in range(4)} == set(held)
