@@ -190,6 +190,8 @@ class LivingModel:
         self._begin(now)
         self._submit(connection)
         began = f"training {len(trainings) - 1} began"
+        if self._state["begin_with"] is not None and trainings[-1]["begun_with"] is None:
+            began += ", from nothing: the release before tells nothing of these items"
         return self._standing(Stage.TRAINING, f"{words}; {began}" if words else began)
 
     def roll_back(self, training: int) -> None:
@@ -337,6 +339,9 @@ class LivingModel:
                 " know: it is an old copy, and what was spent since would be forgotten; restore the newest copy"
             )
         start = self._start if begin_with is None else self.start_of(begin_with)
+        if begin_with is not None and start is not None and not start.tells(self._keys):
+            # Such as of a catalogue of which nothing is left: the model goes on, from nothing.
+            start, begin_with = None, None
         model = self._task.factorization
         if start is not None:
             model = replace(model, start=start, item_keys=self._keys if self._catalogue is None else None)

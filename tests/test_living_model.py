@@ -505,6 +505,20 @@ def test_times_and_numbers_that_are_none_are_refused(tmp_path):
             _living(tmp_path).roll_back(training)
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_catalogue_of_which_nothing_is_left_does_not_end_a_model(tmp_path, left):
+    platform = Platform()
+    first = odp.Catalogue.make("films", KEYS)
+    second = first.change_to([*KEYS[:left], *(f"song {place}" for place in range(ITEMS))])
+    _living(tmp_path, item_keys=None, catalogue=first).advance(platform, now=0.0)
+    platform.finish()
+    _living(tmp_path, item_keys=None, catalogue=second).advance(platform, now=DAY)
+    found = _living(tmp_path, item_keys=None, catalogue=second).advance(platform, now=7 * DAY)
+    assert (found.stage, found.training) == (Stage.TRAINING, 1)
+    assert "from nothing: the release before tells nothing of these items" in found.words
+    assert list(platform.features.values())[1] is None
+
+
 def test_versions_of_a_catalogue_are_not_compared(tmp_path):
     """Devices would look for ratings by number, find none, and pay for it."""
     platform, catalogue = Platform(), odp.Catalogue.make("films", KEYS)

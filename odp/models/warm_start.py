@@ -99,14 +99,37 @@ class WarmStart:
           ConfigurationError: a key is empty or stands twice, or none is a key of the start.
         """
         wanted = checked_keys(item_keys, name="item_keys")
-        places = {key: place for place, key in enumerate(self.keys)}
-        at = np.array([places.get(key, -1) for key in wanted], dtype=np.int64)
-        known = at >= 0
+        columns, known = self._columns(wanted)
         if not known.any():
             raise ConfigurationError(
                 "Expected item_keys to share a key with the start: "
                 f"it has {self.keys[0]!r}, the catalogue {wanted[0]!r}"
             )
+        if features is None:
+            if not columns.shape[1]:
+                raise ConfigurationError(
+                    f"Expected items of the start to differ: the catalogue has {int(known.sum())} of them, all alike"
+                )
+            return checked_item_features(len(wanted), columns)
+        public = _scaled(features.astype(np.float64), np.ones(len(wanted), dtype=np.bool_))
+        predicted = np.where(known[:, None], columns, public @ _map(public[known], columns[known]))
+        return checked_item_features(len(wanted), np.concatenate((public, _BESIDE_FEATURES * predicted), axis=1))
+
+    def tells(self, item_keys: Sequence[str]) -> bool:
+        """Whether the start makes a difference between any of the items.
+
+        Raises:
+          ConfigurationError: a key is empty or stands twice.
+        """
+        return bool(self._columns(checked_keys(item_keys, name="item_keys"))[0].shape[1])
+
+    def _columns(self, wanted: tuple[str, ...]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+        """Columns [items, q] that are not all 0, and which items the start has."""
+        places = {key: place for place, key in enumerate(self.keys)}
+        at = np.array([places.get(key, -1) for key in wanted], dtype=np.int64)
+        known = at >= 0
+        if not known.any():
+            return np.empty((len(wanted), 0)), known
         popularity = np.log1p(np.maximum(np.asarray(self.popularity)[at], 0.0))
         own = [_scaled(column[:, None], known) for column in (np.asarray(self.biases)[at], popularity)]
         parts = [
@@ -114,14 +137,7 @@ class WarmStart:
             _scaled(np.asarray(self.factors)[at], known),
         ]
         columns = np.concatenate(parts, axis=1)
-        columns = columns[:, columns.any(axis=0)]
-        if features is None:
-            if not columns.shape[1]:
-                raise ConfigurationError("Expected items of the start to differ: those of the catalogue are all alike")
-            return checked_item_features(len(wanted), columns)
-        public = _scaled(features.astype(np.float64), np.ones(len(wanted), dtype=np.bool_))
-        predicted = np.where(known[:, None], columns, public @ _map(public[known], columns[known]))
-        return checked_item_features(len(wanted), np.concatenate((public, _BESIDE_FEATURES * predicted), axis=1))
+        return columns[:, columns.any(axis=0)], known
 
     def told(self, item_keys: Sequence[str]) -> int:
         """Of how many of the items the start has factors that are not all 0.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import IO
 #: SystemError: text that is no Unicode.
 UNREADABLE = (
     ValueError, TypeError, AttributeError, KeyError, EOFError, ArithmeticError, MemoryError, RuntimeError,
-    SystemError, zipfile.BadZipFile, zlib.error, struct.error,
+    SystemError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error,
 )  # fmt: skip
 
 

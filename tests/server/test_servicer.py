@@ -202,25 +202,25 @@ def test_a_model_of_a_name_that_no_population_has_is_refused(served: Served, pop
     assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_two_tasks_of_one_population_take_turns(world: Any, definition: Any) -> None:
+def told_of_two_tasks(world: Any, definition: Any, *, count: int) -> list[str]:
+    """The names in ``count`` answers of a board with tasks "films" and "films-2"."""
     world.submit(definition)
     definition.name = "films-2"
     world.submit(definition)
     board = world.board()
     world.run(world.driver(board=board))
-    names = [open_task(board.answer("viewers").assignment.task).name for _ in range(4)]
+    return [open_task(board.answer("viewers").assignment.task).name for _ in range(count)]
+
+
+def test_two_tasks_of_one_population_take_turns(world: Any, definition: Any) -> None:
+    names = told_of_two_tasks(world, definition, count=4)
     assert sorted(names) == ["films", "films", "films-2", "films-2"]
     assert names[0] != names[1]
 
 
 def test_two_callers_that_take_turns_each_see_both_tasks(world: Any, definition: Any) -> None:
-    """Of 40 answers each; the false alarm is 2 * 2^-39."""
-    world.submit(definition)
-    definition.name = "films-2"
-    world.submit(definition)
-    board = world.board()
-    world.run(world.driver(board=board))
-    names = [open_task(board.answer("viewers").assignment.task).name for _ in range(80)]
+    """Of 40 answers each; the false alarm is 2^-39."""
+    names = told_of_two_tasks(world, definition, count=80)
     assert set(names[::2]) == set(names[1::2]) == {"films", "films-2"}
 
 

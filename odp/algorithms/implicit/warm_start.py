@@ -35,12 +35,14 @@ def warm_start(terms: Terms, model: ModelVersion, item_keys: Sequence[str]) -> W
     wrong = np.flatnonzero(~(np.isfinite(rows).all(axis=1) & (weights >= 0.0)))
     if len(wrong):
         raise ConfigurationError(
-            f"Expected finite numbers and no negative weight in the model; item {wrong[0]} has weight"
-            f" {weights[wrong[0]]:g} (and {len(wrong) - 1} more): no server of this task makes such a model"
+            f"Expected finite numbers and no negative weight in the model, which item {wrong[0]} has not (nor"
+            f" {len(wrong) - 1} more): no server of this task makes such a model"
         )
-    # The last column of a model with noise is popularity, of which the next task has counts of its own.
+    # The last column of a model with noise is popularity, of which the next task has counts of its own: a common part
+    # of the head, and at most a thousandth of it behind.
     directions = factors[:, :-1] if terms.noisy else factors
-    relative = np.where(directions.any(axis=1), weights, weights / TAIL_WEIGHT)
+    head = factors[:, -1] > 0.5 * factors[:, -1].max() if terms.noisy else directions.any(axis=1)
+    relative = np.where(head, weights, weights / TAIL_WEIGHT)
     if not terms.noisy:
         # Such a model's weights and factors are those of the method, times and by the relative weight.
         relative = np.sqrt(relative)
