@@ -78,6 +78,26 @@ class DeviceLimits:
             limit = accounting.mu_for(epsilon=getattr(self, name), delta=self.max_delta, coordinates=coordinates * most)
             self._refuse(schedule, sums > limit**2 * (1.0 + 1e-9), name, what)
 
+    def check_beside(self, spent: float, epsilon: float, *, delta: float) -> None:
+        """Returns if devices that have spent ``spent`` take part in a task of ``epsilon``, both at ``delta``.
+
+        Raises:
+          ConfigurationError: ``epsilon`` is not above 0.
+          PrivacyError: names the limit by which they would decline it.
+        """
+        _validate.positive(epsilon=epsilon)
+        if epsilon > self.max_epsilon:
+            raise PrivacyError(
+                f"devices would decline a task of ε = {epsilon:g}: it is above their max_epsilon={self.max_epsilon:g}"
+            )
+        squares = [accounting.mu_for(epsilon=one, delta=delta) ** 2 for one in (spent, epsilon) if one]
+        limit = accounting.mu_for(epsilon=self.max_total_epsilon, delta=self.max_delta)
+        if sum(squares) > limit**2 * (1.0 + 1e-9):
+            raise PrivacyError(
+                f"devices would decline a task of ε = {epsilon:g} after ε = {spent:.4g}: together they are above their"
+                f" max_total_epsilon={self.max_total_epsilon:g}"
+            )
+
     def _refuse(self, schedule: Schedule, declined: npt.NDArray[np.bool_], name: str, what: str) -> None:
         if declined.any():
             raise PrivacyError(

@@ -313,6 +313,19 @@ def test_the_command_submits_a_comparison_and_takes_no_step(tmp_path, monkeypatc
         assert "two numbers of trainings" in str(refused.exception)
     refused = CliRunner().invoke(app, [*common, "--compare", "0,1", "--roll-back", "0"])
     assert "takes no step" in str(refused.exception)
+    before, tasks = (tmp_path / "films" / "living.json").read_bytes(), len(platform.tasks)
+    for wrong, message in (
+        (("--compare", "0,1", "--compare-epsilon", "11"), "above their max_epsilon=10"),
+        (("--compare", "0,1", "--compare-epsilon", "2", "--device-epsilon", "9"), "decline"),
+        (("--compare", "0,1", "--compare-epsilon", "nan"), "epsilon=nan"),
+        (("--compare-epsilon", "2"), "--compare-epsilon goes with --compare"),
+        (("--reason", "why"), "--reason goes with --withdraw"),
+        (("--withdraw", "1", "--reason", "why", "--roll-back", "1"), "another training than the withdrawn one"),
+    ):
+        refused = CliRunner().invoke(app, [*common, *wrong])
+        assert message in str(refused.exception)
+    assert (tmp_path / "films" / "living.json").read_bytes() == before
+    assert len(platform.tasks) == tasks
 
 
 def test_a_schedule_of_which_devices_would_decline_a_training_is_refused_when_it_is_made(tmp_path):

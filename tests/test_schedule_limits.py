@@ -53,6 +53,20 @@ def _device(schedule: odp.Schedule, limits: Limits, weeks: range) -> list[int]:
     return taken
 
 
+def test_a_task_beside_a_schedule_is_refused_where_devices_would_decline_it() -> None:
+    """Squares of mu add up: at one delta, 20 holds one task of 10 after 15, and no task of 10 after 18."""
+    limits = odp.DeviceLimits(max_delta=1e-6)
+    limits.check_beside(0.0, 10.0, delta=1e-6)
+    limits.check_beside(15.0, 10.0, delta=1e-6)
+    with pytest.raises(PrivacyError, match=r"after ε = 18: together they are above their max_total_epsilon=20"):
+        limits.check_beside(18.0, 10.0, delta=1e-6)
+    with pytest.raises(PrivacyError, match=r"max_epsilon=10"):
+        limits.check_beside(0.0, 10.1, delta=1e-6)
+    for epsilon in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises((ConfigurationError, PrivacyError)):
+            limits.check_beside(1.0, epsilon, delta=1e-6)
+
+
 def test_the_defaults_are_those_of_devices() -> None:
     ours, theirs = dataclasses.asdict(odp.DeviceLimits()), dataclasses.asdict(Limits())
     assert ours == {name: theirs[name] for name in ours}

@@ -47,14 +47,14 @@ def retrain(
     withdraw: Annotated[
         int | None, typer.Option(help="No training begins with the items of this one any more; needs --reason.")
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why a training is withdrawn.")] = "",
+    reason: Annotated[str | None, typer.Option(help="Why a training is withdrawn.")] = None,
     compare: Annotated[
         str | None,
         typer.Option(help="In place of a step: test two trainings on random halves of the devices, such as 3,4."),
     ] = None,
     compare_epsilon: Annotated[
-        float, typer.Option(help="ε of that test, per user, on top of --lifetime-epsilon.")
-    ] = 1.0,
+        float | None, typer.Option(help="ε of that test, per user, on top of --lifetime-epsilon \\[default: 1].")
+    ] = None,
     device_epsilon: Annotated[
         float, typer.Option(help="Limit of your devices on ε in total, if it is not the default.")
     ] = 20.0,
@@ -90,14 +90,22 @@ def retrain(
     if not isinstance(task, Task):
         raise ConfigurationError(f"{file} has a question: only models are retrained")
     if (catalogue is None) == (items is None):
-        raise ConfigurationError("Expected --catalogue or --items: which items the model has")
+        raise ConfigurationError("Expected one of --catalogue and --items: which items the model has")
     pair = None if compare is None else _pair(compare)
     if pair is not None and (withdraw is not None or roll_back is not None):
         raise ConfigurationError("Expected --compare without --withdraw and --roll-back: it takes no step")
+    for name, given, needs, other in (
+        ("--compare-epsilon", compare_epsilon, "--compare", compare), ("--reason", reason, "--withdraw", withdraw),
+    ):  # fmt: skip
+        if given is not None and other is None:
+            raise ConfigurationError(f"{name} goes with {needs}: without it, it would be ignored")
+    if withdraw is not None and withdraw == roll_back:
+        raise ConfigurationError(f"Expected --roll-back={roll_back} to be another training than the withdrawn one")
     version = None if catalogue is None else Catalogue.load(catalogue)
     schedule = Schedule(
         every=every, horizon=horizon, lifetime_epsilon=lifetime_epsilon, delta=task.privacy.delta, rule=rule
     )
+    limits = DeviceLimits(max_total_epsilon=device_epsilon, max_total_epsilon_30_days=device_epsilon_30_days)
     living = LivingModel(
         folder,
         task=task,
@@ -105,27 +113,28 @@ def retrain(
         item_keys=None if items is None else item_keys(items),
         catalogue=version,
         start=None if start is None else WarmStart.load(start),
-        limits=DeviceLimits(max_total_epsilon=device_epsilon, max_total_epsilon_30_days=device_epsilon_30_days),
+        limits=limits,
     )
     if pair is not None:
+        asked = 1.0 if compare_epsilon is None else compare_epsilon
+        limits.check_beside(living.epsilon, asked, delta=schedule.delta)
         with connect(server, state=state) as connection:
-            _compare(living, connection, task, pair, epsilon=compare_epsilon, json=json)
+            _compare(living, connection, task, pair, epsilon=asked, json=json)
         return
     later: tuple[int, ...] = ()
     if withdraw is not None:
-        later = living.withdraw(withdraw, reason=reason)
+        later = living.withdraw(withdraw, reason=reason or "")
+        if later:
+            began = ", ".join(map(str, later))
+            console().print(f"note: training {withdraw} is withdrawn; later ones began with it: {began}")
     if roll_back is not None:
         living.roll_back(roll_back)
     with connect(server, state=state) as connection:
         if version is not None:
             connection.publish_catalogue(version)
         found = living.advance(connection, now=time.time())
-    if later:
-        console().print(
-            f"note: training {withdraw} was withdrawn; later ones began with it: {', '.join(map(str, later))}"
-        )
     if json:
-        print_json(asdict(found) | {"stage": found.stage.value})
+        print_json(asdict(found) | {"stage": found.stage.value, "begun_with_withdrawn": list(later)})
         return
     print_text(f"{found.words}; ε = {found.epsilon:.4g} of {lifetime_epsilon:g} is spent or promised")
     if found.due is not None:
