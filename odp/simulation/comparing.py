@@ -42,7 +42,7 @@ from odp.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.simulation.methods import Contest, Method, Metric, contest_for
 from odp.simulation.presets import preset_task
 from odp.simulation.result_tables import html_table, text_table, write_csv, write_page
-from odp.simulation.trials import FinishedTrials
+from odp.simulation.trials import FinishedTrials, outcome_of
 from odp.task import Task
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def compare(
                 for place, own in enumerate(tasks):
                     before = None if kept is None else kept.find((method.name, order[place], seed))
                     if before is not None:
-                        found[method.name, place, seed] = Outcome(tuple(before["scores"]), before["settings"])
+                        found[method.name, place, seed] = outcome_of(before, metrics=len(metrics), path=resume)
                     elif method.spends or not place:
                         yield (method.name, place, seed), (method, own if method.spends else tasks[-1], split, seed)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from odp.errors import StateError
+from odp.evaluation.trials import Outcome
 
 
 class FinishedTrials:
@@ -65,3 +67,17 @@ class FinishedTrials:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def outcome_of(found: Any, *, metrics: int, path: Path | None) -> Outcome:
+    """What the file says of a trial of a comparison. Raises StateError where that is none."""
+    scores, settings = (found.get(name) if isinstance(found, dict) else None for name in ("scores", "settings"))
+    if (
+        isinstance(scores, list)
+        and len(scores) == metrics
+        and all(isinstance(one, int | float) and math.isfinite(one) for one in scores)
+        and isinstance(settings, dict)
+        and all(isinstance(one, int | float) and not math.isnan(one) for one in settings.values())
+    ):
+        return Outcome(tuple(scores), settings)
+    raise StateError(f"{path} is damaged: a trial has no scores and settings; give another file, or remove it")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 import odp
@@ -58,3 +61,16 @@ def test_a_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
     with pytest.raises(StateError, match="another run"):
         odp.compare(ratings, **{**arguments, "delta": 1e-5})
     assert comparing.compare(ratings, **arguments).scores == found.scores
+    first, second, *others = path.read_text().splitlines()
+    for bad in (
+        3,
+        {"scores": [], "settings": {}},
+        {"scores": ["x"], "settings": {}},
+        {"scores": [math.nan], "settings": {}},
+        {"scores": [1.0], "settings": 3},
+        {"scores": [1.0], "settings": {"ridge": None}},
+    ):
+        damaged = json.dumps(json.loads(second) | {"found": bad})
+        path.write_text("\n".join((first, damaged, *others)) + "\n")
+        with pytest.raises(StateError, match="is damaged: a trial has no scores and settings; give another file"):
+            odp.compare(ratings, **arguments)
