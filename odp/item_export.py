@@ -75,6 +75,8 @@ def export_items(
     ``epsilon``, ``delta``, ``adjacency``, ``task``, ``population``, ``definition_sha256``, ``model_version``,
     ``signature`` and, of a server's task, ``release_round``, ``release_sha256`` and ``signed_by``. The signature is the
     attested aggregator's, over the release that the model ends with; the server made the items of such releases.
+    ``epsilon`` is that of this task alone: items that began with the release of another task tell of that one as well,
+    and of a living model ``Standing.epsilon`` is the sum.
 
     Args:
       source: what ``odp.simulate`` returned, or the handle of a task of a server.
