@@ -34,8 +34,8 @@ $(VENV)-keras/keras: pyproject.toml
 demo: $(VENV)/core ## Train a private model over real processes, in a minute (ARGS="--help" lists options)
 	$(BIN)/odp demo $(ARGS)
 
-# Four workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# Three workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of programs, each of which would compile all its modules where an image turns bytecode off.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 # Threads of BLAS in several workers would mostly wait for each other.

@@ -49,7 +49,7 @@ def test_retraining_takes_a_catalogue_or_a_list_of_items(odp, tmp_path):
     )
     both = ("--catalogue", tmp_path / "films.catalogue", "--items", tmp_path / "films.txt")
     for given in ((), both):
-        with pytest.raises(ConfigurationError, match="Expected --catalogue or --items"):
+        with pytest.raises(ConfigurationError, match="Expected one of --catalogue and --items"):
             odp("task", "retrain", task, "--folder", tmp_path / "living", *given)
     with pytest.raises(DataError, match=r"films\.txt is no catalogue"):
         odp("task", "retrain", task, "--folder", tmp_path / "living", "--catalogue", tmp_path / "films.txt")
