@@ -23,10 +23,11 @@ import grpc
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.capabilities import TestedItems
-from odp.algorithms.registry import algorithm_for, starting_for
+from odp.algorithms.registry import starting_for
 from odp.catalogues.catalogue import Catalogue
+from odp.catalogues.named import named_in
 from odp.errors import ConfigurationError, ServiceError, StateError
+from odp.living_comparison import Comparison, ReleasedTraining
 from odp.living_state import read_state
 from odp.models.item_features import Float32Array
 from odp.models.warm_start import WarmStart, checked_keys
@@ -249,45 +250,30 @@ class LivingModel:
         """Arguments of an ``odp.Evaluation`` that tests two versions on random halves of the population.
 
         ``odp.Evaluation(name=.., privacy=.., cohort=.., **living.compared(connection, 3, 4))`` is a task of its own.
-        Its ε comes on top of the schedule's, in the same ledger.
+        Its ε comes on top of the schedule's, in the same ledger. Of trainings of a catalogue, devices test the items of
+        the later version of the two; what a training did not have yet, it predicts by the person's mean.
 
         Raises:
-          ConfigurationError: one of them has no release or was withdrawn, is of a catalogue, or they are of different
-            items or scales.
+          ConfigurationError: one of them has no release or was withdrawn, their later catalogue version was, or they
+            are of different scales, or, without a catalogue, of different items.
           ServiceError: the server does not answer.
           StateError: as ``advance``.
         """
+        trainings = []
         for number in (first, second):
             self._require_usable(number)
-        stored = [self._state["trainings"][number] for number in (first, second)]
-        if stored[0]["item_keys"] != stored[1]["item_keys"]:
-            raise ConfigurationError(
-                f"Expected trainings {first} and {second} to have the same items: devices know items by their numbers"
-            )
-        tested = []
-        for number in (first, second):
-            definition = self._kept(number).definition()
-            if definition.model.HasField("catalogue"):
-                raise ConfigurationError(
-                    f"training {number} is of a catalogue, and an evaluation knows items by number alone: devices would"
-                    " find no rating of theirs to test it by, at full ε"
-                )
-            algorithm = algorithm_for(definition)
-            if not isinstance(algorithm, TestedItems):
-                raise ConfigurationError(f"Expected training {number} to be of ratings: devices test no other items")
-            tested.append(algorithm.rated_items)
-        rank = max(one.rank for one in tested)
-        model = replace(tested[0], rank=rank)
+            keys = tuple(self._state["trainings"][number]["item_keys"])
+            trainings.append(ReleasedTraining(number, self._kept(number).definition(), keys))
         data: Any = self._task.data
-        if model != replace(tested[1], rank=rank) or (data.low, data.high) != (model.low, model.high):
-            raise ConfigurationError(f"Expected trainings {first} and {second} to have one range and centre of ratings")
-        models = [connection.model(connection.status(bytes.fromhex(one["task_sha256"]))) for one in stored]
+        comparison = Comparison.of(*trainings, data=data, catalogue=self._catalogue)
+        ids = [bytes.fromhex(self._state["trainings"][number]["task_sha256"]) for number in (first, second)]
+        of, against = comparison.vectors(*[connection.model(connection.status(one)) for one in ids])
         return {
             "population": self._task.population,
-            "model": model,
+            "model": comparison.model,
             "data": data,
-            "of": models[0],
-            "against": models[1],
+            "of": of,
+            "against": against,
         }
 
     def start_of(self, training: int) -> WarmStart:
@@ -378,14 +364,15 @@ class LivingModel:
     def _submit_again(self, connection: Submitting) -> None:
         """What a step that died left; a training whose catalogue version was withdrawn since then never begins."""
         number = len(self._state["trainings"]) - 1
-        named = self._kept(number).definition().model.catalogue.version
+        named = named_in(self._kept(number).definition())
         try:
             self._submit(connection)
         except ServiceError as error:
             if (
                 error.code is not grpc.StatusCode.INVALID_ARGUMENT
                 or self._catalogue is None
-                or named not in self._catalogue.withdrawn
+                or named is None
+                or named.version not in self._catalogue.withdrawn
             ):
                 raise
             self._state["trainings"][number]["state"] = "ended"

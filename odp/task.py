@@ -22,6 +22,7 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from odp._validate import identifier, integer, one_of, positive, strict_keywords, within
 from odp.aggregation.table import DEFAULT, MODES
@@ -258,6 +259,7 @@ class Task:
                 f"Expected model to be an {wanted} with {type(self.training).__name__} "
                 f"(got odp.{type(self.model).__name__})"
             )
+        check_catalogue(self.model, self.data, population=self.population)
         if isinstance(self.model, MatrixFactorization):
             self._check_items(self.model)
         elif self.privacy.max_items_per_user is not None:
@@ -271,15 +273,6 @@ class Task:
         check_broadcast(definition)
 
     def _check_items(self, model: MatrixFactorization) -> None:
-        if model.catalogue is not None and model.catalogue.population != self.population:
-            raise ConfigurationError(
-                f"Expected population={self.population!r} to be that of the catalogue, {model.catalogue.population!r}"
-            )
-        events = getattr(self.data, "events", None)
-        if model.catalogue is not None and events is not None and (events.buckets or events.edges):
-            raise ConfigurationError(
-                "Expected events without buckets or edges: the catalogue says which items there are"
-            )
         if model.rank > model.items:
             raise ConfigurationError(f"Expected rank={model.rank} to be at most items={model.items}")
         if self.privacy.bound(model.items) > model.items:
@@ -382,6 +375,20 @@ class Question(abc.ABC):
         privacy = common_pb2.PrivacyTerms(epsilon=self.privacy.epsilon, delta=self.privacy.delta)
         cohort = self.cohort.to_proto(self.privacy.delta)
         return common_pb2.TaskDefinition(name=self.name, population=self.population, privacy=privacy, cohort=cohort)
+
+
+def check_catalogue(model: Any, data: Any, *, population: str) -> None:
+    """Raises ConfigurationError where a model names the catalogue of another population, or data have other items."""
+    catalogue = getattr(model, "catalogue", None)
+    if catalogue is None:
+        return
+    if catalogue.population != population:
+        raise ConfigurationError(
+            f"Expected population={population!r} to be that of the catalogue, {catalogue.population!r}"
+        )
+    events = getattr(data, "events", None)
+    if events is not None and (events.buckets or events.edges):
+        raise ConfigurationError("Expected events without buckets or edges: the catalogue says which items there are")
 
 
 def without_rounds(definition: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from odp._validate import identifier, integer
-from odp.catalogues.catalogue import Catalogue, require_named, versions_in
+from odp.catalogues.catalogue import Catalogue, versions_in
+from odp.catalogues.named import named_in, require_named
 from odp.catalogues.step import LARGEST_STEP, LARGEST_VERSION, SignedStep, Step, step_sha256
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
@@ -104,9 +105,10 @@ class LoggedCatalogues:
           ConfigurationError: as ``require_named``.
           StateError: the log cannot be read.
         """
-        if definition.model.HasField("catalogue"):
-            population, version = definition.population, definition.model.catalogue.version
-            require_named(self.shared(population, version) if shared else self.newest(population), definition)
+        named = named_in(definition)
+        if named is not None:
+            population = named.population
+            require_named(self.shared(population, named.version) if shared else self.newest(population), named)
 
 
 def catalogue_servicer(

@@ -532,13 +532,60 @@ def test_a_catalogue_of_which_nothing_is_left_does_not_end_a_model(tmp_path, lef
     assert list(platform.features.values())[1] is None
 
 
-def test_versions_of_a_catalogue_are_not_compared(tmp_path):
-    """Devices would look for ratings by number, find none, and pay for it."""
-    platform, catalogue = Platform(), odp.Catalogue.make("films", KEYS)
-    for week in range(2):
-        _living(tmp_path, item_keys=None, catalogue=catalogue).advance(platform, now=7 * DAY * week)
+def _released_of_versions(folder, *versions):
+    """A platform with one training of each version, all released; and the living model of the last one."""
+    platform = Platform()
+    for week, version in enumerate(versions):
+        items = {"item_keys": KEYS} if version is None else {"item_keys": None, "catalogue": version}
+        _living(folder, **items).advance(platform, now=7 * DAY * week)
         platform.finish()
-    living = _living(tmp_path, item_keys=None, catalogue=catalogue)
-    living.advance(platform, now=8 * DAY)
-    with pytest.raises(ConfigurationError, match=r"training 0 is of a catalogue, .* at full ε"):
-        living.compared(platform, 0, 1)
+        _living(folder, **items).advance(platform, now=7 * DAY * week + DAY)
+    return platform, _living(folder, **items)
+
+
+@pytest.mark.parametrize("numbered", [False, True], ids=["of two versions", "by number before"])
+def test_trainings_of_a_catalogue_are_compared_by_the_keys_of_the_later_version(tmp_path, numbered):
+    first = odp.Catalogue.make("films", KEYS)
+    versions = [first, first.change(add=["new film"], retire=["film 3"])]
+    if numbered:
+        versions = [None, odp.Catalogue.make("films", [*KEYS[:3], *KEYS[4:], "new film"])]
+    platform, living = _released_of_versions(tmp_path, *versions)
+    for order in ((0, 1), (1, 0)):
+        asked = living.compared(platform, *order)
+        assert asked["model"].catalogue == versions[1]
+        tables = {
+            number: vector[2:].reshape(ITEMS, -1)
+            for number, vector in zip(order, (asked["of"], asked["against"]), strict=True)
+        }
+        rows = platform.model(living_status(platform, 0)).keyed.rows[:, 1:]
+        np.testing.assert_array_equal(tables[1], rows)
+        for number, key in enumerate(versions[1].keys):
+            expected = np.zeros_like(rows[0]) if key == "new film" else rows[KEYS.index(key)]
+            np.testing.assert_array_equal(tables[0][number], expected)
+    definition = odp.Evaluation(
+        name="films-1-0", privacy=odp.UserLevelDP(epsilon=1.0, delta=1e-5),
+        cohort=odp.Cohort(minimum=100, goal=USERS), **asked,
+    ).definition()  # fmt: skip
+    assert definition.rated_items.catalogue == versions[1].to_proto()
+
+
+def living_status(platform, place):
+    return platform.status(list(platform.tasks)[place])
+
+
+def test_a_comparison_needs_the_catalogue_that_is_named_and_not_withdrawn(tmp_path):
+    first = odp.Catalogue.make("films", KEYS)
+    second = first.change(add=["new film"], retire=["film 3"])
+    platform, _ = _released_of_versions(tmp_path, first, second)
+    for catalogue in (first, first.change(add=["other film"], retire=["film 3"])):
+        with pytest.raises(
+            ConfigurationError, match="Expected the catalogue file with version 2, which task 'films-1'"
+        ):
+            _living(tmp_path, item_keys=None, catalogue=catalogue).compared(platform, 0, 1)
+    with pytest.raises(ConfigurationError, match="Expected the catalogue file with version 2"):
+        _living(tmp_path).compared(platform, 0, 1)
+    for withdrawn in (second.change(withdraw=[2]), second.change(add=["third film"], withdraw=[1, 2])):
+        with pytest.raises(ConfigurationError, match="catalogue version 2 of population 'films' was withdrawn"):
+            _living(tmp_path, item_keys=None, catalogue=withdrawn).compared(platform, 0, 1)
+    later = second.change(add=["third film"], withdraw=[1])
+    assert _living(tmp_path, item_keys=None, catalogue=later).compared(platform, 0, 1)["model"].catalogue == second

@@ -13,6 +13,7 @@ from pathlib import Path
 from device_runtime.inference.recommend import Recommendation
 from device_runtime.round.examples import examples
 from device_runtime.store.store import Store
+from odp.catalogues.named import named_in
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
 from odp.serving.index_file import open_index
@@ -67,7 +68,7 @@ def recommend_indexed(
       ConfigurationError: ``k`` is not positive.
       StateError: the store cannot be read.
     """
-    keys = model.index.keys if model.definition.model.HasField("catalogue") else None
+    keys = model.index.keys if named_in(model.definition) is not None else None
     data = examples(store, model.definition, now=clock(), catalogue=keys)
     found = model.recommend(data, k=k, candidates=candidates)
     names = None if keys is None else tuple(keys[item] for item in found.items.tolist())

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from odp.catalogues.catalogue import LARGEST_CATALOGUE, Catalogue, block_of, versions_in
+from odp.catalogues.named import NamedCatalogue, named_in
 from odp.crypto.log_reasons import LogReason, refused
 from odp.errors import ConfigurationError, DataError, StateError
 from odp.transport.private_files import make_folders
@@ -60,9 +61,9 @@ class CatalogueMemory:
           ServiceError, ServiceUnavailable: the server sent too much, refuses, or does not answer.
           StateError: what is remembered cannot be read or written.
         """
-        if not definition.model.HasField("catalogue"):
+        named, population = named_in(definition), definition.population
+        if named is None:
             return None
-        named, population = definition.model.catalogue, definition.population
         with self._lock:
             known = self._remembered(population)
             if known is None or known.version < named.version:
@@ -78,16 +79,14 @@ class CatalogueMemory:
                 found = self._used[population, named.version] = known.at(named.version)
                 while len(self._used) > _REMEMBERED:
                     del self._used[next(iter(self._used))]
-            if found.items != definition.model.items:
+            if found.items != named.items:
                 raise refused(
                     LogReason.MALFORMED,
-                    f"{what} has {found.items} items, and the task's model {definition.model.items}",
+                    f"{what} has {found.items} items, and the task's model {named.items}",
                 )
             return found
 
-    def _extended(
-        self, population: str, known: Catalogue | None, named: common_pb2.CatalogueVersion, *, fetch: bool
-    ) -> Catalogue:
+    def _extended(self, population: str, known: Catalogue | None, named: NamedCatalogue, *, fetch: bool) -> Catalogue:
         """``known`` and the versions after it, up to the one that is named by its hash."""
         steps = list(() if known is None else known.steps)
         first = block_of(len(steps) + 1)

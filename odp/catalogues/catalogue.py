@@ -26,7 +26,7 @@ from odp import _validate
 from odp.catalogues.step import LARGEST_STEP, Step, check_keys, step_sha256
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Int64Array
-from odp.v1 import common_pb2
+from odp.v1 import catalogue_version_pb2
 
 #: Versions of each block after block 0, which is version 1 alone.
 BLOCK = 8
@@ -203,9 +203,17 @@ class Catalogue:
                 f"make the task with version {self.version}"
             )
 
-    def to_proto(self) -> common_pb2.CatalogueVersion:
+    def require_items(self, items: int) -> None:
+        """Returns if a model of so many items may be of this version. Raises ConfigurationError."""
+        if self.items != items:
+            raise ConfigurationError(
+                f"Expected items={items} to be the {self.items} of catalogue version {self.version}"
+            )
+        self.require_usable(self.version)
+
+    def to_proto(self) -> catalogue_version_pb2.CatalogueVersion:
         """How a task names this version."""
-        return common_pb2.CatalogueVersion(version=self.version, sha256=self.sha256)
+        return catalogue_version_pb2.CatalogueVersion(version=self.version, sha256=self.sha256)
 
     def to_bytes(self) -> bytes:
         """The content of a catalogue file."""
@@ -246,37 +254,6 @@ class Catalogue:
             raise DataError(f"cannot read the catalogue {path}: {error.strerror}; check the path") from error
         except ConfigurationError as error:
             raise DataError(f"{path} is no catalogue, or a damaged one: {error}") from error
-
-
-def require_named(newest: Catalogue | None, definition: common_pb2.TaskDefinition) -> None:
-    """Returns if a task may name the catalogue version that it does.
-
-    Args:
-      newest: the newest version of the catalogue of the task's population; None where there is none.
-      definition: a task's, which names a version.
-
-    Raises:
-      ConfigurationError: the version does not exist or is another one, was withdrawn, or has another number of items.
-    """
-    named, population = definition.model.catalogue, definition.population
-    if newest is None or named.version > newest.version:
-        known = "no catalogue" if newest is None else f"version {newest.version} of the catalogue as its newest"
-        raise ConfigurationError(
-            f"task {definition.name!r} names catalogue version {named.version}, and population {population!r} has "
-            f"{known}: run `odp catalogue publish` first"
-        )
-    if newest.hashes[named.version - 1] != named.sha256:
-        raise ConfigurationError(
-            f"task {definition.name!r} names another catalogue version {named.version} of population {population!r} "
-            "than the one that was published: make it with that catalogue file"
-        )
-    newest.require_usable(named.version)
-    items = Step.decode(newest.steps[named.version - 1]).items
-    if items != definition.model.items:
-        raise ConfigurationError(
-            f"Expected items={definition.model.items} of task {definition.name!r} to be the {items} of catalogue "
-            f"version {named.version}"
-        )
 
 
 def block_of(version: int) -> int:

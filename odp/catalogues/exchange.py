@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import grpc
 
 from odp.catalogues.catalogue import LARGEST_BLOCK, Catalogue, block_of, versions_in
+from odp.catalogues.named import named_in
 from odp.errors import ConfigurationError, ServiceError
 from odp.transport.backpressure import Patience
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, read_stream
@@ -73,9 +74,9 @@ def named_catalogue(definition: common_pb2.TaskDefinition, channel: grpc.Channel
       ServiceError: the server does not have this version.
       ServiceUnavailable, Busy: it does not answer.
     """
-    if not definition.model.HasField("catalogue"):
+    named, population = named_in(definition), definition.population
+    if named is None:
         return None
-    named, population = definition.model.catalogue, definition.population
     stub, steps = catalogue_pb2_grpc.CatalogueServiceStub(channel), list[bytes]()
     for block in range(block_of(named.version) + 1):
         steps += steps_of(stub, population, block, address=address, patience=Patience())

@@ -100,11 +100,7 @@ class MatrixFactorization:
     def _check_catalogue(self, catalogue: Catalogue) -> None:
         if not isinstance(catalogue, Catalogue):
             raise ConfigurationError(f"Expected catalogue to be an odp.Catalogue, got a {type(catalogue).__name__}")
-        if catalogue.items != self.items:
-            raise ConfigurationError(
-                f"Expected items={self.items} to be the {catalogue.items} of catalogue version {catalogue.version}"
-            )
-        catalogue.require_usable(catalogue.version)
+        catalogue.require_items(self.items)
 
     @property
     def features(self) -> Float32Array | None:

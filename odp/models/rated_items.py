@@ -16,13 +16,14 @@ is compared are items.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.catalogues.catalogue import Catalogue
 from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.errors import ConfigurationError
 from odp.models.tested import Tested
@@ -51,9 +52,11 @@ class RatedItems:
       rank: width of the rows; those of a model of lower rank are filled with zeros.
       low, high: declared range of ratings, as of ``odp.RatingsData``; predictions are clamped to it.
       centre: constant of the training; None is the default of ``odp.DPAM``, 3.5 for 1 .. 5.
+      catalogue: which items these are, by the keys of this version of the population's catalogue; None where devices
+        know items by number alone.
 
     Raises:
-      ConfigurationError: a number is out of range.
+      ConfigurationError: a number is out of range, or the catalogue version has other items.
     """
 
     items: int
@@ -61,6 +64,7 @@ class RatedItems:
     low: float = 1.0
     high: float = 5.0
     centre: float | None = None
+    catalogue: Catalogue | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _validate.integer(low=1, high=MOST_ITEMS, items=self.items)
@@ -71,10 +75,19 @@ class RatedItems:
         if self.centre is None:
             object.__setattr__(self, "centre", self.low + 0.625 * (self.high - self.low))
         _validate.within(low=-1e6, high=1e6, centre=self._centre)
+        if self.catalogue is not None:
+            if not isinstance(self.catalogue, Catalogue):
+                raise ConfigurationError(
+                    f"Expected catalogue to be an odp.Catalogue, got a {type(self.catalogue).__name__}"
+                )
+            self.catalogue.require_items(self.items)
 
     @classmethod
     def of(cls, given: model_evaluation_pb2.RatedItems) -> Self:
-        """The model of a definition. Raises ConfigurationError for a number out of range."""
+        """The model of a definition, without the catalogue, which a definition only names.
+
+        Raises ConfigurationError for a number out of range.
+        """
         return cls(given.items, given.rank, given.low, given.high, given.centre)
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
@@ -83,12 +96,22 @@ class RatedItems:
 
         definition.rated_items.CopyFrom(
             model_evaluation_pb2.RatedItems(
-                items=self.items, rank=self.rank, low=self.low, high=self.high, centre=self._centre
+                items=self.items,
+                rank=self.rank,
+                low=self.low,
+                high=self.high,
+                centre=self._centre,
+                catalogue=None if self.catalogue is None else self.catalogue.to_proto(),
             )
         )
 
-    def parameters(self, model: ModelVersion) -> Float32Array:
+    def parameters(self, model: ModelVersion, places: npt.ArrayLike | None = None) -> Float32Array:
         """The vector of a model that a task ended with, float32 [size].
+
+        Args:
+          model: of ratings.
+          places: the number in ``model`` of each of these items, int64 [items]; -1 for an item that it does not have,
+            which has bias, trust and row 0. None where items have the same numbers.
 
         Raises:
           ConfigurationError: it is no model of ratings, of other items, or of a higher rank.
@@ -98,6 +121,11 @@ class RatedItems:
         if len(keyed) != 1 or ridges is None or ridges.shape != (1, _GLOBALS) or keyed[0].rows.shape[1] < _ROW:
             raise ConfigurationError("Expected a model of ratings, as an odp.DPAM task ends with")
         rows = keyed[0].rows
+        if places is not None:
+            found = np.asarray(places, dtype=np.int64)
+            if found.max(initial=-1) >= len(rows):
+                raise ConfigurationError(f"Expected places below the {len(rows)} items of the model")
+            rows = np.where(found[:, None] < 0, np.float32(0), rows[np.maximum(found, 0)])
         if len(rows) != self.items or rows.shape[1] - _ROW > self.rank:
             raise ConfigurationError(
                 f"Expected a model of {self.items} items and a rank of at most {self.rank} (got {len(rows)} and "

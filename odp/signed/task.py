@@ -17,6 +17,7 @@ from odp.algorithms.release import sampling_of
 from odp.algorithms.seam import SampledQuery
 from odp.broadcast.sizes import check_sizes
 from odp.broadcast.terms import check_broadcast
+from odp.catalogues.named import named_in
 from odp.crypto import domains
 from odp.crypto.public_keys import require_ed25519
 from odp.crypto.signing import SigningKey, verify
@@ -73,7 +74,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError naming the first field that is out of its range, or the size that cannot be served."""
     identifier(name=definition.name, population=definition.population)
     require_ed25519(definition.developer_key, name="developer_key")
-    _check_catalogue(definition.model)
+    _check_catalogue(definition)
     if training_of(definition) in TABLE and not algorithm_for(definition).has_rounds:
         positive(epsilon=definition.privacy.epsilon)
         algorithm_for(definition).check_for_devices()
@@ -98,10 +99,11 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     check_sizes(definition)
 
 
-def _check_catalogue(model: common_pb2.MatrixFactorizationModel) -> None:
-    if model.HasField("catalogue"):
-        integer(low=1, high=MOST_VERSIONS, catalogue_version=model.catalogue.version)
-        check_length("catalogue sha256", model.catalogue.sha256, HASH_BYTES)
+def _check_catalogue(definition: common_pb2.TaskDefinition) -> None:
+    named = named_in(definition)
+    if named is not None:
+        integer(low=1, high=MOST_VERSIONS, catalogue_version=named.version)
+        check_length("catalogue sha256", named.sha256, HASH_BYTES)
 
 
 def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:

@@ -22,7 +22,8 @@ from google.protobuf.message import DecodeError
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of, event_of, round_entry, sampling_of
 from odp.algorithms.seam import Algorithm
-from odp.catalogues.catalogue import Catalogue, require_named
+from odp.catalogues.catalogue import Catalogue
+from odp.catalogues.named import named_in, require_named
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.enclave.evidence import Claims, read_token
@@ -247,8 +248,9 @@ class Records:
     def _task(self, entry: TaskEntry) -> None:
         definition = open_task(entry.signed)
         self._require_owner(definition)
-        if definition.model.HasField("catalogue"):
-            require_named(self._catalogues.get(definition.population), definition)
+        named = named_in(definition)
+        if named is not None:
+            require_named(self._catalogues.get(definition.population), named)
         self._tasks[task_sha256(entry.signed)] = _Task(definition, entry.signed, algorithm_for(definition))
 
     def _endorsement(self, entry: EndorsementEntry) -> None:

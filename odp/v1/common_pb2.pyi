@@ -1,4 +1,5 @@
 from odp.v1 import broadcast_pb2 as _broadcast_pb2
+from odp.v1 import catalogue_version_pb2 as _catalogue_version_pb2
 from odp.v1 import draw_and_discard_pb2 as _draw_and_discard_pb2
 from odp.v1 import encoding_pb2 as _encoding_pb2
 from odp.v1 import events_query_pb2 as _events_query_pb2
@@ -107,17 +108,9 @@ class MatrixFactorizationModel(_message.Message):
     rank: int
     item_features_sha256: bytes
     item_features_width: int
-    catalogue: CatalogueVersion
+    catalogue: _catalogue_version_pb2.CatalogueVersion
     item_feature_groups: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., item_features_sha256: _Optional[bytes] = ..., item_features_width: _Optional[int] = ..., catalogue: _Optional[_Union[CatalogueVersion, _Mapping]] = ..., item_feature_groups: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class CatalogueVersion(_message.Message):
-    __slots__ = ("version", "sha256")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    SHA256_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    sha256: bytes
-    def __init__(self, version: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., item_features_sha256: _Optional[bytes] = ..., item_features_width: _Optional[int] = ..., catalogue: _Optional[_Union[_catalogue_version_pb2.CatalogueVersion, _Mapping]] = ..., item_feature_groups: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RatingsData(_message.Message):
     __slots__ = ("table", "low", "high", "events")

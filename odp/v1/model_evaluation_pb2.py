@@ -22,23 +22,24 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from odp.v1 import catalogue_version_pb2 as odp_dot_v1_dot_catalogue__version__pb2
 from odp.v1 import federated_pb2 as odp_dot_v1_dot_federated__pb2
 from odp.v1 import statistics_pb2 as odp_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dodp/v1/model_evaluation.proto\x12\x06odp.v1\x1a\x16odp/v1/federated.proto\x1a\x17odp/v1/statistics.proto\"\xeb\x01\n\x0fModelEvaluation\x12\x0e\n\x06models\x18\x01 \x01(\r\x12\x19\n\x11parameters_sha256\x18\x02 \x01(\x0c\x12\x1f\n\x04loss\x18\x03 \x01(\x0b\x32\x11.odp.v1.LossRange\x12\x0b\n\x03top\x18\x04 \x03(\r\x12\x0c\n\x04\x62ins\x18\x05 \x01(\r\x12\x15\n\rmost_examples\x18\x06 \x01(\r\x12\'\n\x08personal\x18\x07 \x01(\x0b\x32\x15.odp.v1.PersonalTerms\x12!\n\x05\x64\x65nse\x18\x08 \x01(\x0b\x32\x12.odp.v1.DenseTerms\x12\x0e\n\x06ranked\x18\t \x03(\r\"&\n\tLossRange\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\"O\n\rPersonalTerms\x12,\n\x08training\x18\x01 \x01(\x0b\x32\x1a.odp.v1.LocalTrainingTerms\x12\x10\n\x08held_out\x18\x02 \x01(\x01\"T\n\nRatedItems\x12\r\n\x05items\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\x0e\n\x06\x63\x65ntre\x18\x05 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dodp/v1/model_evaluation.proto\x12\x06odp.v1\x1a\x1eodp/v1/catalogue_version.proto\x1a\x16odp/v1/federated.proto\x1a\x17odp/v1/statistics.proto\"\xeb\x01\n\x0fModelEvaluation\x12\x0e\n\x06models\x18\x01 \x01(\r\x12\x19\n\x11parameters_sha256\x18\x02 \x01(\x0c\x12\x1f\n\x04loss\x18\x03 \x01(\x0b\x32\x11.odp.v1.LossRange\x12\x0b\n\x03top\x18\x04 \x03(\r\x12\x0c\n\x04\x62ins\x18\x05 \x01(\r\x12\x15\n\rmost_examples\x18\x06 \x01(\r\x12\'\n\x08personal\x18\x07 \x01(\x0b\x32\x15.odp.v1.PersonalTerms\x12!\n\x05\x64\x65nse\x18\x08 \x01(\x0b\x32\x12.odp.v1.DenseTerms\x12\x0e\n\x06ranked\x18\t \x03(\r\"&\n\tLossRange\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\"O\n\rPersonalTerms\x12,\n\x08training\x18\x01 \x01(\x0b\x32\x1a.odp.v1.LocalTrainingTerms\x12\x10\n\x08held_out\x18\x02 \x01(\x01\"\x81\x01\n\nRatedItems\x12\r\n\x05items\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\x0e\n\x06\x63\x65ntre\x18\x05 \x01(\x01\x12+\n\tcatalogue\x18\x06 \x01(\x0b\x32\x18.odp.v1.CatalogueVersionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.model_evaluation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODELEVALUATION']._serialized_start=91
-  _globals['_MODELEVALUATION']._serialized_end=326
-  _globals['_LOSSRANGE']._serialized_start=328
-  _globals['_LOSSRANGE']._serialized_end=366
-  _globals['_PERSONALTERMS']._serialized_start=368
-  _globals['_PERSONALTERMS']._serialized_end=447
-  _globals['_RATEDITEMS']._serialized_start=449
-  _globals['_RATEDITEMS']._serialized_end=533
+  _globals['_MODELEVALUATION']._serialized_start=123
+  _globals['_MODELEVALUATION']._serialized_end=358
+  _globals['_LOSSRANGE']._serialized_start=360
+  _globals['_LOSSRANGE']._serialized_end=398
+  _globals['_PERSONALTERMS']._serialized_start=400
+  _globals['_PERSONALTERMS']._serialized_end=479
+  _globals['_RATEDITEMS']._serialized_start=482
+  _globals['_RATEDITEMS']._serialized_end=611
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from odp.v1 import catalogue_version_pb2 as _catalogue_version_pb2
 from odp.v1 import federated_pb2 as _federated_pb2
 from odp.v1 import statistics_pb2 as _statistics_pb2
 from google.protobuf.internal import containers as _containers
@@ -47,15 +48,17 @@ class PersonalTerms(_message.Message):
     def __init__(self, training: _Optional[_Union[_federated_pb2.LocalTrainingTerms, _Mapping]] = ..., held_out: _Optional[float] = ...) -> None: ...
 
 class RatedItems(_message.Message):
-    __slots__ = ("items", "rank", "low", "high", "centre")
+    __slots__ = ("items", "rank", "low", "high", "centre", "catalogue")
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     LOW_FIELD_NUMBER: _ClassVar[int]
     HIGH_FIELD_NUMBER: _ClassVar[int]
     CENTRE_FIELD_NUMBER: _ClassVar[int]
+    CATALOGUE_FIELD_NUMBER: _ClassVar[int]
     items: int
     rank: int
     low: float
     high: float
     centre: float
-    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., centre: _Optional[float] = ...) -> None: ...
+    catalogue: _catalogue_version_pb2.CatalogueVersion
+    def __init__(self, items: _Optional[int] = ..., rank: _Optional[int] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., centre: _Optional[float] = ..., catalogue: _Optional[_Union[_catalogue_version_pb2.CatalogueVersion, _Mapping]] = ...) -> None: ...

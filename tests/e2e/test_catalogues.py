@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,21 @@ import device_runtime
 import odp
 from device_runtime import Store, indexed_model, recommend, recommend_indexed, store_path
 from device_runtime.host.newest import fetch_newest
+from odp.algorithms.model_evaluation.terms import RELEASE
+from odp.algorithms.registry import algorithm_for
 from odp.catalogues.catalogue import Catalogue
+from odp.client import TaskHandle
 from odp.datasets import Ratings, Split, catalogue_keys, load
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, ServiceError, TransparencyError
 from odp.evaluation.noise import NoNoise
 from odp.living_model import LivingModel, Stage
+from odp.signed.task import open_task, task_sha256
 from odp.simulation import engine
 from odp.task import Task
 from odp.transparency.audit import audit
 from odp.transparency.sources import LogFolder
+from odp.v1 import common_pb2, server_pb2
 
 
 def numbered(ratings: Ratings, catalogue: Catalogue) -> Ratings:
@@ -127,6 +133,61 @@ def test_no_device_takes_part_under_a_catalogue_that_does_not_lead_to_the_tasks_
         devices.join(120.0)
     assert set(asked) == {(POPULATION, 0)}
     assert [entry.contributions for entry in handle.status().rounds] == [0]
+
+
+def test_devices_compare_trainings_of_two_versions_by_their_keys(
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
+) -> None:
+    """As the simulation says, and as the log explains; a version that was withdrawn is tested by nobody."""
+    world = World(tmp_path, noise=NoNoise()).start(stack)
+    keys = list(catalogue_keys(ratings))
+    first = Catalogue.make(POPULATION, keys[34::-1])
+    versions = [first, first.change(add=keys[35:], retire=[keys[number] for number in (0, 7, 8, 20, 34)])]
+    template = small_task(ratings, rank=2, training=odp.DPAM(steps=1, slices_per_device=12), epsilon=4.0, places=8)
+    schedule = odp.Schedule(every="7d", horizon="3w", lifetime_epsilon=6.0, delta=template.privacy.delta)
+    filled: dict[str, object] = {"ratings": ratings, "keyed": True}
+    for week, catalogue in enumerate(versions):
+        world.connection.publish_catalogue(catalogue)
+        living = LivingModel(tmp_path / "living", task=template, schedule=schedule, catalogue=catalogue)
+        living.advance(world.connection, now=7.0 * 86_400 * week)
+        _finished(world, **filled)
+        filled = {"count": ratings.n_users}
+        living.advance(world.connection, now=7.0 * 86_400 * week + 3_600)
+    asked = odp.Evaluation(
+        name="films-0-1", privacy=odp.UserLevelDP(epsilon=1.0, delta=template.privacy.delta), cohort=template.cohort,
+        **living.compared(world.connection, 0, 1),
+    )  # fmt: skip
+    world.connection.submit(asked)
+    status = _finished(world, **filled)
+    (entry,) = status.rounds
+    assert entry.contributions == ratings.n_users
+    (tensor,) = common_pb2.Release.FromString(entry.release.release).tensors
+    networked = np.frombuffer(tensor.integers, "<i8")
+    algorithm = algorithm_for(open_task(status.task))
+    server = algorithm.server(item_features=asked.public_matrix)
+    simulated = algorithm.population().contribute(
+        server.broadcast(server.start()), numbered(ratings, versions[1]), round=0,
+        seeds=device_seeds(world, ratings.n_users),
+    )[RELEASE]  # fmt: skip
+    assert np.abs((networked - simulated) * tensor.step / ratings.n_users).max() <= 1e-5
+    pins = ReferenceValues.load(world.reference_values)
+    found = world.connection.results(status, pins).models()
+    tested = sum(one.users.value for one in found.values())
+    assert tested == pytest.approx(ratings.n_users, abs=1.0), "every device rated items of the version"
+    report = audit(LogFolder(tmp_path / "server" / "log"), pins)
+    assert [one.name for one in report.tasks][-1] == "films-0-1"
+
+    world.connection.publish_catalogue(versions[1].change(withdraw=[2]))
+    with pytest.raises(ServiceError, match=r"catalogue version 2 .* was withdrawn: make the task with version 3"):
+        world.connection.submit(dataclasses.replace(asked, name="films-again"))
+
+
+def _finished(world: World, **filled: object) -> server_pb2.TaskStatus:
+    """The status of the one active task, once devices have finished it."""
+    active = server_pb2.TaskStatus.STATE_ACTIVE
+    (task,) = (one.task for one in world.connection.tasks() if one.state == active)
+    handle = TaskHandle(world.connection, task_sha256(task))
+    return world.finish(handle, world.devices(**filled))
 
 
 @pytest.mark.processes

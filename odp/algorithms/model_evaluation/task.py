@@ -30,7 +30,7 @@ from odp.models.local_training import LocalTraining
 from odp.models.rated_items import RatedItems
 from odp.models.trained import TestedModel, tested_model_of, tested_models
 from odp.numerics.arrays import Float32Array
-from odp.task import Question
+from odp.task import Question, check_catalogue
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
@@ -137,6 +137,7 @@ class Evaluation(Question):
             object.__setattr__(self, name, row)
         object.__setattr__(self, "parameters_sha256", sha256_of(matrix))
         super().__post_init__()
+        check_catalogue(self.model, self.data, population=self.population)
 
     @property
     def public_matrix(self) -> Float32Array:

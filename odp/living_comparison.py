@@ -1,0 +1,104 @@
+"""Two trainings of a living model as one ``odp.Evaluation``: which items devices test, and by which numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from odp.algorithms.capabilities import TestedItems
+from odp.algorithms.registry import algorithm_for
+from odp.catalogues.catalogue import Catalogue
+from odp.catalogues.named import NamedCatalogue, named_in
+from odp.errors import ConfigurationError
+from odp.models.rated_items import RatedItems
+from odp.numerics.arrays import Float32Array, Int64Array
+from odp.v1 import common_pb2
+from odp.wire.model import ModelVersion
+
+
+@dataclass(frozen=True)
+class ReleasedTraining:
+    """One side of a comparison: the number of the training, its task, and the keys of its items by their numbers."""
+
+    number: int
+    definition: common_pb2.TaskDefinition
+    item_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What devices test, and the two vectors that they test it by; ``of`` makes one."""
+
+    model: RatedItems
+    trainings: tuple[ReleasedTraining, ReleasedTraining]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, first: ReleasedTraining, second: ReleasedTraining, *, data: Any, catalogue: Catalogue | None
+    ) -> Comparison:
+        """Of two trainings of one population.
+
+        Args:
+          first, second: the trainings.
+          data: what devices train on now, as in a task.
+          catalogue: the version that the next training is of, or None where devices know items by number.
+
+        Raises:
+          ConfigurationError: one of them is of no ratings, or of another range; items are known by number and differ;
+            or the later catalogue version of the two was withdrawn, or is none of ``catalogue``.
+        """
+        rated = [_rated(one) for one in (first, second)]
+        rank = max(one.rank for one in rated)
+        named = [one for one in map(named_in, (first.definition, second.definition)) if one is not None]
+        if named:
+            version = _version_of(catalogue, max(named, key=lambda one: one.version))
+            items, keys = version.items, version.keys
+        elif first.item_keys != second.item_keys:
+            raise ConfigurationError(
+                f"Expected trainings {first.number} and {second.number} to have the same items: devices know items by "
+                "their numbers"
+            )
+        else:
+            version, items, keys = None, rated[0].items, first.item_keys
+        model, other = (replace(one, items=items, rank=rank) for one in rated)
+        if model != other or (data.low, data.high) != (model.low, model.high):
+            raise ConfigurationError(
+                f"Expected trainings {first.number} and {second.number} to have one range and centre of ratings"
+            )
+        return cls(replace(model, catalogue=version), (first, second), keys)
+
+    def vectors(self, first: ModelVersion, second: ModelVersion) -> tuple[Float32Array, Float32Array]:
+        """What the two trainings released, by the numbers of ``model``: float32 [size] each.
+
+        An item that a training did not have is predicted as one without ratings: by its person's mean.
+
+        Raises ConfigurationError where a model is not that of its training.
+        """
+        one, other = (
+            self.model.parameters(given, self._places(training.item_keys))
+            for given, training in zip((first, second), self.trainings, strict=True)
+        )
+        return one, other
+
+    def _places(self, known: tuple[str, ...]) -> Int64Array:
+        numbers = dict(zip(known, range(len(known)), strict=True))
+        return np.array([numbers.get(key, -1) for key in self.keys], dtype=np.int64)
+
+
+def _rated(training: ReleasedTraining) -> RatedItems:
+    algorithm = algorithm_for(training.definition)
+    if not isinstance(algorithm, TestedItems):
+        raise ConfigurationError(f"Expected training {training.number} to be of ratings: devices test no other items")
+    return algorithm.rated_items
+
+
+def _version_of(catalogue: Catalogue | None, named: NamedCatalogue) -> Catalogue:
+    if catalogue is None or catalogue.version < named.version or catalogue.hashes[named.version - 1] != named.sha256:
+        raise ConfigurationError(
+            f"Expected the catalogue file with version {named.version}, which task {named.task!r} names"
+        )
+    catalogue.require_usable(named.version)
+    return catalogue.at(named.version)
