@@ -214,9 +214,11 @@ class LedgerState:
 
     def require_budget(
         self, *, task_id: str, events: Sequence[LedgerEvent], population_size: int, task_budget: Budget,
-        population_budget: Budget,
+        population_budget: Budget, promised: Sequence[LedgerEvent] = (),
     ) -> None:  # fmt: skip
         """Returns if ``events`` could be charged now, in one round or in many; charges nothing (rule P29).
+
+        ``promised`` count as spent by the population: charges that other tasks under way have not made yet.
 
         Raises:
             BudgetExceeded, PrivacyError, ConfigurationError: as ``charge``.
@@ -224,8 +226,14 @@ class LedgerState:
         if not events:
             raise ConfigurationError(_FREE)
         self._check_terms(task_id, task_budget, population_budget, population_size)
-        for whose, spent, budget in self._claims(task_id, task_budget, population_budget):
-            budget_check.require_budget(whose, spent, charged(events), budget=budget.epsilon, delta=budget.delta)
+        own, (whose, spent, budget) = self._claims(task_id, task_budget, population_budget)
+        if promised:
+            whose, spent = (
+                f"{whose}, with what its tasks under way will spend,",
+                Counter(spent) + Counter(charged(promised)),
+            )
+        for who, before, limit in (own, (whose, spent, budget)):
+            budget_check.require_budget(who, before, charged(events), budget=limit.epsilon, delta=limit.delta)
 
     def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Entry | None:
         """The entry that brings a release into its next state; None if it is there already.

@@ -9,6 +9,7 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PopulationFull, PrivacyError
 from odp.privacy.ledger_entry import ReleaseState
+from odp.privacy.ledger_events import LedgerEvent
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.state.limits import (
@@ -64,6 +65,7 @@ def require_may_open(
         everything = [event for planned in range(task.planned) for event in task.charges(planned)]
         population.require_budget(
             task_id=task.id, events=everything, budget=task.budget, users=cohort.goal,
+            promised=_promised(task, population=population, holdings=holdings),
             what=f"{task.label} with all its {task.planned} rounds",
         )  # fmt: skip
     population.require_budget(
@@ -87,6 +89,19 @@ def require_may_begin(
     if population is None:
         population = Population(identity, task.population)
     require_may_open(task, 0, population=population, holdings=holdings, policy=identity.policy)
+
+
+def _promised(task: OpenedTask, *, population: Population, holdings: Holdings) -> list[LedgerEvent]:
+    """What the other tasks under way may still charge: a new one must not leave them without their last rounds."""
+    found: list[LedgerEvent] = []
+    for held in holdings.tasks_of(population.name):
+        entries = [population.find(held.id, number) for number in range(held.planned)]
+        # A void round ends its task: nothing follows it.
+        if held.sha256 != task.sha256 and not any(
+            one is not None and one.state is ReleaseState.VOID for one in entries
+        ):
+            found += [event for number, one in enumerate(entries) if one is None for event in held.charges(number)]
+    return found
 
 
 def make_room(task: OpenedTask, number: int, *, population: Population, holdings: Holdings) -> list[SealedRecord]:

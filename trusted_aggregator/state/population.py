@@ -141,9 +141,12 @@ class Population:
         )
 
     def require_budget(
-        self, *, task_id: str, events: Sequence[LedgerEvent], budget: Budget, users: int, what: str
-    ) -> None:
+        self, *, task_id: str, events: Sequence[LedgerEvent], budget: Budget, users: int, what: str,
+        promised: Sequence[LedgerEvent] = (),
+    ) -> None:  # fmt: skip
         """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
+
+        ``promised`` are what other tasks under way may still charge: the population has to pay for these as well.
 
         Raises:
             BudgetExceeded: they cannot.
@@ -156,7 +159,7 @@ class Population:
         try:
             ledger.require_budget(
                 task_id=task_id, events=events, population_size=self._users(users),
-                task_budget=budget, population_budget=self._budget,
+                task_budget=budget, population_budget=self._budget, promised=promised,
             )  # fmt: skip
         except BudgetExceeded as error:
             raise BudgetExceeded(f"{what} was not started: {error}") from error

@@ -302,6 +302,43 @@ class TestOpening:
         with pytest.raises(BudgetExceeded, match="population"):
             world.core.open_round(task, *other.order(0, domains.OPEN))
 
+    @pytest.mark.parametrize("released", [0, 1, 3])
+    def test_a_task_does_not_begin_with_what_one_under_way_still_needs(self, make_world, released):
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=9.0, population_delta=1e-6)
+        world = make_world(minimum=3, policy=policy)
+        other = make_world(minimum=3)
+        other.population, other.developer = world.population, world.developer
+        task = other.sign(other.definition(minimum=3, epsilon=7.0, name="songs"))
+        small = other.sign(other.definition(minimum=3, epsilon=2.0, name="few"))
+        world.open()
+        for number in range(released):
+            if number:
+                world.open(number)
+            world.fill(range(3), number)
+            world.learn(world.close(number))
+        other.task, other.task_sha256 = task, task_sha256(task)
+        with pytest.raises(BudgetExceeded, match="'songs' with all its 3 rounds was not started") as refused:
+            world.core.open_round(task, *other.order(0, domains.OPEN))
+        assert ("with what its tasks under way will spend" in str(refused.value)) == (released < 3)
+        other.task, other.task_sha256 = small, task_sha256(small)
+        world.core.open_round(small, *other.order(0, domains.OPEN))
+        for number in range(released, 3):
+            if number:
+                world.open(number)
+            world.fill(range(3), number)
+            world.learn(world.close(number))
+
+    def test_an_ended_task_promises_nothing(self, make_world):
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=9.0, population_delta=1e-6)
+        world = make_world(minimum=3, policy=policy)
+        world.open()
+        world.settle(world.abandon())
+        other = make_world(minimum=3)
+        other.population, other.developer = world.population, world.developer
+        task = other.sign(other.definition(minimum=3, epsilon=8.0, name="songs"))
+        other.task, other.task_sha256 = task, task_sha256(task)
+        world.core.open_round(task, *other.order(0, domains.OPEN))
+
     def test_a_release_that_no_message_holds_is_refused_before_it_is_charged(self, make_world, monkeypatch):
         monkeypatch.setattr("odp.algorithms.release.LARGEST_ATTACHED_BYTES", 12 * 5 * 8 - 1)
         with pytest.raises(ConfigurationError, match="a model of items is released in one message"):
@@ -386,7 +423,9 @@ class TestClosing:
         with pytest.raises(PrivacyError, match="no release in force"):
             small.release()
 
-    def test_a_budget_that_was_used_up_meanwhile_leaves_the_round_open_and_uncharged(self, make_world):
+    def test_a_budget_that_was_used_up_meanwhile_leaves_the_round_open_and_uncharged(self, make_world, monkeypatch):
+        # As where an enclave before this one opened both: it did not count what tasks under way would spend.
+        monkeypatch.setattr("trusted_aggregator.enclave.opening._promised", lambda *_, **__: [])
         policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=8.0, population_delta=1e-6)
         first, second = make_world(minimum=3, policy=policy), make_world(minimum=3, policy=policy)
         second.population = first.population
