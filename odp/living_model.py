@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import fcntl
 import hashlib
 import json
 import os
@@ -26,11 +25,12 @@ from odp import _validate
 from odp.algorithms.registry import starting_for
 from odp.catalogues.catalogue import Catalogue
 from odp.catalogues.named import named_in
-from odp.errors import ConfigurationError, ServiceError, StateError
+from odp.errors import ConfigurationError, DataError, ServiceError, StateError
 from odp.living_comparison import Comparison, ReleasedTraining
 from odp.living_state import read_state
 from odp.models.item_features import Float32Array
 from odp.models.warm_start import WarmStart, checked_keys
+from odp.posix import fcntl
 from odp.privacy.accounting import epsilon, noised_coordinates
 from odp.privacy.events import Event
 from odp.schedule import Schedule, days
@@ -277,9 +277,17 @@ class LivingModel:
         }
 
     def start_of(self, training: int) -> WarmStart:
-        """The items that ``training`` released. Raises ConfigurationError where it released none, or was withdrawn."""
+        """The items that ``training`` released.
+
+        Raises:
+          ConfigurationError: it released none, or was withdrawn.
+          StateError: its file is gone or damaged.
+        """
         self._require_usable(training)
-        return WarmStart.load(self._start_path(training))
+        try:
+            return WarmStart.load(self._start_path(training))
+        except DataError as error:
+            raise StateError(f"{error}; restore the file from a backup, or withdraw training {training}") from error
 
     def _require_usable(self, training: int) -> None:
         self._require_released(training)
@@ -332,11 +340,10 @@ class LivingModel:
         if start is not None:
             model = replace(model, start=start, item_keys=self._keys if self._catalogue is None else None)
         name = f"{self._task.name}-{number}"
-        task = with_share(
-            self._schedule, number, replace(self._task, name=name, population=self._task.population, model=model)
-        )
+        task, spent = replace(self._task, name=name, population=self._task.population, model=model), self._spent()
+        task = with_share(self._schedule, number, task, spent=spent)
         definition = task.definition()
-        payable(self._schedule, number, definition, self._spent())
+        payable(self._schedule, number, definition, spent)
         content = definition.SerializeToString(deterministic=True)
         if task.public_matrix is not None:
             _write_whole(self._matrix_path(number), task.public_matrix.astype("<f4").tobytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -14,15 +15,41 @@ from odp.schedule import Schedule
 from odp.task import Task
 from odp.v1 import common_pb2
 
+_ROUNDING = 1e-9  # of floats, in what is left
+# Of a share: who was left less by something else is told by ``payable``, rather than trained on a rest.
+_LEAST_PART = 0.9
 
-def with_share(schedule: Schedule, number: int, task: Task) -> Task:
-    """``task`` with the budget of training ``number``. Raises PrivacyError as ``Schedule.budgets``."""
+
+def with_share(schedule: Schedule, number: int, task: Task, *, spent: Counter[Event] | None = None) -> Task:
+    """``task`` with the budget of training ``number``, after what the trainings before it ``spent``.
+
+    Raises PrivacyError as ``Schedule.budgets``.
+    """
     share = replace(task.privacy, epsilon=schedule.budgets()[number].epsilon, delta=schedule.delta)
     task = replace(task, privacy=share)
     # Its draws, and those of all other trainings, cost a little of δ together.
     coordinates = accounting.noised_coordinates(charges_of_task(task.definition()))
-    own = schedule.budgets(coordinates=coordinates)[number]
-    return replace(task, privacy=replace(share, epsilon=own.epsilon))
+    own = schedule.budgets(coordinates=coordinates)[number].epsilon
+    left = _left(schedule, spent, coordinates=coordinates) if spent else own
+    if _LEAST_PART * own <= left < own:
+        own = left
+    return replace(task, privacy=replace(share, epsilon=own))
+
+
+def _left(schedule: Schedule, spent: Counter[Event], *, coordinates: int) -> float:
+    """The ε that the lifetime budget leaves to one training.
+
+    A share counts all trainings as large as its own. Where a catalogue grows, those before were smaller and took a
+    little more than that: at the least δ, so much that the last training would not be paid.
+    """
+    before = tuple(spent.elements())
+    drawn = accounting.noised_coordinates(before) + coordinates
+    total = accounting.mu_for(epsilon=schedule.lifetime_epsilon, delta=schedule.delta, coordinates=drawn)
+    left = total**2 - accounting.mu(before) ** 2
+    if left <= 0.0:
+        return 0.0
+    mu = (1.0 - _ROUNDING) * math.sqrt(left)
+    return accounting.epsilon_of_mu(mu, delta=schedule.delta, coordinates=coordinates)
 
 
 def charges_of_task(definition: common_pb2.TaskDefinition) -> list[Event]:

@@ -589,3 +589,11 @@ def test_a_comparison_needs_the_catalogue_that_is_named_and_not_withdrawn(tmp_pa
             _living(tmp_path, item_keys=None, catalogue=withdrawn).compared(platform, 0, 1)
     later = second.change(add=["third film"], withdraw=[1])
     assert _living(tmp_path, item_keys=None, catalogue=later).compared(platform, 0, 1)["model"].catalogue == second
+
+
+@pytest.mark.parametrize("name", ["training-1.npz", "training-1.task"])
+def test_a_file_that_is_gone_is_named(tmp_path, name):
+    platform = _two_trainings(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(StateError, match=rf"{name}.*"):
+        _living(tmp_path).advance(platform, now=14 * DAY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 
@@ -12,8 +13,10 @@ from device_runtime.person.limits import Limits
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows
 from odp.errors import ConfigurationError, PrivacyError
+from odp.privacy import accounting
 from odp.privacy.accounting import noised_coordinates
-from odp.schedule_charges import charges_of_task, with_share
+from odp.privacy.events import Event
+from odp.schedule_charges import charges_of_task, payable, with_share
 from odp.wire.model import Slices
 
 DAY = 86_400.0
@@ -136,3 +139,19 @@ def test_each_limit_is_named(schedule: dict[str, object], limits: dict[str, floa
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_epsilon"):
         odp.DeviceLimits(max_epsilon=0.0)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-9, 1e-10])
+def test_the_last_training_of_a_catalogue_that_grew_is_paid(delta: float) -> None:
+    """Two hundred times the items: at small delta, its draws cost what earlier shares did not keep."""
+    schedule = odp.Schedule(every="7d", horizon="4w", lifetime_epsilon=20.0, delta=delta)
+    spent: Counter[Event] = Counter()
+    epsilons = []
+    for number, items in enumerate((40, 40, 40, 8_000)):
+        template = _task(schedule, 0)
+        grown = dataclasses.replace(template, model=odp.MatrixFactorization(items=items, rank=2))
+        task = with_share(schedule, number, grown, spent=spent)
+        spent.update(payable(schedule, number, task.definition(), spent))
+        epsilons.append(task.privacy.epsilon)
+    assert accounting.epsilon(spent, delta=delta) <= 20.0
+    assert min(epsilons) >= 0.95 * max(epsilons)

@@ -34,8 +34,8 @@ BLOCK = 8
 LARGEST_BLOCK = LARGEST_STEP
 #: Of all steps together.
 LARGEST_CATALOGUE = 64 * 2**20
-_MAGIC = b"odp-catalogue-1\n"
-_LENGTH_BYTES = 4
+_MAGIC = b"odp-catalogue-2\n"
+_LENGTH_BYTES, _HASH_BYTES = 4, 32
 #: A file of more is none of this program.
 _LARGEST_FILE = 2**30
 
@@ -216,21 +216,22 @@ class Catalogue:
         return catalogue_version_pb2.CatalogueVersion(version=self.version, sha256=self.sha256)
 
     def to_bytes(self) -> bytes:
-        """The content of a catalogue file."""
-        return _MAGIC + b"".join(len(step).to_bytes(_LENGTH_BYTES, "big") + step for step in self.steps)
+        """The content of a catalogue file: the steps, and the id of the version, without which its end is missing."""
+        steps = b"".join(len(step).to_bytes(_LENGTH_BYTES, "big") + step for step in self.steps)
+        return _MAGIC + steps + self.sha256
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Catalogue:
         """The catalogue of ``to_bytes``. Raises ConfigurationError where ``data`` are none."""
         if not data.startswith(_MAGIC):
             raise ConfigurationError("Expected a catalogue file, as `odp catalogue make` writes it")
-        steps, at = [], len(_MAGIC)
-        while at < len(data):
+        steps, at, end = [], len(_MAGIC), len(data) - _HASH_BYTES
+        while at < end:
             start = at + _LENGTH_BYTES
             at = start + int.from_bytes(data[at:start], "big")
-            if at > len(data):
-                raise ConfigurationError("Expected a whole catalogue file: its end is missing")
             steps.append(data[start:at])
+        if at != end or not steps or step_sha256(steps[-1]) != data[end:]:
+            raise ConfigurationError("Expected a whole catalogue file: its end is missing")
         return cls(tuple(steps))
 
     def save(self, path: str | Path) -> None:

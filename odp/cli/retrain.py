@@ -65,6 +65,7 @@ def retrain(
     from odp.simulation.inputs import SIMULATION
     from odp.simulation.record import plain
     from odp.simulation.retraining import retrain as run
+    from odp.whole_file import write_whole
 
     schedule = Schedule(
         every=every, horizon=horizon, lifetime_epsilon=lifetime_epsilon, delta=delta, rule=rule
@@ -108,8 +109,6 @@ def retrain(
     if output is not None:
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
-            (output / "retraining.json").write_text(json_format.dumps(plain(summary), indent=1) + "\n")
-            ours.start.save(output / "start.npz")
         draw(
             output / "retraining.png",
             {name: [training.test_rmse for training in one.trainings] for name, one in found.items()},
@@ -118,6 +117,8 @@ def retrain(
             reference=[training.user_mean_rmse for training in ours.trainings],
             title="test error and ε over the trainings of a schedule",
         )
+        ours.start.save(output / "start.npz")
+        write_whole(output / "retraining.json", [json_format.dumps(plain(summary), indent=1).encode() + b"\n"])
         results.print(f"figure: {output / 'retraining.png'}; the last items as a start: {output / 'start.npz'}")
     if json:
         print_json(summary, rows=ours.rows)

@@ -12,6 +12,7 @@ the task of the largest ε.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -289,15 +290,16 @@ def compare(
                     elif method.spends or not place:
                         yield (method.name, place, seed), (method, own if method.spends else tasks[-1], split, seed)
 
-    for (name, place, seed), outcome in (engine or LocalEngine()).each(_score, trials()):
-        score = outcome.scores
-        if len(score) != len(metrics) or not all(math.isfinite(one) for one in score):
-            raise DataError(f"{name} has no finite score on {ratings.name!r} at epsilon={order[place]}")
-        found[name, place, seed] = outcome
-        if kept is not None:
-            kept.add((name, order[place], seed), {"scores": list(score), "settings": dict(outcome.settings)})
-        if on_score is not None:
-            on_score(name, order[place], seed, score)
+    with kept or contextlib.nullcontext():
+        for (name, place, seed), outcome in (engine or LocalEngine()).each(_score, trials()):
+            score = outcome.scores
+            if len(score) != len(metrics) or not all(math.isfinite(one) for one in score):
+                raise DataError(f"{name} has no finite score on {ratings.name!r} at epsilon={order[place]}")
+            found[name, place, seed] = outcome
+            if kept is not None:
+                kept.add((name, order[place], seed), {"scores": list(score), "settings": dict(outcome.settings)})
+            if on_score is not None:
+                on_score(name, order[place], seed, score)
     settings: dict[str, list[list[Settings]]] = {}
     for method in rows:
         for place in range(len(order)):

@@ -166,7 +166,7 @@ def retrain(
                 " more ratings per user"
             )
         keys = catalogue_keys(split.train)
-        task = _task(schedule, number, split.train, features=features, start=last)
+        task = _task(schedule, number, split.train, spent=spent if noise else Counter(), features=features, start=last)
         spent.update(payable(schedule, number, task.definition(), spent) if noise else ())
         finished = simulate(task, split, seed=seed + number, noise=noise)
         known = 0 if last is None else len(set(last.keys) & set(keys))
@@ -191,9 +191,12 @@ def retrain(
     return Retraining(schedule=schedule, trainings=tuple(done), start=released, warm=warm)
 
 
-def _task(schedule: Schedule, number: int, train: Ratings, *, features: bool | None, start: WarmStart | None) -> Task:
-    """The preset's task at the share of this training."""
+def _task(
+    schedule: Schedule, number: int, train: Ratings, *, spent: Counter[Event], features: bool | None,
+    start: WarmStart | None,
+) -> Task:  # fmt: skip
+    """The preset's task at the share of this training, after what was ``spent`` before."""
     wanted = has_item_features(train) if features is None else features
     share = schedule.budgets()[number]
     task = preset_task("auto", train, epsilon=share.epsilon, delta=share.delta, features=wanted, start=start)
-    return replace(with_share(schedule, number, task), name=f"training-{number}")
+    return replace(with_share(schedule, number, task, spent=spent), name=f"training-{number}")

@@ -9,23 +9,25 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from odp.errors import StateError
 from odp.evaluation.trials import Outcome
+from odp.posix import fcntl
 
 
 class FinishedTrials:
-    """The trials in ``path``; a new file is made where there is none.
+    """The trials in ``path``, for one program at a time; a new file is made where there is none. A context manager.
 
     Args:
       path: the file.
       identity: what decides the results, as JSON has it: another run's trials are not taken.
 
     Raises:
-      StateError: the file is of another run, is none of these files, or cannot be used.
+      StateError: the file is of another run, is none of these files, is in use, or cannot be used.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
@@ -34,21 +36,28 @@ class FinishedTrials:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-            if not lines:
-                self._append({"run": digest})
-                return
-            whole = [line for line in lines if line.endswith("\n")]
-            read = [json.loads(line) for line in whole]
-            if not read or read[0].get("run") != digest:
-                raise StateError(f"{path} has the trials of another run: give another file, or remove it")
-            self._found = {json.dumps(one["trial"]): one["found"] for one in read[1:]}
-            if len(whole) < len(lines):
-                path.write_text("".join(whole), encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            raise StateError(f"cannot keep trials in {path}: {error.strerror}") from error
+            raise self._unusable(error) from error
+        try:
+            self._require_alone()
+            self._read(digest)
+        except OSError as error:
+            self._file.close()
+            raise self._unusable(error) from error
         except (ValueError, KeyError, AttributeError, TypeError) as error:
+            self._file.close()
             raise StateError(f"{path} has no trials: give another file, or remove it") from error
+        except StateError:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Lets others use the file."""
+        self._file.close()
 
     def find(self, trial: Sequence[Any]) -> Any | None:
         """What was found in a trial; None where it has to run."""
@@ -59,14 +68,37 @@ class FinishedTrials:
         try:
             self._append({"trial": list(trial), "found": found})
         except OSError as error:
-            raise StateError(f"cannot keep trials in {self._path}: {error.strerror}") from error
+            raise self._unusable(error) from error
         self._found[json.dumps(list(trial))] = found
 
+    def _read(self, digest: str) -> None:
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if not lines:
+            self._append({"run": digest})
+            return
+        whole = [line for line in lines if line.endswith("\n")]
+        read = [json.loads(line) for line in whole]
+        if not read or read[0].get("run") != digest:
+            raise StateError(f"{self._path} has the trials of another run: give another file, or remove it")
+        self._found = {json.dumps(one["trial"]): one["found"] for one in read[1:]}
+        if len(whole) < len(lines):
+            self._file.truncate(len("".join(whole).encode()))
+
     def _append(self, line: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _require_alone(self) -> None:
+        if sys.platform == "win32":  # which has no such locks; simulations run there, too
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StateError(f"another program keeps its trials in {self._path}: give another file") from error
+
+    def _unusable(self, error: OSError) -> StateError:
+        return StateError(f"cannot keep trials in {self._path}: {error.strerror}")
 
 
 def outcome_of(found: Any, *, metrics: int, path: Path | None) -> Outcome:

@@ -182,7 +182,9 @@ def test_a_file_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "films.catalogue"
     SECOND.save(path)
     assert odp.Catalogue.load(path) == SECOND
-    for damaged in (b"", b"something", path.read_bytes()[:-1], path.read_bytes() + b"\0\0\0\0", b"odp-catalogue-1\n"):
+    whole = path.read_bytes()
+    cut = [whole[:length] for length in range(len(whole))]  # also where a step ends
+    for damaged in (*cut, b"something", whole + b"\0\0\0\0", whole + whole[-32:]):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"films\.catalogue is no catalogue"):
             Catalogue.load(path)

@@ -17,16 +17,29 @@ RUN = {"data": "films"}
 
 def test_a_trial_is_found_again_and_a_line_that_was_cut_off_is_not(tmp_path):
     path = tmp_path / "runs" / "trials.jsonl"
-    kept = FinishedTrials(path, RUN)
-    kept.add(("DPAM", 1.0, 3), [0.9])
-    assert kept.find(("DPAM", 1.0, 3)) == [0.9]
+    with FinishedTrials(path, RUN) as kept:
+        kept.add(("DPAM", 1.0, 3), [0.9])
+        assert kept.find(("DPAM", 1.0, 3)) == [0.9]
     with path.open("a") as file:
         file.write('{"trial": ["DPAM", 2.0')
-    again = FinishedTrials(path, RUN)
-    assert again.find(("DPAM", 1.0, 3)) == [0.9]
-    assert again.find(("DPAM", 2.0, 3)) is None
-    again.add(("DPAM", 2.0, 3), [0.8])
-    assert FinishedTrials(path, RUN).find(("DPAM", 2.0, 3)) == [0.8]
+    with FinishedTrials(path, RUN) as again:
+        assert again.find(("DPAM", 1.0, 3)) == [0.9]
+        assert again.find(("DPAM", 2.0, 3)) is None
+        again.add(("DPAM", 2.0, 3), [0.8])
+    with FinishedTrials(path, RUN) as kept:
+        assert kept.find(("DPAM", 2.0, 3)) == [0.8]
+
+
+def test_two_programs_do_not_share_a_file(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    with FinishedTrials(path, RUN) as kept:
+        kept.add(("DPAM", 1.0, 3), [0.9])
+        before = path.read_bytes()
+        with pytest.raises(StateError, match=r"another program keeps its trials in .*: give another file"):
+            FinishedTrials(path, RUN)
+        assert path.read_bytes() == before
+    with FinishedTrials(path, RUN):
+        pass
 
 
 @pytest.mark.parametrize("text", ["{}\n", "no trials\n", '["run"]\n'])
