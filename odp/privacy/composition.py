@@ -73,23 +73,24 @@ def truncation_cap(*, probability: float, population_bound: int, rounds: int, de
     _validate.within(low=1e-9, high=1.0, sampling_probability=probability)
     _validate.integer(low=1, high=10**9, population_bound=population_bound, rounds=rounds)
     _validate.within(low=1e-300, high=1.0, delta=delta)
-    from scipy.stats import binom
-
     allowed = delta / (100 * rounds)
     low, high = 0, population_bound  # the cap is above low
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (low, middle) if binom.sf(middle - 1, population_bound - 1, probability) <= allowed else (middle, high)
-        )
+        low, high = (low, middle) if _at_least(middle, population_bound - 1, probability) <= allowed else (middle, high)
     return high
 
 
 @functools.lru_cache(maxsize=256)
 def _reached(sampling: Sampling) -> float:
-    from scipy.stats import binom
+    return _at_least(sampling.cap, sampling.population_bound - 1, sampling.probability)
 
-    return float(binom.sf(sampling.cap - 1, sampling.population_bound - 1, sampling.probability))
+
+def _at_least(successes: int, trials: int, probability: float) -> float:
+    """The probability of at least so many successes, 1 or more, in binomial trials."""
+    from scipy.special import betainc  # scipy.stats has it too, and takes a quarter of a second to load
+
+    return float(betainc(successes, trials - successes + 1, probability)) if successes <= trials else 0.0
 
 
 def overflow_delta(events: Mapping[Event, int]) -> float:
