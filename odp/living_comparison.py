@@ -64,7 +64,8 @@ class Comparison:
         else:
             version, items, keys = None, rated[0].items, first.item_keys
         model, other = (replace(one, items=items, rank=rank) for one in rated)
-        if model != other or (data.low, data.high) != (model.low, model.high):
+        given = getattr(data, "low", None), getattr(data, "high", None)
+        if model != other or given != (model.low, model.high):
             raise ConfigurationError(
                 f"Expected trainings {first.number} and {second.number} to have one range and centre of ratings"
             )

@@ -259,6 +259,7 @@ class LivingModel:
           ServiceError: the server does not answer.
           StateError: as ``advance``.
         """
+        self._state = self._read()  # another program may have taken a step since
         trainings = []
         for number in (first, second):
             self._require_usable(number)

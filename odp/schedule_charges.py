@@ -10,7 +10,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import planned_charges
 from odp.errors import BudgetExceeded
 from odp.privacy import accounting
-from odp.privacy.events import Event
+from odp.privacy.events import Event, GaussianRelease
 from odp.schedule import Schedule
 from odp.task import Task
 from odp.v1 import common_pb2
@@ -37,11 +37,14 @@ def with_share(schedule: Schedule, number: int, task: Task, *, spent: Counter[Ev
 
 
 def _left(schedule: Schedule, spent: Counter[Event], *, coordinates: int) -> float:
-    """The ε that the lifetime budget leaves to one training.
+    """The ε that the lifetime budget leaves to one training; infinity where sampled rounds are in it.
 
     A share counts all trainings as large as its own. Where a catalogue grows, those before were smaller and took a
-    little more than that: at the least δ, so much that the last training would not be paid.
+    little more than that: at the least δ, so much that the last training would not be paid. Shares of sampled trainings
+    are of Gaussians of full participation: far above what they are charged.
     """
+    if not all(isinstance(event, GaussianRelease) for event in spent):
+        return math.inf
     before = tuple(spent.elements())
     drawn = accounting.noised_coordinates(before) + coordinates
     total = accounting.mu_for(epsilon=schedule.lifetime_epsilon, delta=schedule.delta, coordinates=drawn)

@@ -282,6 +282,7 @@ def test_two_versions_are_compared_on_halves_of_the_population(tmp_path):
     with pytest.raises(ConfigurationError, match="training 2 has no release"):
         living.compared(platform, 0, 2)
     living._state["trainings"][1]["item_keys"] = list(reversed(KEYS))
+    living._write()
     with pytest.raises(ConfigurationError, match="the same items"):
         living.compared(platform, 0, 1)
     living.withdraw(1, reason="worse")
@@ -560,7 +561,9 @@ def test_trainings_of_a_catalogue_are_compared_by_the_keys_of_the_later_version(
         rows = platform.model(living_status(platform, 0)).keyed.rows[:, 1:]
         np.testing.assert_array_equal(tables[1], rows)
         for number, key in enumerate(versions[1].keys):
-            expected = np.zeros_like(rows[0]) if key == "new film" else rows[KEYS.index(key)]
+            # As an item without ratings: no bias, no row, and the least trust.
+            unknown = np.concatenate(([0.0, rows[:, 1].min()], np.zeros(len(rows[0]) - 2)))
+            expected = unknown if key == "new film" else rows[KEYS.index(key)]
             np.testing.assert_array_equal(tables[0][number], expected)
     definition = odp.Evaluation(
         name="films-1-0", privacy=odp.UserLevelDP(epsilon=1.0, delta=1e-5),
@@ -597,3 +600,31 @@ def test_a_file_that_is_gone_is_named(tmp_path, name):
     (tmp_path / name).unlink()
     with pytest.raises(StateError, match=rf"{name}.*"):
         _living(tmp_path).advance(platform, now=14 * DAY)
+
+
+def test_a_comparison_knows_what_another_program_withdrew_since(tmp_path):
+    platform = _two_trainings(tmp_path)
+    living = _living(tmp_path)
+    _living(tmp_path).withdraw(0, reason="ratings of bots")
+    with pytest.raises(ConfigurationError, match=r"training 0 was withdrawn \(ratings of bots\)"):
+        living.compared(platform, 0, 1)
+
+
+def test_trainings_of_ratings_are_not_compared_by_seen_items(tmp_path):
+    platform = _two_trainings(tmp_path)
+    with pytest.raises(ConfigurationError, match="one range and centre of ratings"):
+        _living(tmp_path, task=_seen_task()).compared(platform, 0, 1)
+
+
+def test_a_schedule_of_sampled_trainings_runs_to_its_end(tmp_path):
+    """The share of a training is that of one in which every contribution counts: sampled ones are charged less."""
+    cohort = odp.Cohort(
+        minimum=100, goal=USERS, sampling="enclave_poisson", sampling_probability=0.5, most_contributions=300
+    )
+    platform, task = Platform(), _task(cohort=cohort)
+    for week in range(4):
+        _living(tmp_path, task=task).advance(platform, now=7 * DAY * week)
+        platform.finish()
+        found = _living(tmp_path, task=task).advance(platform, now=7 * DAY * week + DAY)
+    assert found.stage is Stage.COMPLETE
+    assert 8.0 < found.epsilon <= 12.0

@@ -31,11 +31,11 @@ class NamedCatalogue:
 
 def named_in(definition: common_pb2.TaskDefinition) -> NamedCatalogue | None:
     """The catalogue version that a task names, or None where its devices know items by number, or it has none."""
-    for model in (definition.model, definition.rated_items):
-        if model.HasField("catalogue"):
-            named = model.catalogue
-            return NamedCatalogue(definition.name, definition.population, named.version, named.sha256, model.items)
-    return None
+    model = definition.model if definition.HasField("model") else definition.rated_items
+    if not model.HasField("catalogue"):
+        return None
+    named = model.catalogue
+    return NamedCatalogue(definition.name, definition.population, named.version, named.sha256, model.items)
 
 
 def require_named(newest: Catalogue | None, named: NamedCatalogue) -> None:

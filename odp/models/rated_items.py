@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MOST_ITEMS, MOST_RANK = 2**22, 64  # numbers of items are exact in float32
 _GLOBALS = 2
 # Columns of a published table: count, bias, trust, row.
-_BIAS, _ROW = 1, 3
+_BIAS, _TRUST, _ROW = 1, 2, 3
 _LARGEST, _LEAST_RIDGE = 1e6, 1e-6
 
 
@@ -111,7 +111,8 @@ class RatedItems:
         Args:
           model: of ratings.
           places: the number in ``model`` of each of these items, int64 [items]; -1 for an item that it does not have,
-            which has bias, trust and row 0. None where items have the same numbers.
+            which has bias and row 0, and the least trust of the model's items, as one without ratings. None where items
+            have the same numbers.
 
         Raises:
           ConfigurationError: it is no model of ratings, of other items, or of a higher rank.
@@ -122,10 +123,16 @@ class RatedItems:
             raise ConfigurationError("Expected a model of ratings, as an odp.DPAM task ends with")
         rows = keyed[0].rows
         if places is not None:
-            found = np.asarray(places, dtype=np.int64)
-            if found.max(initial=-1) >= len(rows):
-                raise ConfigurationError(f"Expected places below the {len(rows)} items of the model")
-            rows = np.where(found[:, None] < 0, np.float32(0), rows[np.maximum(found, 0)])
+            found = np.asarray(places)
+            if (
+                found.dtype.kind not in "iu"
+                or found.ndim != 1
+                or not -1 <= found.min(initial=0) <= found.max(initial=0) < len(rows)
+            ):
+                raise ConfigurationError(f"Expected places of whole numbers from -1 to {len(rows) - 1}")
+            unknown = np.zeros(rows.shape[1], dtype=np.float32)
+            unknown[_TRUST] = rows[:, _TRUST].min()
+            rows = np.where(found[:, None] < 0, unknown, rows[found])
         if len(rows) != self.items or rows.shape[1] - _ROW > self.rank:
             raise ConfigurationError(
                 f"Expected a model of {self.items} items and a rank of at most {self.rank} (got {len(rows)} and "

@@ -74,6 +74,8 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError naming the first field that is out of its range, or the size that cannot be served."""
     identifier(name=definition.name, population=definition.population)
     require_ed25519(definition.developer_key, name="developer_key")
+    if definition.HasField("model") and definition.WhichOneof("trained_model") is not None:
+        raise ConfigurationError(f"Expected one model of task {definition.name!r}, of items or of examples")
     _check_catalogue(definition)
     if training_of(definition) in TABLE and not algorithm_for(definition).has_rounds:
         positive(epsilon=definition.privacy.epsilon)

@@ -36,7 +36,7 @@ class FinishedTrials:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8")
+            self._file = path.open("ab")
         except OSError as error:
             raise self._unusable(error) from error
         try:
@@ -72,20 +72,21 @@ class FinishedTrials:
         self._found[json.dumps(list(trial))] = found
 
     def _read(self, digest: str) -> None:
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if not lines:
+        lines = self._path.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        if not whole and len(b"".join(lines)) < len(_line({"run": digest})):  # new, or cut off in its first line
+            self._file.truncate(0)
             self._append({"run": digest})
             return
-        whole = [line for line in lines if line.endswith("\n")]
         read = [json.loads(line) for line in whole]
         if not read or read[0].get("run") != digest:
             raise StateError(f"{self._path} has the trials of another run: give another file, or remove it")
         self._found = {json.dumps(one["trial"]): one["found"] for one in read[1:]}
         if len(whole) < len(lines):
-            self._file.truncate(len("".join(whole).encode()))
+            self._file.truncate(len(b"".join(whole)))
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(_line(line))
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -99,6 +100,10 @@ class FinishedTrials:
 
     def _unusable(self, error: OSError) -> StateError:
         return StateError(f"cannot keep trials in {self._path}: {error.strerror}")
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode() + b"\n"
 
 
 def outcome_of(found: Any, *, metrics: int, path: Path | None) -> Outcome:

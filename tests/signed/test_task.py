@@ -208,3 +208,10 @@ def test_an_order_of_a_wrong_form_is_refused_although_it_was_signed(data: bytes,
 def test_a_definition_without_a_key_is_refused_by_the_check() -> None:
     with pytest.raises(ConfigurationError, match="developer_key to be 32 bytes, got 0"):
         check_definition(DEFINITION)
+
+
+def test_a_task_has_one_model() -> None:
+    """What a party reads of a second one, such as its catalogue, would be of no task."""
+    signed = _resigned(lambda definition: setattr(definition.rated_items, "items", 30))
+    with pytest.raises(ConfigurationError, match="Expected one model of task"):
+        open_task(signed)

@@ -30,6 +30,18 @@ def test_a_trial_is_found_again_and_a_line_that_was_cut_off_is_not(tmp_path):
         assert kept.find(("DPAM", 2.0, 3)) == [0.8]
 
 
+@pytest.mark.parametrize("length", [1, 40])
+def test_a_file_that_was_cut_off_in_its_first_line_is_begun_again(tmp_path, length):
+    path = tmp_path / "trials.jsonl"
+    with FinishedTrials(path, RUN):
+        pass
+    path.write_bytes(path.read_bytes()[:length])
+    with FinishedTrials(path, RUN) as kept:
+        kept.add(("DPAM", 1.0, 3), [0.9])
+    with FinishedTrials(path, RUN) as kept:
+        assert kept.find(("DPAM", 1.0, 3)) == [0.9]
+
+
 def test_two_programs_do_not_share_a_file(tmp_path):
     path = tmp_path / "trials.jsonl"
     with FinishedTrials(path, RUN) as kept:

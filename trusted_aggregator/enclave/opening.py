@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from odp.algorithms.release import require_sizes
 from odp.enclave.identity import EnclaveIdentity
@@ -60,11 +60,11 @@ def require_may_open(
         before = population.find(task.id, number - 1)
         if before is None or before.state is not ReleaseState.SEALED or holdings.holds(task.sha256, number - 1):
             raise PrivacyError(f"round {number} cannot be opened before round {number - 1} is released")
-    elif holdings.task(task.sha256) is None:
+    if holdings.task(task.sha256) is None:
+        # New here, or forgotten since its last round: what it has left must not be what others under way need.
         population.require_capacity_for_ends(len(holdings.tasks_of(population.name)) + 1)
-        everything = [event for planned in range(task.planned) for event in task.charges(planned)]
-        population.require_budget(
-            task_id=task.id, events=everything, budget=task.budget, users=cohort.goal,
+        population.require_plan(
+            task_id=task.id, rounds=_left(task, population), budget=task.budget, users=cohort.goal,
             promised=_promised(task, population=population, holdings=holdings),
             what=f"{task.label} with all its {task.planned} rounds",
         )  # fmt: skip
@@ -91,17 +91,30 @@ def require_may_begin(
     require_may_open(task, 0, population=population, holdings=holdings, policy=identity.policy)
 
 
-def _promised(task: OpenedTask, *, population: Population, holdings: Holdings) -> list[LedgerEvent]:
-    """What the other tasks under way may still charge: a new one must not leave them without their last rounds."""
-    found: list[LedgerEvent] = []
+def _left(task: OpenedTask, population: Population) -> list[Sequence[LedgerEvent]]:
+    """What the rounds of a task that are not charged yet may still charge; none where one is void, which ends it."""
+    entries = [population.find(task.id, number) for number in range(task.planned)]
+    if any(one is not None and one.state is ReleaseState.VOID for one in entries):
+        return []
+    return [task.charges(number) for number, one in enumerate(entries) if one is None]
+
+
+def _promised(task: OpenedTask, *, population: Population, holdings: Holdings) -> list[Sequence[LedgerEvent]]:
+    """The same of the other tasks under way, whose last rounds a new task must not take."""
+    found: list[Sequence[LedgerEvent]] = []
     for held in holdings.tasks_of(population.name):
-        entries = [population.find(held.id, number) for number in range(held.planned)]
-        # A void round ends its task: nothing follows it.
-        if held.sha256 != task.sha256 and not any(
-            one is not None and one.state is ReleaseState.VOID for one in entries
-        ):
-            found += [event for number, one in enumerate(entries) if one is None for event in held.charges(number)]
+        if held.sha256 != task.sha256 and not _is_lost(held, population, holdings):
+            found += _left(held, population)
     return found
+
+
+def _is_lost(task: OpenedTask, population: Population, holdings: Holdings) -> bool:
+    """Whether a round was charged whose contributions or noise the host lost: the task has no further round."""
+    return any(
+        entry.state is ReleaseState.CHARGED and not holdings.holds(task.sha256, number)
+        for number in range(task.planned)
+        if (entry := population.find(task.id, number)) is not None
+    )
 
 
 def make_room(task: OpenedTask, number: int, *, population: Population, holdings: Holdings) -> list[SealedRecord]:

@@ -27,6 +27,7 @@ from trusted_aggregator.host.hand_over_service import HandOverService
 from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.state.records import TASK_PREFIX
 
 NAME = "odp.v1.AggregatorControlService"
 
@@ -62,9 +63,13 @@ class ControlService:
         )
 
     def resume(self) -> None:
-        """Completes work that a crash interrupted: erasure, and start times of work on open rounds. Call at start."""
+        """Completes work that a crash interrupted: erasure, and start times of work on tasks. Call at start.
+
+        A task that came by a hand-over has no time yet, and a round in memory only where one is open.
+        """
         self._rounds.empty_files()
-        self._idle.resume(state.task_sha256 for state in self._core.round_states())
+        kept = (key for key in self._storage.keys(after=TASK_PREFIX) if key.startswith(TASK_PREFIX))
+        self._idle.resume(bytes.fromhex(key.removeprefix(TASK_PREFIX)) for key in kept)
 
     def set_charter(self, signed: population_pb2.SignedCharter) -> aggregator_pb2.SetCharterResponse:
         """Founds a population or changes its owners; returns once that is in force."""

@@ -141,25 +141,39 @@ class Population:
         )
 
     def require_budget(
-        self, *, task_id: str, events: Sequence[LedgerEvent], budget: Budget, users: int, what: str,
-        promised: Sequence[LedgerEvent] = (),
-    ) -> None:  # fmt: skip
+        self, *, task_id: str, events: Sequence[LedgerEvent], budget: Budget, users: int, what: str
+    ) -> None:
         """Returns if task and population can pay for ``events`` now; spends nothing (rule P29).
-
-        ``promised`` are what other tasks under way may still charge: the population has to pay for these as well.
 
         Raises:
             BudgetExceeded: they cannot.
             PrivacyError: an event is a claim about another adjacency than an enclave's releases are; or the ledger is
                 full.
         """
-        _require_zero_out(events)
+        self._require_paid(task_id=task_id, rounds=[events], budget=budget, users=users, what=what)
+
+    def require_plan(
+        self, *, task_id: str, rounds: Sequence[Sequence[LedgerEvent]], budget: Budget, users: int, what: str,
+        promised: Sequence[Sequence[LedgerEvent]],
+    ) -> None:  # fmt: skip
+        """As ``require_budget``, for all ``rounds`` that a task has left.
+
+        ``promised`` are the rounds that other tasks under way have left: ledger and population hold these as well.
+        """
+        self._require_paid(task_id=task_id, rounds=rounds, budget=budget, users=users, what=what, promised=promised)
+
+    def _require_paid(
+        self, *, task_id: str, rounds: Sequence[Sequence[LedgerEvent]], budget: Budget, users: int, what: str,
+        promised: Sequence[Sequence[LedgerEvent]] = (),
+    ) -> None:  # fmt: skip
+        own, others = ([event for events in some for event in events] for some in (rounds, promised))
+        _require_zero_out(own)
         ledger = self.ledger
-        self._require_entry(ledger, events, what)
+        self._require_room(ledger, rounds=len(rounds) + len(promised), events=[*own, *others], what=what)
         try:
             ledger.require_budget(
-                task_id=task_id, events=events, population_size=self._users(users),
-                task_budget=budget, population_budget=self._budget, promised=promised,
+                task_id=task_id, events=own, population_size=self._users(users),
+                task_budget=budget, population_budget=self._budget, promised=others,
             )  # fmt: skip
         except BudgetExceeded as error:
             raise BudgetExceeded(f"{what} was not started: {error}") from error
@@ -204,7 +218,7 @@ class Population:
         """
         _require_zero_out(events)
         ledger = self.ledger
-        self._require_entry(ledger, events, f"round {round}")
+        self._require_room(ledger, rounds=1, events=events, what=f"round {round}")
         entry = ledger.charge(
             task_id=task_id, round=round, events=events, contributions=contributions,
             population_size=self._users(contributions), id_set_sha256=set_sha256, noise_id=noise_id,
@@ -308,11 +322,12 @@ class Population:
             self._writes.add(ledger.head.entries, entry)
             ledger.append(entry)
 
-    def _require_entry(self, ledger: LedgerState, events: Sequence[LedgerEvent], what: str) -> None:
+    def _require_room(self, ledger: LedgerState, *, rounds: int, events: Sequence[LedgerEvent], what: str) -> None:
         full = f"{what} was not started: population {self.name!r}"
-        if ledger.charges >= MOST_CHARGES:
+        if ledger.charges + rounds > MOST_CHARGES:
             raise PrivacyError(
-                f"{full} has charged {MOST_CHARGES} rounds, the limit of one ledger; take another population"
+                f"{full} has charged {ledger.charges} rounds, and has {rounds} to come with this and the tasks under "
+                f"way, of at most {MOST_CHARGES} of one ledger; take another population"
             )
         different = {*ledger.events, *charged(events)}
         sampled = sum(isinstance(event, (SampledRound, ShuffledReports)) for event in different)

@@ -10,7 +10,6 @@ from odp.algorithms.federated.rehearsal import aggregated_by, published_by
 from odp.algorithms.private_fl.config import PrivateFL
 from odp.v1 import common_pb2, private_fl_pb2
 
-
 _REPORT = private_fl_pb2.PrivateReportTerms(
     cap_height=0.0, cap_probability=0.75, largest_norm=1.0, levels=1, magnitude_epsilon=1.0, most_participations=1
 )

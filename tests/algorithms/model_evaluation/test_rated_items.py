@@ -147,3 +147,16 @@ def test_rated_items_are_never_trained() -> None:
         odp.RatedItems(items=3, rank=1, low=5.0, high=1.0)
     with pytest.raises(ConfigurationError, match="rank"):
         odp.RatedItems(items=3, rank=65)
+
+
+@pytest.mark.parametrize("places", [[[0, 1]], [0.0, float("nan")], [0.5], [-2], [ITEMS], [None]])
+def test_places_that_are_none_are_refused(places: list[object]) -> None:
+    with pytest.raises(ConfigurationError, match=f"places of whole numbers from -1 to {ITEMS - 1}"):
+        MODEL.parameters(GOOD, places)
+
+
+def test_an_item_that_a_release_does_not_have_is_predicted_by_the_persons_mean() -> None:
+    """Of new items alone, rated 5 each: nearly 5, as by a training that knows the items and has no ratings of them."""
+    vector = MODEL.parameters(GOOD, np.full(ITEMS, -1))
+    items, values = np.arange(ITEMS, dtype=np.float32)[:, None], np.full(ITEMS, 5.0, dtype=np.float32)
+    assert MODEL.tested(vector, items, values, ranked=False).losses.mean() < 0.5

@@ -7,12 +7,14 @@ import pytest
 
 from odp.algorithms.dpam.accumulate import Accumulator
 from odp.algorithms.dpam.oblivious import ObliviousAccumulator
+from odp.algorithms.release import round_charges
 from odp.crypto import SignatureError, domains, seal, verify
 from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal
 from odp.evaluation.noise import NoNoise
 from odp.privacy.events import GaussianRelease
+from odp.privacy.ledger_events import charged
 from odp.privacy.ledger_state import LedgerHead
 from odp.signed.task import task_sha256
 from odp.v1 import common_pb2
@@ -115,6 +117,33 @@ def test_the_ledger_is_signed_and_holds_one_charge_per_round(small):
     assert ledger.entries[0].contributions == ledger.entries[0].population_size == 4
     assert [entry.state.name for entry in ledger.entries] == ["CHARGED", "SEALED"]
     assert small.core.ledger(bytes(32)) is None
+
+
+def two_tasks(make_world, *, epsilon):
+    """A world of a task of ε = 8, and another one of the same enclave and population, of 9, with a task "songs"."""
+    policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=9.0, population_delta=1e-6)
+    first, second = make_world(minimum=3, policy=policy), make_world(minimum=3)
+    second.population, second.developer = first.population, first.developer
+    second.core, second.records, second.policy, second.identity = (
+        first.core,
+        first.records,
+        first.policy,
+        first.identity,
+    )
+    second.adopt(second.sign(second.definition(minimum=3, epsilon=epsilon, name="songs")))
+    return first, second
+
+
+def release(world, number):
+    """The whole round, opened unless it is round 0 that is open."""
+    if number or world.core.round_state(world.task_sha256, 0) is None:
+        world.open(number)
+    world.fill(range(3), number)
+    world.learn(world.close(number))
+
+
+def charges_of_plan(world):
+    return [event for number in range(3) for event in charged(round_charges(world.algorithm.query(number), None))]
 
 
 class TestRefusals:
@@ -304,40 +333,59 @@ class TestOpening:
 
     @pytest.mark.parametrize("released", [0, 1, 3])
     def test_a_task_does_not_begin_with_what_one_under_way_still_needs(self, make_world, released):
-        policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=9.0, population_delta=1e-6)
-        world = make_world(minimum=3, policy=policy)
-        other = make_world(minimum=3)
-        other.population, other.developer = world.population, world.developer
-        task = other.sign(other.definition(minimum=3, epsilon=7.0, name="songs"))
-        small = other.sign(other.definition(minimum=3, epsilon=2.0, name="few"))
-        world.open()
+        first, second = two_tasks(make_world, epsilon=7.0)
+        first.open()
         for number in range(released):
-            if number:
-                world.open(number)
-            world.fill(range(3), number)
-            world.learn(world.close(number))
-        other.task, other.task_sha256 = task, task_sha256(task)
+            release(first, number)
         with pytest.raises(BudgetExceeded, match="'songs' with all its 3 rounds was not started") as refused:
-            world.core.open_round(task, *other.order(0, domains.OPEN))
+            second.open()
         assert ("with what its tasks under way will spend" in str(refused.value)) == (released < 3)
-        other.task, other.task_sha256 = small, task_sha256(small)
-        world.core.open_round(small, *other.order(0, domains.OPEN))
+        second.adopt(second.sign(second.definition(minimum=3, epsilon=2.0, name="few")))
+        second.open()
         for number in range(released, 3):
-            if number:
-                world.open(number)
-            world.fill(range(3), number)
-            world.learn(world.close(number))
+            release(first, number)
+
+    def test_a_task_that_was_forgotten_comes_back_where_it_takes_nothing_from_others(self, make_world):
+        first, second = two_tasks(make_world, epsilon=7.0)
+        release(first, 0)
+        first.settle(first.core.forget(first.task_sha256))
+        second.open()
+        with pytest.raises(BudgetExceeded, match="with what its tasks under way will spend"):
+            first.open(1)
+        for number in range(3):
+            release(second, number)
 
     def test_an_ended_task_promises_nothing(self, make_world):
-        policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=9.0, population_delta=1e-6)
-        world = make_world(minimum=3, policy=policy)
-        world.open()
-        world.settle(world.abandon())
-        other = make_world(minimum=3)
-        other.population, other.developer = world.population, world.developer
-        task = other.sign(other.definition(minimum=3, epsilon=8.0, name="songs"))
-        other.task, other.task_sha256 = task, task_sha256(task)
-        world.core.open_round(task, *other.order(0, domains.OPEN))
+        first, second = two_tasks(make_world, epsilon=7.0)
+        first.open()
+        first.settle(first.abandon())
+        second.open()
+
+    def test_a_task_whose_charged_round_is_lost_promises_nothing(self, make_world):
+        first, second = two_tasks(make_world, epsilon=5.0)
+        first.open()
+        first.fill(range(3))
+        first.settle(first.charge().writes)
+        first.restart({key: data for key, data in first.records.items() if not key.startswith(names.ROUND_PREFIX)})
+        second.core, second.records = first.core, first.records
+        second.open()
+
+    def test_the_rounds_of_tasks_under_way_fit_into_one_ledger(self, make_world, monkeypatch):
+        monkeypatch.setattr("trusted_aggregator.state.population.MOST_CHARGES", 5)
+        first, second = two_tasks(make_world, epsilon=2.0)
+        first.open()
+        with pytest.raises(PrivacyError, match="has charged 0 rounds, and has 6 to come"):
+            second.open()
+        for number in range(3):
+            release(first, number)
+
+    def test_the_events_of_tasks_under_way_count_among_those_of_their_population(self, make_world, monkeypatch):
+        first, second = two_tasks(make_world, epsilon=2.0)
+        first.open()
+        different = {event for query in (first, second) for event in charges_of_plan(query)}
+        monkeypatch.setattr("trusted_aggregator.state.population.MOST_EVENTS", len(different) - 1)
+        with pytest.raises(PrivacyError, match=f"would be charged for {len(different)} different events"):
+            second.open()
 
     def test_a_release_that_no_message_holds_is_refused_before_it_is_charged(self, make_world, monkeypatch):
         monkeypatch.setattr("odp.algorithms.release.LARGEST_ATTACHED_BYTES", 12 * 5 * 8 - 1)

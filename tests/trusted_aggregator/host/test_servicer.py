@@ -7,10 +7,13 @@ import threading
 import pytest
 from aggregator_host import StoredHost
 
-from odp.errors import Refusal, StateError
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import BudgetExceeded, Refusal, StateError
 from odp.transport.state_folder import StateFolder
+from odp.transport.sweeping import DAY
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.host.idle_tasks import IDLE_DAYS
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import population_key, release_key
 
@@ -238,3 +241,21 @@ def test_a_service_that_is_closed_takes_nothing_more(host):
     with pytest.raises(StateError, match="stopping"):
         host.submit(1)
     assert len(host.stored()) == 1
+
+
+def test_a_task_that_came_without_times_of_work_is_forgotten_as_any_other(make_world, tmp_path):
+    """As by a hand-over between two rounds; what it would have spent does not keep others out for ever."""
+    policy = EnclavePolicy(role="aggregator", minimum_cohort=3, population_epsilon=9.0, population_delta=1e-6)
+    world = make_world(minimum=3, policy=policy)
+    world.open()
+    world.fill(range(3))
+    world.learn(world.close())
+    other = world.sign(world.definition(minimum=3, epsilon=7.0, name="songs"))
+    with StateFolder.open(tmp_path / "state", "aggregator") as state:
+        host = Host(world, state)
+        with pytest.raises(BudgetExceeded, match="with what its tasks under way will spend"):
+            host.core.check_task(other)
+        host.wait(1.01 * IDLE_DAYS * DAY)
+        host.control.sweep()
+        host.core.check_task(other)
+        host.end()

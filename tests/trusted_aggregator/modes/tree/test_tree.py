@@ -116,7 +116,7 @@ def test_a_sampled_round_draws_at_the_leaves_and_has_its_cap_at_the_root(make, c
     tree.held()._draw._cap = cap
     draw = Draw(seed, Sampling(0.5, 100, cap), empty=b"0")
     counted = [device for device in range(20) if draw.counted(tree.contribution(device).contribution_id, b"1") == b"1"]
-    assert 2 < len(counted) < 18, "by chance once in 2,000 runs: the coins are secret"
+    assert 0 < len(counted) < 20, "by chance once in 500,000 runs: the coins are secret"
     for number in range(2):
         tree.hand_in(number)
     release, sums = released(tree, tree.close())
