@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from odp.local import reference_values
 
 # A busy machine makes an example slow, and that is no failure.
 hypothesis.settings.register_profile("odp", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -31,6 +34,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs real data sets: set ODP_SHARED_DATA to a folder that holds ml-1m, jester-1, gowalla, ...")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def this_installation_is_measured_once_for_its_reference_values() -> Iterator[None]:
+    """It takes half a second of hashing, for each of hundreds of sets of services, and nothing changes meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference_values, "measurements", functools.cache(reference_values.measurements))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
