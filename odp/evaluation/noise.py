@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
 from odp import _validate
@@ -23,6 +24,10 @@ _BLOCK = 2**16  # the same where sums are at hand: their block stays in the proc
 _ZEROS = memoryview(bytes(2**20))  # what is encrypted to get the key stream
 
 
+def _zeros(count: int) -> bytes | memoryview:
+    return _ZEROS[:count] if count <= len(_ZEROS) else bytes(count)
+
+
 class SeededNoise:
     """``NoiseSource`` that repeats its bytes for the same seed: simulation and tests only, never an enclave.
 
@@ -32,14 +37,31 @@ class SeededNoise:
 
     def __init__(self, seed: int) -> None:
         _validate.integer(low=-(2**255), high=2**255, seed=seed)
-        key = hashlib.sha256(b"odp simulation noise " + str(seed).encode()).digest()
-        self._stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+        self._key = hashlib.sha256(b"odp simulation noise " + str(seed).encode()).digest()
+        self._position = 0
+        self._stream: CipherContext | None = None
 
     def random_bytes(self, count: int) -> bytes:
         """The next ``count`` bytes of the stream."""
         _validate.integer(low=0, high=2**31 - 1, count=count)
-        zeros = _ZEROS[:count] if count <= len(_ZEROS) else bytes(count)
-        return self._stream.update(zeros)
+        if self._stream is None:
+            self._stream = self._from(self._position)
+        self._position += count
+        return self._stream.update(_zeros(count))
+
+    def later(self, count: int) -> Callable[[], bytes]:
+        """The next ``count`` bytes of the stream, made when the result is called, in any thread."""
+        _validate.integer(low=0, high=2**31 - 1, count=count)
+        position, self._stream = self._position, None
+        self._position += count
+        return lambda: self._from(position).update(_zeros(count))
+
+    def _from(self, position: int) -> CipherContext:
+        """The key stream from a byte on: the counter is the number of its block."""
+        block, skipped = divmod(position, 16)
+        stream = Cipher(algorithms.AES256(self._key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+        stream.update(_zeros(skipped))
+        return stream
 
 
 class RoundedNormals:

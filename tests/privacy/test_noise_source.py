@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odp.errors import ConfigurationError
 from odp.evaluation.noise import NoNoise, SeededNoise
@@ -30,6 +33,25 @@ def test_seeded_noise_repeats_for_a_seed_and_differs_between_seeds():
     assert SeededNoise(3).random_bytes(64) == SeededNoise(3).random_bytes(64)
     assert SeededNoise(3).random_bytes(64) != SeededNoise(4).random_bytes(64)
     assert SeededNoise(-3).random_bytes(64) != SeededNoise(3).random_bytes(64)
+
+
+@given(st.lists(st.tuples(st.integers(0, 70), st.booleans()), max_size=8))
+def test_bytes_that_are_made_later_are_those_of_their_place(requests):
+    """Whenever they are made, and whatever was asked for in between."""
+    source, places = SeededNoise(5), []
+    for count, later in requests:
+        places.append(source.later(count) if later else functools.partial(bytes, source.random_bytes(count)))
+    made = [place() for place in reversed(places)]
+    assert b"".join(reversed(made)) == SeededNoise(5).random_bytes(sum(count for count, _ in requests))
+
+
+def test_the_operating_system_makes_fresh_bytes_later():
+    source = OperatingSystemNoise()
+    one, two = source.later(32), source.later(32)
+    assert len(one()) == 32
+    assert one() != two()
+    with pytest.raises(ConfigurationError, match="count="):
+        source.later(-1)
 
 
 def test_seeded_noise_does_not_depend_on_how_requests_are_cut():

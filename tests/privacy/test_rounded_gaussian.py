@@ -206,6 +206,31 @@ def test_the_most_extreme_draws_lie_at_thirteen_standard_deviations(word, sign):
         assert 12.9 * ratio < sign * value < 13.2 * ratio
 
 
+class AtOnce:
+    """A seeded source that makes its bytes when they are asked for, one request after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.random_bytes = SeededNoise(seed).random_bytes
+
+
+@pytest.mark.parametrize("ratio", [4.0, 1000.0, 1e10])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_numbers_do_not_depend_on_which_threads_make_the_bytes(ratio, compiled):
+    count = rounded_gaussian._GROUP + 3 * rounded_gaussian._CHUNK + 17
+    law = RoundedGaussian(ratio)
+    numbers = law.sample(count, SeededNoise(4), compiled=compiled)
+    np.testing.assert_array_equal(numbers, law.sample(count, AtOnce(4), compiled=compiled))
+
+
+def test_a_source_that_gives_too_little_in_a_thread_is_refused():
+    class Short(AtOnce):
+        def later(self, count):
+            return lambda: bytes(count - 1)
+
+    with pytest.raises(PrivacyError, match="no noise was drawn"):
+        RoundedGaussian(64.0).sample(10, Short(1))
+
+
 def test_the_sampler_reads_from_the_given_source_only(monkeypatch):
     def forbidden(count: int) -> bytes:
         raise AssertionError("read from the operating system")

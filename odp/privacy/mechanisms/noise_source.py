@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, cast
 
 from odp import _validate
 
@@ -20,6 +22,22 @@ class NoiseSource(Protocol):
         ...
 
 
+class DeferringSource(NoiseSource, Protocol):
+    """A source whose bytes several threads can make at once."""
+
+    def later(self, count: int) -> Callable[[], bytes]:
+        """The next ``count`` bytes, which the result makes when it is called: once, and in any thread."""
+        ...
+
+
+def deferred(source: NoiseSource, count: int) -> Callable[[], bytes]:
+    """The next ``count`` bytes of any source: made when they are asked for where it can, else now."""
+    if hasattr(source, "later"):
+        return cast("DeferringSource", source).later(count)
+    data = source.random_bytes(count)
+    return lambda: data
+
+
 class OperatingSystemNoise:
     """The kernel's generator, ``os.urandom``: the only source for real releases. It takes no seed."""
 
@@ -29,5 +47,9 @@ class OperatingSystemNoise:
         Raises:
             ConfigurationError: ``count`` is negative or not a whole number.
         """
+        return self.later(count)()
+
+    def later(self, count: int) -> Callable[[], bytes]:
+        """As of ``DeferringSource``; raises as ``random_bytes``."""
         _validate.integer(low=0, high=2**31 - 1, count=count)
-        return os.urandom(count)
+        return functools.partial(os.urandom, count)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from odp import _validate
 from odp.errors import PrivacyError
-from odp.privacy.mechanisms.noise_source import NoiseSource
+from odp.privacy.mechanisms.noise_source import NoiseSource, deferred
 
 if TYPE_CHECKING:
     from mpmath.ctx_mp import MPContext
@@ -293,7 +293,10 @@ def _machine_code() -> ModuleType | None:
 
 
 def _words(source: NoiseSource, count: int) -> NDArray[np.uint64]:
-    data = source.random_bytes(8 * count)
+    return _words_of(source.random_bytes(8 * count), count)
+
+
+def _words_of(data: bytes, count: int) -> NDArray[np.uint64]:
     if len(data) != 8 * count:
         raise PrivacyError(f"The noise source gave {len(data)} bytes instead of {8 * count}: no noise was drawn")
     return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False)
@@ -323,7 +326,12 @@ def _draw(
     neither the threads nor the machine code.
     """
     parts = [out[start : start + _CHUNK] for start in range(0, len(out), _CHUNK)]
-    tries = [pool.submit(first_tries, table, _words(source, table.words * len(part)), part) for part in parts]
+
+    def tried(part: NDArray[np.int64], given: Callable[[], bytes]) -> tuple[NDArray[np.generic], ...]:
+        # Random bytes take as long as all that is done with them: each thread makes its own.
+        return first_tries(table, _words_of(given(), table.words * len(part)), part)
+
+    tries = [pool.submit(tried, part, deferred(source, 8 * table.words * len(part))) for part in parts]
     found = [one.result() for one in tries]
     unsure = _Unsure(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
     sizes = [len(one[0]) for one in found]
