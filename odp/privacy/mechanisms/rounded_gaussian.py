@@ -134,7 +134,7 @@ class RoundedGaussian:
         self, out: NDArray[np.int64], count: int, source: NoiseSource, pool: ThreadPoolExecutor, compiled: bool
     ) -> None:
         """Draws at most ``_GROUP`` of ``count`` numbers."""
-        code = _machine_code() if compiled and count >= _WORTHWHILE else None
+        code = _machine_code_for(count) if compiled else None
         _draw(self._table, out, source, pool, _first_tries if code is None else code.first_tries)
 
 
@@ -166,7 +166,7 @@ class GaussianNoise:
             step: of the grid.
         """
         integers, values, width = sums.reshape(-1), sums.reshape(-1).view(np.float64), len(ratios)
-        code = _machine_code() if self._compiled and sums.size >= _WORTHWHILE else None
+        code = _machine_code_for(sums.size) if self._compiled else None
         add: Callable[..., None] = _add_to_columns if code is None else code.add_to_columns
         with _workers() as pool:
             for ratio in np.unique(ratios):
@@ -280,6 +280,11 @@ def _tails(context: MPContext, ratio: float, *, first: int, cell: int) -> list[i
         density = (density * fall) >> _FIXED_BITS
         fall, slope = (fall * falls) >> _FIXED_BITS, slope + curve
     return tails
+
+
+def _machine_code_for(count: int) -> ModuleType | None:
+    """Machine code for so many numbers: where they are enough to load it, or it is loaded already."""
+    return _machine_code() if count >= _WORTHWHILE or _machine_code.cache_info().currsize else None
 
 
 @functools.cache
