@@ -544,6 +544,28 @@ def _released_of_versions(folder, *versions):
     return platform, _living(folder, **items)
 
 
+def test_the_command_compares_trainings_of_a_catalogue(tmp_path, monkeypatch):
+    first = odp.Catalogue.make("films", KEYS)
+    second = first.change(add=["new film"], retire=["film 3"])
+    platform, _ = _released_of_versions(tmp_path / "films", first, second)
+    (tmp_path / "films.toml").write_text(render_task(_task()))
+    second.save(tmp_path / "films.catalogue")
+    monkeypatch.setattr("odp.client.connect", lambda *_, **__: contextlib.nullcontext(platform))
+    command = [
+        "task", "retrain", str(tmp_path / "films.toml"), "--folder", str(tmp_path / "films"), "--horizon", "4w",
+        "--catalogue", str(tmp_path / "films.catalogue"), "--lifetime-epsilon", "12", "--compare", "0,1",
+    ]  # fmt: skip
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert list(platform.tasks.values())[-1].rated_items.catalogue == second.to_proto()
+    second.change(withdraw=[2]).save(tmp_path / "films.catalogue")
+    refused = CliRunner().invoke(app, command)
+    assert "catalogue version 2 of population 'films' was withdrawn" in str(refused.exception)
+    first.save(tmp_path / "films.catalogue")
+    assert "Expected the catalogue file with version 2" in str(CliRunner().invoke(app, command).exception)
+    assert len(platform.tasks) == 3
+
+
 @pytest.mark.parametrize("numbered", [False, True], ids=["of two versions", "by number before"])
 def test_trainings_of_a_catalogue_are_compared_by_the_keys_of_the_later_version(tmp_path, numbered):
     first = odp.Catalogue.make("films", KEYS)
