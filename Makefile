@@ -25,10 +25,11 @@ $(VENV)/dev: $(VENV)/core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# Apart from the others: TensorFlow is large, and nothing but tests of compiled networks needs it.
+# Apart from the others: TensorFlow is large, and nothing but tests of compiled networks needs it. What is imported of these
+# environments is compiled then, which is a part of what they hold.
 $(VENV)-keras/keras: pyproject.toml
 	@test -x $(VENV)-keras/bin/python || $(PYTHON) -m venv $(VENV)-keras
-	$(VENV)-keras/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[keras,dev]'
+	$(VENV)-keras/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[keras,dev]'
 	@touch $@
 
 demo: $(VENV)/core ## Train a private model over real processes, in a minute (ARGS="--help" lists options)
@@ -61,7 +62,7 @@ $(TFF_VENV)/made: tools/tff-environment.txt
 	@$(TFF_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 		|| { echo "TensorFlow Federated needs Python 3.11; set TFF_PYTHON="; exit 1; }
 	$(TFF_PYTHON) -m venv $(TFF_VENV)
-	$(TFF_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	$(TFF_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --requirement $<
 	$(TFF_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -78,7 +79,7 @@ $(VENV)-docs/docs: pyproject.toml
 	@test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv $(VENV)-docs
 	$(VENV)-docs/bin/python -c 'import tomllib; \
 		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
-		| $(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement /dev/stdin
+		| $(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement /dev/stdin
 	@touch $@
 
 docs: $(VENV)-docs/docs ## Build the docs site into site/, and check its links and that it calls no other host

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from e2e.killing import DATA, DEVICE_HOST, DEVICES, Platform
 from e2e.world import POPULATION, World, device_seeds, small_task
 
 import device_runtime
@@ -19,11 +18,11 @@ from odp.algorithms.model_evaluation.terms import RELEASE
 from odp.algorithms.registry import algorithm_for
 from odp.catalogues.catalogue import Catalogue
 from odp.client import TaskHandle
-from odp.datasets import Ratings, Split, catalogue_keys, load
+from odp.datasets import Ratings, Split, catalogue_keys
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, ServiceError, TransparencyError
 from odp.evaluation.noise import NoNoise
-from odp.living_model import LivingModel, Stage
+from odp.living_model import LivingModel
 from odp.signed.task import open_task, task_sha256
 from odp.simulation import engine
 from odp.task import Task
@@ -188,47 +187,3 @@ def _finished(world: World, **filled: object) -> server_pb2.TaskStatus:
     (task,) = (one.task for one in world.connection.tasks() if one.state == active)
     handle = TaskHandle(world.connection, task_sha256(task))
     return world.finish(handle, world.devices(**filled))
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-def test_a_living_model_follows_its_catalogue_on_real_programs(tmp_path: Path, stack: contextlib.ExitStack) -> None:
-    """Three weeks, a version each, with a kill in each; and the log explains all of it."""
-    ratings = load(DATA)
-    keys = list(catalogue_keys(ratings))
-    template = small_task(ratings, rank=2, training=odp.DPAM(steps=1), places=8)
-    schedule = odp.Schedule(every="7d", horizon="3w", lifetime_epsilon=16.0, delta=template.privacy.delta)
-    platform = Platform(tmp_path / "platform", stack, keyed=True)
-    platform.start(DEVICE_HOST)
-    versions = [Catalogue.make(POPULATION, keys[:15])]
-    versions.append(versions[0].change(add=keys[15:], retire=keys[:5]))
-    versions.append(versions[1].change(add=keys[:2], withdraw=[1]))
-    now = 1.7e9
-    for catalogue, victim in zip(versions, ("server", DEVICE_HOST, "aggregator"), strict=True):
-        platform.until(lambda catalogue=catalogue: _published(platform, catalogue), what="a published catalogue")
-
-        def advanced(catalogue: Catalogue = catalogue, now: float = now) -> object:
-            living = LivingModel(tmp_path / "living", task=template, schedule=schedule, catalogue=catalogue)
-            with contextlib.suppress(ServiceError):
-                return living.advance(platform.connection, now=now)
-            return None
-
-        def done() -> object:
-            found = advanced()
-            return found if found is not None and found.stage is not Stage.TRAINING else None  # type: ignore[attr-defined]
-
-        platform.until(advanced, what="the begin of a training")
-        platform.kill_and_restart(victim)
-        platform.until(done, what="the end of a training")
-        now += 7 * 86_400.0
-    statuses = platform.until(platform.connection.tasks, what="the tasks")
-    assert [{entry.contributions for entry in status.rounds} for status in statuses] == [{DEVICES}] * 3
-    pins = ReferenceValues.load(platform.root / "reference_values.json")
-    assert audit(LogFolder(platform.root / "server" / "log"), pins).counts["catalogue"] == 3
-
-
-def _published(platform: Platform, catalogue: Catalogue) -> bool:
-    with contextlib.suppress(ServiceError):
-        platform.connection.publish_catalogue(catalogue)
-        return True
-    return False

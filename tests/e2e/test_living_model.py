@@ -1,4 +1,4 @@
-"""Eight weeks of a model that lives on real services, which die in every week."""
+"""Eight weeks of a model that lives on real services, which die in every week, and of a catalogue that changes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 from e2e.killing import DATA, DEVICE_HOST, DEVICES, Platform
-from e2e.world import small_task
+from e2e.world import POPULATION, small_task
 
 import odp
-from odp.datasets import load
+from odp.catalogues.catalogue import Catalogue
+from odp.datasets import catalogue_keys, load
+from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.living_model import LivingModel, Stage, Standing
 from odp.privacy.accounting import epsilon
+from odp.signed.task import open_task
+from odp.transparency.audit import audit
+from odp.transparency.sources import LogFolder
 from odp.v1 import server_pb2
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -25,18 +30,23 @@ LIFETIME = 16.0
 
 def test_eight_weeks_of_retraining_with_a_kill_in_each(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     ratings = load(DATA)
-    keys = tuple(ratings.titles or ())
-    template = small_task(ratings, rank=2, training=odp.DPAM(steps=1))
+    keys = list(catalogue_keys(ratings))
+    template = small_task(ratings, rank=2, training=odp.DPAM(steps=1), places=8)
     schedule = odp.Schedule(every="7d", horizon=f"{WEEKS}w", lifetime_epsilon=LIFETIME, delta=template.privacy.delta)
-    platform = Platform(tmp_path / "platform", stack)
+    platform = Platform(tmp_path / "platform", stack, keyed=True)
     platform.start(DEVICE_HOST)
+    versions = [Catalogue.make(POPULATION, keys[:15])]
+    versions.append(versions[0].change(add=keys[15:], retire=keys[:5]))
+    versions.append(versions[1].change(add=keys[:2], withdraw=[1]))
     victims = itertools.cycle(("server", "aggregator", "distributor", DEVICE_HOST))
     now = 1.7e9
 
     def advanced() -> Standing | None:
         # Each time a new object, as another run of the command after the death of the last.
-        living = LivingModel(tmp_path / "living", task=template, schedule=schedule, item_keys=keys)
+        catalogue = versions[3 * week // WEEKS]
+        living = LivingModel(tmp_path / "living", task=template, schedule=schedule, catalogue=catalogue)
         with contextlib.suppress(ServiceError):
+            platform.connection.publish_catalogue(catalogue)
             return living.advance(platform.connection, now=now)
         return None
 
@@ -65,3 +75,9 @@ def test_eight_weeks_of_retraining_with_a_kill_in_each(tmp_path: Path, stack: co
     spent = epsilon([event for entry in charged for event in entry.events], delta=template.privacy.delta)
     assert 0.97 * LIFETIME < spent <= LIFETIME
     assert spent == pytest.approx(ended.epsilon, rel=1e-9)
+    named = [open_task(status.task).model.catalogue.version for status in statuses]
+    assert sorted(named) == [1, 1, 1, 2, 2, 2, 3, 3]
+    report = audit(
+        LogFolder(platform.root / "server" / "log"), ReferenceValues.load(platform.services.reference_values)
+    )
+    assert (report.counts["catalogue"], len(report.tasks)) == (3, WEEKS)

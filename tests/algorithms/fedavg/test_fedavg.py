@@ -231,7 +231,7 @@ def test_training_without_noise_learns(optimizer: str) -> None:
         (lambda d: d.fedavg.blocks[0].__setattr__("rounds", 0), "rounds"),
         (lambda d: d.fedavg.blocks[0].dense.__setattr__("clip", 2.0), "clip"),
         (lambda d: d.fedavg.blocks[0].dense.__setattr__("noise_std", 0.0), "noise_std"),
-        (lambda d: d.model.__setattr__("items", 3), "model of glm"),
+        (lambda d: d.model.__setattr__("items", 3), "Expected one model of task"),
         (lambda d: d.privacy.__setattr__("max_items_per_user", 3), "max_items_per_user"),
     ],
 )
