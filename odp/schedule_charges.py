@@ -40,8 +40,8 @@ def _left(schedule: Schedule, spent: Counter[Event], *, coordinates: int) -> flo
     """The ε that the lifetime budget leaves to one training; infinity where sampled rounds are in it.
 
     A share counts all trainings as large as its own. Where a catalogue grows, those before were smaller and took a
-    little more than that: at the least δ, so much that the last training would not be paid. Shares of sampled trainings
-    are of Gaussians of full participation: far above what they are charged.
+    little more than that: at the least δ, so much that the last training would not be paid. A sampled training is
+    charged far less than its share, which is computed as if every contribution counted.
     """
     if not all(isinstance(event, GaussianRelease) for event in spent):
         return math.inf

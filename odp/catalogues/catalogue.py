@@ -204,7 +204,7 @@ class Catalogue:
             )
 
     def require_items(self, items: int) -> None:
-        """Returns if a model of so many items may be of this version. Raises ConfigurationError."""
+        """Returns if a model with ``items`` items may name this version. Raises ConfigurationError."""
         if self.items != items:
             raise ConfigurationError(
                 f"Expected items={items} to be the {self.items} of catalogue version {self.version}"

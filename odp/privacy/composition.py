@@ -87,7 +87,7 @@ def _reached(sampling: Sampling) -> float:
 
 
 def _at_least(successes: int, trials: int, probability: float) -> float:
-    """The probability of at least so many successes, 1 or more, in binomial trials."""
+    """P[X >= successes] of a binomial X, for ``successes`` >= 1."""
     from scipy.special import betainc  # scipy.stats has it too, and takes a quarter of a second to load
 
     return float(betainc(successes, trials - successes + 1, probability)) if successes <= trials else 0.0

@@ -283,7 +283,7 @@ def _tails(context: MPContext, ratio: float, *, first: int, cell: int) -> list[i
 
 
 def _machine_code_for(count: int) -> ModuleType | None:
-    """Machine code for so many numbers: where they are enough to load it, or it is loaded already."""
+    """Machine code, if ``count`` numbers are worth loading it, or it is loaded already; else None."""
     return _machine_code() if count >= _WORTHWHILE or _machine_code.cache_info().currsize else None
 
 

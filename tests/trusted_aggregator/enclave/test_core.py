@@ -360,6 +360,7 @@ class TestOpening:
         first.open()
         first.settle(first.abandon())
         second.open()
+        assert second.core.round_state(second.task_sha256, 0).status is Status.OPEN
 
     def test_a_task_whose_charged_round_is_lost_promises_nothing(self, make_world):
         first, second = two_tasks(make_world, epsilon=5.0)
@@ -369,6 +370,7 @@ class TestOpening:
         first.restart({key: data for key, data in first.records.items() if not key.startswith(names.ROUND_PREFIX)})
         second.core, second.records = first.core, first.records
         second.open()
+        assert second.core.round_state(second.task_sha256, 0).status is Status.OPEN
 
     def test_the_rounds_of_tasks_under_way_fit_into_one_ledger(self, make_world, monkeypatch):
         monkeypatch.setattr("trusted_aggregator.state.population.MOST_CHARGES", 5)
