@@ -8,6 +8,8 @@ PROTOS := $(wildcard protos/odp/v1/*.proto)
 # The image of the last released protos: `make lint` refuses changes that would break a client built from them.
 BASELINE := protos/released.binpb
 ARGS ?=
+# An environment made before the distribution was named odp-platform has it by its old name, which ODP refuses beside itself.
+FORGET_OLD_NAME = $(1)/python -m pip uninstall --quiet --yes --disable-pip-version-check odp 2>/dev/null
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-keras tff-env test-tff test-extras docs images lint proto proto-release bench clean
@@ -18,6 +20,7 @@ help: ## Show the targets
 $(VENV)/core: pyproject.toml
 	@test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "ODP needs Python 3.11 or newer; set PYTHON="; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(call FORGET_OLD_NAME,$(BIN))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
@@ -29,6 +32,7 @@ $(VENV)/dev: $(VENV)/core
 # environments is compiled then, which is a part of what they hold.
 $(VENV)-keras/keras: pyproject.toml
 	@test -x $(VENV)-keras/bin/python || $(PYTHON) -m venv $(VENV)-keras
+	@$(call FORGET_OLD_NAME,$(VENV)-keras/bin)
 	$(VENV)-keras/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[keras,dev]'
 	@touch $@
 
@@ -58,11 +62,12 @@ test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in
 TFF_PYTHON ?= python3.11
 TFF_VENV := .venv-tff
 
-$(TFF_VENV)/made: tools/tff-environment.txt
+$(TFF_VENV)/made: tools/tff-environment.txt pyproject.toml
 	@$(TFF_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 		|| { echo "TensorFlow Federated needs Python 3.11; set TFF_PYTHON="; exit 1; }
 	$(TFF_PYTHON) -m venv $(TFF_VENV)
 	$(TFF_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --requirement $<
+	@$(call FORGET_OLD_NAME,$(TFF_VENV)/bin)
 	$(TFF_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -73,7 +73,7 @@ def run(quick: bool) -> list[Figure]:
     """Sweeps at the shapes of ML-1M and ML-20M, a plain loop, ``implicit``; without the large ones in quick mode."""
     if machine_code() is None:
         raise ConfigurationError(
-            "Expected numba: pip install 'odp[bench]'; without it the simulator is several times slower"
+            "Expected numba: pip install 'odp-platform[bench]'; without it the simulator is several times slower"
         )
     small = [SMALL, ML_1M] if quick else [ML_1M]
     figures = []
@@ -216,7 +216,7 @@ def beside_implicit(ratings: Ratings, shape: Shape) -> list[Figure]:
 
     name = f"{shape.name} rank {shape.rank}"
     if importlib.util.find_spec("implicit") is None:
-        progress("implicit is not installed, so it is not compared: pip install 'odp[bench]'")
+        progress("implicit is not installed, so it is not compared: pip install 'odp-platform[bench]'")
         return []
     found = sweep(ratings, shape.rank, times=_RUNS, beside=measure)
     limit = Limit("implicit's sweep, without privacy", min(seconds))

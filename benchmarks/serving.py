@@ -154,7 +154,7 @@ def _compiled(index: ItemIndex, vector: np.ndarray) -> Callable[[], object] | No
     try:
         import numba
     except ImportError:
-        progress("numba is not installed, so it is not compared: pip install 'odp[bench]'")
+        progress("numba is not installed, so it is not compared: pip install 'odp-platform[bench]'")
         return None
     row = person_row(vector)
     steps, scales = row.steps.astype(np.int16), scale_values(index.scales)
@@ -178,7 +178,7 @@ def _faiss(
     try:
         import faiss
     except ImportError:
-        progress("faiss is not installed, so it is not compared: pip install 'odp[bench]'")
+        progress("faiss is not installed, so it is not compared: pip install 'odp-platform[bench]'")
         return []
     faiss.omp_set_num_threads(1)
     rows = np.concatenate((factors, biases[:, None]), axis=1)

@@ -42,7 +42,7 @@ class PostgresqlServer:
     def started(cls) -> Iterator[PostgresqlServer]:
         """Raises ConfigurationError where the programs, the driver or an account to run them are missing."""
         if not is_installed("psycopg"):
-            raise ConfigurationError("psycopg is not installed: pip install 'odp[postgres]'")
+            raise ConfigurationError("psycopg is not installed: pip install 'odp-platform[postgres]'")
         binaries = _binaries()
         user = _account() if os.getuid() == 0 else None
         # Not in pytest's folder: only the account of the tests can enter that one. And the path of a socket is short.

@@ -1,7 +1,7 @@
 """Trains a small Keras classifier with user-level differential privacy, on simulated people.
 
-Needs TensorFlow, to compile the network: ``pip install 'odp[keras]'``. Devices train it by LiteRT alone. Takes about a
-minute::
+Needs TensorFlow, to compile the network: ``pip install 'odp-platform[keras]'``. Devices train it by LiteRT
+alone. Takes about a minute::
 
     python examples/keras_classifier.py
 """

@@ -1,7 +1,7 @@
 """Trains two Keras towers, of a person and of an item, with user-level differential privacy, on simulated people.
 
-Needs TensorFlow, to compile the towers: ``pip install 'odp[keras]'``. Devices train them by LiteRT alone. Takes about a
-minute::
+Needs TensorFlow, to compile the towers: ``pip install 'odp-platform[keras]'``. Devices train them by LiteRT
+alone. Takes about a minute::
 
     python examples/two_tower.py
 """

@@ -290,11 +290,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _HOME:
-        package = _HOME[name].partition(".")[0]
-        if package != "odp":
-            from odp._own_packages import check_own_packages
+        from odp._own_packages import check_own_packages
 
-            check_own_packages([package])
+        check_own_packages([_HOME[name].partition(".")[0]])
         value = getattr(importlib.import_module(_HOME[name]), name)
         globals()[name] = value
         return value

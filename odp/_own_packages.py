@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from odp.errors import ConfigurationError
+from odp_platform import NAMES, conflict
 
-NAMES = ("device_runtime", "distributor", "server", "trusted_aggregator")
 _HOME = Path(__file__).resolve().parent.parent
 
 
@@ -26,24 +25,10 @@ def leave_current_folder() -> None:
 
 
 def check_own_packages(names: Iterable[str] = NAMES) -> None:
-    """Raises ConfigurationError where an import of one of ``names`` would find, or has found, another's module."""
-    for name in names:
-        found = _place(name)
-        if found is not None and found.parent.resolve() != _HOME:
-            raise ConfigurationError(
-                f"ODP's package {name!r} is hidden by {found}: rename that, or take its folder off the search path "
-                "(PYTHONPATH, or `python -P`)"
-            )
+    """Raises ConfigurationError where an import of one of ``names`` would find, or has found, another's module.
 
-
-def _place(name: str) -> Path | None:
-    """The file or folder that ``import name`` means; None where only an editable installation knows it."""
-    loaded = sys.modules.get(name)
-    spec = PathFinder.find_spec(name) if loaded is None else loaded.__spec__
-    if spec is None and loaded is not None and getattr(loaded, "__file__", None):
-        return Path(str(loaded.__file__))
-    if spec is None:
-        return None
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations)))
-    return None if spec.origin is None else Path(spec.origin)
+    It is raised beside an installed distribution ``odp``, too, which is not ODP's (``odp_platform``).
+    """
+    problem = conflict(names)
+    if problem is not None:
+        raise ConfigurationError(problem)

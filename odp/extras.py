@@ -1,4 +1,4 @@
-"""What `pip install 'odp[EXTRA]'` adds, said in one line where it is missed."""
+"""What `pip install 'odp-platform[EXTRA]'` adds, said in one line where it is missed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_installed(module: str) -> bool:
 def advice(module: str, *, extra: str | None = None) -> str:
     """What is missing and what installs it: by default the extra that has the module and nothing else."""
     package, home = _HOME[module]
-    return f"{package} is not installed: pip install 'odp[{extra or home}]'"
+    return f"{package} is not installed: pip install 'odp-platform[{extra or home}]'"
 
 
 def require(*modules: str, to: str, extra: str | None = None) -> None:

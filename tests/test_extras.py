@@ -49,20 +49,20 @@ def test_each_advice_names_an_extra_that_installs_the_package() -> None:
     for module, (package, extra) in _HOME.items():
         wanted = inside.get(package, package)
         assert any(line.startswith((f"{wanted}>", f"{wanted}[")) for line in extras[extra]), module
-        assert advice(module) == f"{package} is not installed: pip install 'odp[{extra}]'"
+        assert advice(module) == f"{package} is not installed: pip install 'odp-platform[{extra}]'"
 
 
 def test_a_hidden_module_counts_as_missing_and_another_does_not(hide: Hide) -> None:
     require("psutil", to="read the battery")
     assert is_installed("psutil")
     hide("psutil")
-    with pytest.raises(ConfigurationError, match=r"^cannot read the battery: psutil is .*'odp\[device\]'$"):
+    with pytest.raises(ConfigurationError, match=r"^cannot read the battery: psutil is .*'odp-platform\[device\]'$"):
         require("nh3", "psutil", to="read the battery")
 
 
 def test_without_nh3_a_result_is_an_error_for_the_app_and_a_line_for_the_person(hide: Hide, tmp_path: Path) -> None:
     hide("nh3")
-    words = r"cannot show pages of a service, .*: nh3 is not installed: pip install 'odp\[device\]'"
+    words = r"cannot show pages of a service, .*: nh3 is not installed: pip install 'odp-platform\[device\]'"
     with pytest.raises(ConfigurationError, match=words):
         sanitized("<p>hello</p>")
     # In the frame of the person's page.
@@ -88,7 +88,7 @@ def test_without_psutil_a_sensor_names_the_extra(hide: Hide, tmp_path: Path) -> 
     hide("psutil")
     sensors = MachineSensors(tmp_path)
     for read in (sensors.charging, sensors.battery, sensors.temperature):
-        with pytest.raises(Unreadable, match=r"pip install 'odp\[device\]'"):
+        with pytest.raises(Unreadable, match=r"pip install 'odp-platform\[device\]'"):
             read()
 
 
@@ -103,14 +103,14 @@ def test_without_keyring_a_key_in_it_is_missed_by_name(hide: Hide, tmp_path: Pat
     assert os_keyring() is None
     with pytest.raises(
         StateError,
-        match=r"no keyring is available: keyring is not .*'odp\[keyring\]'; unlock",
+        match=r"no keyring is available: keyring is not .*'odp-platform\[keyring\]'; unlock",
     ):
         host_key(tmp_path / "in-ring", ring=os_keyring)
     assert doctor._keyring() == advice("keyring")
     host_key(tmp_path / "in-file", ring=os_keyring)
     protected = at_rest(tmp_path / "in-file")
     assert protected is not None
-    assert "pip install 'odp[keyring]'" in protected.text
+    assert "pip install 'odp-platform[keyring]'" in protected.text
 
 
 def test_without_numba_a_large_simulation_says_what_would_be_faster(hide: Hide) -> None:
@@ -133,20 +133,22 @@ def test_without_numba_a_large_simulation_says_what_would_be_faster(hide: Hide) 
 
 def test_without_the_driver_postgresql_names_the_extra(hide: Hide) -> None:
     hide("psycopg")
-    with pytest.raises(ConfigurationError, match=r"^cannot use PostgreSQL: .* pip install 'odp\[postgres\]'$"):
+    with pytest.raises(ConfigurationError, match=r"^cannot use PostgreSQL: .* pip install 'odp-platform\[postgres\]'$"):
         open_postgresql("postgresql+psycopg://localhost/odp")
 
 
 def test_without_pyarrow_a_table_names_the_extra(hide: Hide, tmp_path: Path) -> None:
     hide("pyarrow")
     (tmp_path / "mine.csv").write_text("user,item,rating\n1,2,3\n")
-    with pytest.raises(ConfigurationError, match=r"^cannot read tables: pyarrow is .*: pip install 'odp\[data\]'$"):
+    with pytest.raises(
+        ConfigurationError, match=r"^cannot read tables: pyarrow is .*: pip install 'odp-platform\[data\]'$"
+    ):
         odp.load(tmp_path / "mine.csv")
 
 
 def test_without_litert_no_network_runs_or_is_trained(hide: Hide) -> None:
     hide("ai_edge_litert")
-    words = r"ai-edge-litert is not installed: pip install 'odp\[litert\]'"
+    words = r"ai-edge-litert is not installed: pip install 'odp-platform\[litert\]'"
     program = object()
     with pytest.raises(ConfigurationError, match=f"^cannot run networks: {words}"):
         OwnProgram(program)  # type: ignore[arg-type]
@@ -161,9 +163,11 @@ def test_without_litert_no_network_runs_or_is_trained(hide: Hide) -> None:
 @pytest.mark.parametrize("module", ["tensorflow", "ai_edge_litert"])
 def test_without_tensorflow_a_keras_model_names_the_extra(hide: Hide, module: str) -> None:
     hide("tensorflow", module)
-    with pytest.raises(ConfigurationError, match=r"^cannot compile a Keras model: .*pip install 'odp\[keras\]'$"):
+    with pytest.raises(
+        ConfigurationError, match=r"^cannot compile a Keras model: .*pip install 'odp-platform\[keras\]'$"
+    ):
         odp.KerasModel(object(), "mse")
-    with pytest.raises(ConfigurationError, match=r"^cannot compile two towers: .*pip install 'odp\[keras\]'$"):
+    with pytest.raises(ConfigurationError, match=r"^cannot compile two towers: .*pip install 'odp-platform\[keras\]'$"):
         odp.TwoTower(user=object(), item=object(), loss="mse", items=10)
 
 
@@ -171,5 +175,7 @@ def test_without_numba_draw_and_discard_names_the_extra(hide: Hide, monkeypatch:
     name = "odp.algorithms.draw_and_discard.kernels"
     monkeypatch.delitem(sys.modules, name, raising=False)
     hide("numba")
-    with pytest.raises(ConfigurationError, match=r"cannot compute Draw and Discard: .*pip install 'odp\[fast\]'"):
+    with pytest.raises(
+        ConfigurationError, match=r"cannot compute Draw and Discard: .*pip install 'odp-platform\[fast\]'"
+    ):
         importlib.import_module(name)

@@ -67,6 +67,40 @@ def test_an_app_whose_own_package_hides_the_devices_is_told(folder: Path, first:
     assert f"'device_runtime' is hidden by {folder / 'device_runtime.py'}" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("metadata", ["odp-3.1.dist-info", "ODP-0.1.0.dist-info", "odp-3.1-py3.11.egg-info"])
+@pytest.mark.parametrize("command", [("-m", "odp", "--version"), ("-c", "from odp_platform import main; main()")])
+def test_r353_the_command_beside_another_distribution_named_odp_is_one_line(
+    tmp_path: Path, metadata: str, command: tuple[str, ...]
+) -> None:
+    (tmp_path / metadata).mkdir()
+    done = python(tmp_path, "-P", *command, path=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"odp: the distribution 'odp' is installed beside ODP, in {tmp_path / metadata}" in done.stderr
+    assert done.stderr.endswith("Run `pip uninstall odp`, then install 'odp-platform' again\n")
+
+
+def test_r353_an_app_beside_another_distribution_named_odp_is_told(tmp_path: Path) -> None:
+    (tmp_path / "odp-3.1.dist-info").mkdir()
+    done = python(tmp_path, "-P", "-c", "import odp; odp.Glm", path=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.stderr.splitlines()[-1].startswith("odp.errors.ConfigurationError: the distribution 'odp' is installed")
+
+
+def test_r353_the_command_runs_no_code_of_another_package_named_odp(tmp_path: Path) -> None:
+    (tmp_path / "odp").mkdir()
+    (tmp_path / "odp" / "__init__.py").write_text("raise SystemExit('the other package ran')\n")
+    code = "from odp_platform import main; main()"
+    done = python(tmp_path, "-P", "-c", code, path=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"odp: ODP's package 'odp' is hidden by {tmp_path / 'odp'}: rename that")
+
+
+@pytest.mark.parametrize("metadata", ["odp_platform-0.1.0.dist-info", "odp_cli-2.0.dist-info", "odpy-1.0.dist-info"])
+def test_distributions_of_other_names_are_no_conflict(tmp_path: Path, metadata: str) -> None:
+    (tmp_path / metadata).mkdir()
+    done = python(tmp_path, "-P", "-m", "odp", "--version", path=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.processes
 @pytest.mark.slow
 def test_services_start_in_a_folder_of_such_modules(folder: Path) -> None:

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 import odp
 
 ROOT = Path(__file__).resolve().parent.parent
+MODULES = {"odp_platform.py"}
 PACKAGES = {"odp", "device_runtime", "distributor", "server", "trusted_aggregator"}
 
 
@@ -50,7 +53,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def test_the_wheel_has_every_module_and_no_test(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = {name for name in opened.namelist() if ".dist-info/" not in name}
-    assert {name.partition("/")[0] for name in names} == PACKAGES
+    assert {name.partition("/")[0] for name in names} == PACKAGES | MODULES
     modules = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
@@ -83,12 +86,63 @@ def test_the_wheel_runs_in_an_empty_folder(installed: dict[str, str], tmp_path: 
     assert "all programs stopped" in run("demo", "--data", small)
 
 
+@pytest.fixture(scope="module")
+def foreign_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A distribution ``odp`` of somebody else, with modules and a command by the names of ours."""
+    made = tmp_path_factory.mktemp("foreign") / "odp-3.1-py3-none-any.whl"
+    files = {
+        "odp/__init__.py": "raise SystemExit('the other program ran')\n",
+        "odp/cli/main.py": "raise SystemExit('the other program ran')\n",
+        "odp-3.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: odp\nVersion: 3.1\n",
+        "odp-3.1.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*files, "odp-3.1.dist-info/RECORD"])
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, text in [*files.items(), ("odp-3.1.dist-info/RECORD", record)]:
+            archive.writestr(name, text)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("foreign_first", [True, False], ids=["installed before ODP", "installed after ODP"])
+def test_r353_beside_the_other_distribution_the_command_is_one_error_and_runs_again_without_it(
+    wheel: Path, foreign_wheel: Path, tmp_path: Path, foreign_first: bool
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
+    # The libraries, from the environment of this test; a path file inside that folder is not read.
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def pip(*arguments: str) -> None:
+        command = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*command, *arguments], check=True, timeout=120)
+
+    def install(archive: Path, *options: str) -> None:
+        pip("install", "--no-index", "--no-deps", "--no-compile", *options, str(archive))
+
+    def odp_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(tmp_path / "venv" / "bin" / "odp"), *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    for archive in (foreign_wheel, wheel) if foreign_first else (wheel, foreign_wheel):
+        install(archive)
+    refused = odp_command("doctor")
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+    assert f"the distribution 'odp' is installed beside ODP, in {site / 'odp-3.1.dist-info'}" in refused.stderr
+    # What the error says to do.
+    pip("uninstall", "--yes", "odp")
+    install(wheel, "--force-reinstall")
+    assert odp_command("--version").stdout == f"odp {odp.__version__}\n"
+
+
 def test_one_place_says_the_version_and_the_changelog_has_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "odp.__version__"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", odp.__version__)
-    assert importlib.metadata.version("odp") == odp.__version__
+    assert importlib.metadata.version("odp-platform") == odp.__version__
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == odp.__version__

@@ -77,7 +77,9 @@ def check(folder: Path, extra: str) -> str:
     if extra:
         return ""
     without = run([python, "-P", "-c", PROMISES["data"]], folder)
-    return "" if "odp[data]" in without.stderr else f"the error without pyarrow names no extra: {last_line(without)}"
+    if "odp-platform[data]" in without.stderr:
+        return ""
+    return f"the error without pyarrow names no extra: {last_line(without)}"
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ _QUICK = {"n_users": 3_000, "n_items": 1_000, "ratings_per_user": 40}
 def run(quick: bool) -> list[Figure]:
     """Sweeps of DPAM over invented ratings; the quick ones are too short for a goal."""
     if not is_installed("ray"):
-        progress("ray is not installed: pip install 'odp[ray]'")
+        progress("ray is not installed: pip install 'odp-platform[ray]'")
         return []
     warming = _workload(_QUICK, rank=8)
     measured = warming if quick else _workload(_ML_20M, rank=16)

@@ -191,7 +191,8 @@ def at_rest(folder: Path) -> AtRest | None:
     warning = ""
     if source == FILE:
         warning = (
-            "a copy of the whole folder contains both: pip install 'odp[keyring]', or give a key file on another disk"
+            "a copy of the whole folder contains both: "
+            "pip install 'odp-platform[keyring]', or give a key file on another disk"
         )
     return AtRest(CIPHER, source, where, warning)
 

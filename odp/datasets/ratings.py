@@ -274,7 +274,7 @@ class Ratings:
         name: str = "dataframe",
         on_error: Literal["raise", "skip"] = "raise",
     ) -> Self:
-        """Makes ratings of a pandas, Polars or Arrow table with one row per interaction; needs ``odp[data]``.
+        """Makes ratings of a pandas, Polars or Arrow table with one row per interaction; needs ``odp-platform[data]``.
 
         Ids may be whole numbers or text, and are kept. What is not given is guessed, and ``notes`` says how.
 

@@ -6,8 +6,8 @@
 ``load("ml-1m")``                          a known data set that ``fetch`` has put into the cache
 ``load("path/to/folder")``                 a folder in any form that a loader of this package reads
 ``load("file.npz")``                       a file of ``Ratings.save`` or one of the array forms
-``load("file.csv", user="who")``           a table: CSV, TSV, Parquet or JSON lines (``odp[data]``)
-``load(frame)``                            a pandas, Polars or Arrow table (``odp[data]``)
+``load("file.csv", user="who")``           a table: CSV, TSV, Parquet or JSON lines (``odp-platform[data]``)
+``load(frame)``                            a pandas, Polars or Arrow table (``odp-platform[data]``)
 =========================================  ===================================================================
 """
 

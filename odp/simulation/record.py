@@ -126,7 +126,7 @@ def versions() -> dict[str, str]:
     import scipy
 
     return {
-        "odp": importlib.metadata.version("odp"),
+        "odp": importlib.metadata.version("odp-platform"),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,

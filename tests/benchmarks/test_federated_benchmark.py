@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import federated_devices, federated_network
 
-pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 from benchmarks import federated_program
 from odp.models.litert.trained import TrainedNetwork
@@ -41,7 +41,7 @@ def test_without_tensorflow_there_are_no_figures_of_the_simulator(
 
 
 def test_the_bare_loop_trains_what_the_simulator_trains() -> None:
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed: pip install 'odp[keras]'")
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed: pip install 'odp-platform[keras]'")
     world = federated_network._world(2)
     federated_network._bare(world)(1)  # raises where the two differ on the first client
     assert federated_network._round(world).keys() == {"sums", "noise"}

@@ -92,7 +92,7 @@ def test_a_folder_that_holds_something_or_has_no_name_of_a_task_is_refused(tmp_p
 
 @pytest.mark.processes
 def test_a_table_of_ones_own_is_read_by_its_columns_everywhere(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odp[data]'")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odp-platform[data]'")
     ratings = synthetic_movielens(n_users=120, n_items=20, ratings_per_user=8)
     rows = zip(ratings.users().tolist(), ratings.items.tolist(), ratings.values.tolist(), strict=True)
     lines = ["who,what,stars", *(f"user {user},film {item},{value:g}" for user, item, value in rows)]

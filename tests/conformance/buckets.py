@@ -14,7 +14,7 @@ BUCKET = "odp-models"
 @contextmanager
 def bucket() -> Iterator[str]:
     """``s3://bucket``. Skips the test where boto3 or moto are missing."""
-    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'odp[s3]'")
+    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'odp-platform[s3]'")
     server_module = pytest.importorskip("moto.server", reason="moto is not installed")
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

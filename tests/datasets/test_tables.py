@@ -274,7 +274,7 @@ def test_a_missing_column_is_named_with_the_nearest() -> None:
 def test_without_arrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.csv").write_text("user,item\n1,2\n")
-    with pytest.raises(ConfigurationError, match=r"pip install 'odp\[data\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'odp-platform\[data\]'"):
         odp.load(tmp_path / "a.csv")
 
 

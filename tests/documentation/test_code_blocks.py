@@ -152,7 +152,7 @@ def _check(words: list[str], place: str) -> None:
         if tool in ("python", "cat") and rest[0].startswith(("examples/", "docs/", "tools/")):
             assert (ROOT / rest[0]).is_file(), f"{place}: {rest[0]}"
         for word in rest:
-            if wanted := re.fullmatch(r"odp\[([\w,-]+)\]", word):
+            if wanted := re.fullmatch(r"odp-platform\[([\w,-]+)\]", word):
                 extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
                 assert set(wanted[1].split(",")) <= set(extras), place
 

@@ -24,7 +24,7 @@ from odp.transparency.audit import audit
 from odp.transparency.sources import LogFolder
 from odp.v1 import common_pb2
 
-_REASON = "TensorFlow is not installed: pip install 'odp[keras]'"
+_REASON = "TensorFlow is not installed: pip install 'odp-platform[keras]'"
 keras = pytest.importorskip("keras", reason=_REASON)
 
 DEVICES = 22

@@ -28,8 +28,8 @@ from odp.reproductions.strokes import strokes
 from odp.signed.task import open_task
 from odp.v1 import common_pb2
 
-pytest.importorskip("keras", reason="TensorFlow is not installed: pip install 'odp[keras]'")
-pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
+pytest.importorskip("keras", reason="TensorFlow is not installed: pip install 'odp-platform[keras]'")
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 DEVICES = int(os.environ.get("ODP_GEYER_DEVICES", "24"))
 PICTURES, ROUNDS = 20, 2

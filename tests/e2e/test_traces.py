@@ -14,7 +14,7 @@ from e2e.killing import DEVICE_HOST, Platform, a_task
 from odp.enclave.policy import EnclavePolicy
 from odp.local.processes import ODP, Child, Services
 
-pytest.importorskip("opentelemetry.sdk", reason="opentelemetry is not installed: pip install 'odp[traces]'")
+pytest.importorskip("opentelemetry.sdk", reason="opentelemetry is not installed: pip install 'odp-platform[traces]'")
 
 
 class TracedServices(Services):

@@ -163,7 +163,7 @@ def test_a_missing_extra_is_named(
     run: odp.RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, ending: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigurationError, match=rf"^cannot write .{ending} files: .*'odp\[{extra}\]'$"):
+    with pytest.raises(ConfigurationError, match=rf"^cannot write .{ending} files: .*'odp-platform\[{extra}\]'$"):
         odp.export_items(run, tmp_path / f"items.{ending}")
 
 

@@ -13,7 +13,7 @@ from odp.errors import ConfigurationError, ServiceError
 from odp.operations.traces import OpenTelemetry
 from odp.transport import tracing
 
-pytest.importorskip("opentelemetry.sdk", reason="opentelemetry is not installed: pip install 'odp[traces]'")
+pytest.importorskip("opentelemetry.sdk", reason="opentelemetry is not installed: pip install 'odp-platform[traces]'")
 
 
 def _failing_step(tracer: OpenTelemetry) -> None:

@@ -61,8 +61,8 @@ def test_wrong_pictures_and_counts_are_refused() -> None:
 
 
 def test_a_keras_network_computes_the_same_and_its_training_is_that_of_the_glm() -> None:
-    keras = pytest.importorskip("keras", reason="TensorFlow is not installed: pip install 'odp[keras]'")
-    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
+    keras = pytest.importorskip("keras", reason="TensorFlow is not installed: pip install 'odp-platform[keras]'")
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
     from odp.reproductions.gradient_network import gradient_network
 
     layer, given = GradientFeatures.whitened(100), pictures()

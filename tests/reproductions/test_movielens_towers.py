@@ -51,7 +51,7 @@ def test_an_example_is_made_of_the_other_ratings_of_its_person(part: str) -> Non
 
 @pytest.mark.slow
 def test_the_towers_learn_more_than_the_means_of_persons() -> None:
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed: pip install 'odp[keras]'")
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed: pip install 'odp-platform[keras]'")
     ratings = odp.synthetic_movielens(n_users=300, n_items=30, ratings_per_user=20, seed=3)
     found = compare(
         random_split(ratings, seed=1), epsilon=20, delta=1e-4, rounds=10, examples=20, baseline=True
@@ -71,7 +71,7 @@ def test_the_command_prints_the_comparison() -> None:
     options = ["--data", "synthetic:n_users=300,n_items=40,ratings_per_user=10", "--rounds", "1", "--delta", "1e-4"]
     result = CliRunner().invoke(app, ["reproduce", "two-tower", *options, "--json"])
     if not TOWERS:
-        assert "pip install 'odp[keras]'" in str(result.exception)
+        assert "pip install 'odp-platform[keras]'" in str(result.exception)
         return
     assert result.exit_code == 0, result.output
     assert "DPAM with public item features" in result.output

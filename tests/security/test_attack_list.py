@@ -638,6 +638,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R252", "the same, at a distributor",
          "distributor/test_retention.py::test_r252_a_clock_that_is_wrong_for_a_moment_forgets_no_model"),
     ],
+    "installation": [
+        ("R353", "a text that has people install another's package",
+         "security/test_install_lines.py::test_r353_no_tracked_text_installs_the_foreign_distribution"),
+        ("R353", "another's package `odp`, installed before or after ODP", "test_packaging.py::"
+         "test_r353_beside_the_other_distribution_the_command_is_one_error_and_runs_again_without_it"),
+        ("R353", "another's package `odp` that hides ODP's",
+         "test_own_packages.py::test_r353_the_command_runs_no_code_of_another_package_named_odp"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),

@@ -161,7 +161,7 @@ def test_a_given_task_is_trained_at_every_budget_with_its_own_settings() -> None
 
 def test_a_data_frame_is_compared_as_it_is() -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odp[data]'")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odp-platform[data]'")
     frame = pandas.DataFrame({"user": DATA.users(), "item": DATA.items, "rating": DATA.values.astype(float)})
     found = compare(frame, epsilons=[2.0], delta=1e-4, seeds=1, methods=["user mean"])
     assert list(found.scores) == ["user mean"]

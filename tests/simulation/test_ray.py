@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 # All nodes on loopback, and nothing told to anybody; read when Ray is imported.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'odp[ray]'")
+ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'odp-platform[ray]'")
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ _MANY = 2**21
 @_validate.strict_keywords
 @dataclass(frozen=True, eq=False)
 class KerasModel:
-    """A Keras model and its loss. Needs TensorFlow, here alone: ``pip install 'odp[keras]'``.
+    """A Keras model and its loss. Needs TensorFlow, here alone: ``pip install 'odp-platform[keras]'``.
 
     It is compiled when it is made, which takes seconds: into one LiteRT program that computes loss, gradient and step
     by builtin operations. The weights that it has then are those that training begins with; they travel with the task.

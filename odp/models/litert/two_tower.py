@@ -29,7 +29,9 @@ _BLOCK = 2**12  # users or items at once
 @_validate.strict_keywords
 @dataclass(frozen=True, eq=False)
 class TwoTower:
-    """Two Keras encoders and the score of their vectors. Needs TensorFlow, here alone: ``pip install 'odp[keras]'``.
+    """Two Keras encoders and the score of their vectors.
+
+    It needs TensorFlow, here alone: ``pip install 'odp-platform[keras]'``.
 
     The examples of a task have the inputs of ``user``, in their order, and as the last feature the item's number.
     The models are compiled together when this is made, as an ``odp.KerasModel`` is.

@@ -15,7 +15,7 @@ import pytest
 import odp
 from odp.errors import ConfigurationError
 
-_REASON = "TensorFlow is not installed: pip install 'odp[keras]'"
+_REASON = "TensorFlow is not installed: pip install 'odp-platform[keras]'"
 
 
 def test_odp_loads_no_tensorflow() -> None:
@@ -26,7 +26,7 @@ def test_odp_loads_no_tensorflow() -> None:
 
 def test_without_tensorflow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odp.extras.is_installed", lambda name: False)
-    with pytest.raises(ConfigurationError, match=r"tensorflow.*pip install 'odp\[keras\]'"):
+    with pytest.raises(ConfigurationError, match=r"tensorflow.*pip install 'odp-platform\[keras\]'"):
         odp.KerasModel(object(), "mean_squared_error")
 
 

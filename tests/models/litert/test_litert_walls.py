@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 from device_runtime.isolated import HandlerFailed, Reason
 from device_runtime.isolated.host import Asked, Result
@@ -183,7 +183,7 @@ def test_a_device_names_what_it_cannot_train(trainer: IsolatedTrainer, monkeypat
     with pytest.raises(ConfigurationError, match=r"trains networks in 1073741824 bytes.*most_examples=100000000"):
         trainer.require(stored(), most_examples=10**8)
     monkeypatch.setattr("odp.extras.is_installed", lambda name: False)
-    with pytest.raises(ConfigurationError, match=r"pip install 'odp\[litert\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'odp-platform\[litert\]'"):
         trainer.require(stored(), most_examples=1)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-_REASON = "TensorFlow is not installed: pip install 'odp[keras]'"
+_REASON = "TensorFlow is not installed: pip install 'odp-platform[keras]'"
 tf = pytest.importorskip("tensorflow", reason=_REASON)
 keras = pytest.importorskip("keras", reason=_REASON)
-pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp[litert]'")
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 import odp  # noqa: E402
 from odp.errors import ConfigurationError, DataError  # noqa: E402

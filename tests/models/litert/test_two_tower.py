@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-_REASON = "TensorFlow is not installed: pip install 'odp[keras]'"
+_REASON = "TensorFlow is not installed: pip install 'odp-platform[keras]'"
 tf = pytest.importorskip("tensorflow", reason=_REASON)
 keras = pytest.importorskip("keras", reason=_REASON)
 
