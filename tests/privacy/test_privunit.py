@@ -93,7 +93,7 @@ def test_epsilon_is_at_most_the_one_asked_for_and_every_number_is_finite(dimensi
     assert math.isfinite(mechanism.second_moment)
     assert mechanism.scale > 1.0 - 1e-9
     coin = math.log(mechanism.p) - math.log1p(-mechanism.p)
-    again = coin + math.log1p(-math.exp(mechanism.log_q)) - mechanism.log_q
+    again = coin + math.log1p(-math.exp(mechanism.log_q)) - mechanism.log_q + mechanism.added_epsilon
     # 1 - p has fewer bits the nearer p is to 1.
     assert mechanism.epsilon == pytest.approx(again, abs=3e-9 + 2.0**-51 / (1 - mechanism.p))
 
@@ -113,7 +113,7 @@ def test_answers_are_unbiased_of_one_norm_and_in_the_cap_as_often_as_stated(dime
     count = 40_000 if dimension < 100 else 10_000
     answers = mechanism.randomize(np.tile(unit, (count, 1)), source=source())
     norms = np.sqrt(np.einsum("nd,nd->n", answers, answers)) / mechanism.scale
-    assert np.abs(norms - 1.0).max() < 2e-5 * math.sqrt(dimension)
+    assert np.abs(norms - 1.0).max() < 4e-5 * math.sqrt(dimension)
     errors = (answers.mean(axis=0) - unit) * math.sqrt(count) / answers.std(axis=0)
     assert np.abs(errors).max() < (4.0 if dimension < 100 else 5.0)
     # The grid moves some answers over the edge of the cap, where many of them are.

@@ -14,12 +14,13 @@ is exact, (epsilon, 0)-local differential privacy for any two inputs, no data in
 with the largest m at a given epsilon.
 
 - The coin of probability p is an exact comparison of 64-bit integers, and ``epsilon`` is that of the integer.
-- log q is within 1e-9 of its value, and epsilon is stated with twice that much more.
-- The direction within its part of the sphere is made of floating-point numbers, and rounded to a grid of 2^-16. The
-  grid is post-processing, so that the claim for real numbers holds for what is sent. On a computer, the rounding
-  *before* the grid changes what is sent where a number of V is within about 2^-45 of the middle of two grid points.
-  Any of them is with a probability of about d 2^-28 (``residual_delta``): 4e-6 for 1,000 dimensions. It is an
-  estimate, not a bound.
+- q is a floating-point number by definition; the cap is the one of that probability, whose height is ``gamma`` to 1e-9.
+- The height within a part comes from the logarithm of its tail, by uniform numbers with as many bits as a tail needs
+  (``RandomSource.exponentials``). So every input has every answer, near its own direction, near the opposite one and at
+  the edge of the cap, with the probability of the law, up to the largest epsilon.
+- The direction within its part is made of floating-point numbers, and rounded to a grid of 2^-19 at random
+  (``smooth_rounding``), so that their errors are a factor of each probability. ``added_epsilon`` bounds it, 2e-6 for
+  1,000 dimensions; it is a part of ``epsilon``, and there is no delta.
 
 ============================  =========================================================================================
 input                         what happens
@@ -51,14 +52,15 @@ import numpy as np
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float64Array
-from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
+from odp.privacy.mechanisms.random_source import NORMAL_CLOSENESS, WHOLE, RandomSource
+from odp.privacy.mechanisms.smooth_rounding import COIN_ERROR, VARIANCE, round_smoothly
 from odp.privacy.mechanisms.spherical_cap import log_probability
 
 #: Dimensions, and the range of epsilon, that the arithmetic of this module was checked for.
 LEAST_DIMENSION, LARGEST_DIMENSION = 2, 10**7
 SMALLEST_EPSILON, LARGEST_EPSILON = 0.1, 700.0
 
-GRID_BITS = 16
+GRID_BITS = 19
 _GRID = 2.0**GRID_BITS
 _NUMBER = np.dtype("<i4")
 _NORM_SLACK = 1e-3
@@ -66,8 +68,11 @@ _CANDIDATES = 200
 _TALLEST = 1e5  # gamma / (1 - gamma): the sine of a taller cap would have few bits
 # Nearer to 1 there are few numbers: a cap that leaves more of epsilon than this p takes uses less than was asked for.
 _MOST_P = 1.0 - 2.0**-40
-# Of log q (``spherical_cap``).
 _CLOSENESS = 1e-9
+_BLOCK = 1 << 15  # products that are added at once: they stay in the processor's cache
+# Of a vector of norm 1, by its own norm: errors of products (2^-47 each, of a rest that is at least half of its
+# vector), of the two parts of the height (2^-46), and of everything else together.
+_ARITHMETIC = 2.0**-43.5
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class PrivUnit:
         refined = optimize.minimize_scalar(loss, bounds=near, method="bounded", options={"xatol": 1e-8})
         heights = (0.0, *(_expit(place) for place in (places[best], refined.x)))
         gamma = max(heights, key=lambda one: _log_m_at(dimension, one, epsilon))
-        p = _p_at(log_probability(dimension, gamma), epsilon)
+        p = _p_at(log_probability(dimension, gamma), epsilon - _added_epsilon(dimension))
         while True:
             mechanism = cls(dimension, gamma, p)
             if mechanism.epsilon <= epsilon:
@@ -149,9 +154,13 @@ class PrivUnit:
 
     @property
     def epsilon(self) -> float:
-        """Of one answer, rounded up by more than the error of q."""
-        # log (1 - q) / q moves by at most twice as much as log q, since q <= 1/2.
-        return self._exact_epsilon * (1 + 2**-50) + (2 * _CLOSENESS if self.gamma else 0.0)
+        """Of one answer as it is sent, rounded up: that of the law for real numbers, and ``added_epsilon``."""
+        return self._exact_epsilon * (1 + 2**-50) + self.added_epsilon
+
+    @property
+    def added_epsilon(self) -> float:
+        """What the errors of floating-point numbers add at most; see the module."""
+        return _added_epsilon(self.dimension)
 
     @functools.cached_property
     def _exact_epsilon(self) -> float:
@@ -165,23 +174,18 @@ class PrivUnit:
 
     @property
     def scale(self) -> float:
-        """1 / m: the norm of every answer, but for the grid."""
+        """1 / m: the norm of every answer before it is rounded, which changes it by less than 2^-11 of it."""
         return math.exp(-self.log_m)
 
     @property
     def second_moment(self) -> float:
-        """E |Z|^2."""
-        return math.exp(-2.0 * self.log_m)
+        """E |Z|^2, with the noise of rounding."""
+        return math.exp(-2.0 * self.log_m) * (1.0 + self.dimension * VARIANCE / _GRID**2)
 
     @property
     def variance(self) -> float:
         """E |Z - u|^2, for every unit vector u."""
         return self.second_moment - 1.0
-
-    @property
-    def residual_delta(self) -> float:
-        """About how probable it is that floating-point numbers change an answer; see the module."""
-        return min(1.0, self.dimension * 2.0**-28)
 
     def randomize(self, units: Float64Array, *, source: RandomSource) -> Float64Array:
         """Answers Z, float64 [n, d], one for each row of ``units`` float64 [n, d], whatever it holds.
@@ -189,40 +193,38 @@ class PrivUnit:
         Raises:
           ConfigurationError: the rows have another dimension.
         """
-        given = np.asarray(units, dtype=np.float64)
+        given = np.ascontiguousarray(units, dtype=np.float64)  # sums in pairs are along rows
         if given.ndim != 2 or given.shape[1] != self.dimension:
             raise ConfigurationError(
                 f"Expected vectors of dimension {self.dimension}, float64 [n, {self.dimension}] (got {given.shape})"
             )
         count = len(given)
         with np.errstate(over="ignore", invalid="ignore"):
-            norms = np.sqrt(np.einsum("nd,nd->n", given, given))
+            norms = np.sqrt(_products(given, given))
         wrong = np.flatnonzero(~(np.abs(norms - 1.0) <= _NORM_SLACK))
         if len(wrong):
             given = given.copy()
             given[wrong] = source.normals(len(wrong) * self.dimension).reshape(len(wrong), self.dimension)
-            norms[wrong] = np.sqrt(np.einsum("nd,nd->n", given[wrong], given[wrong]))
-        cosine = self._cosines(source.coins(self.chance, count), source.uniforms(count))
-        found = source.normals(count * self.dimension).reshape(count, self.dimension)
+            norms[wrong] = np.sqrt(_products(given[wrong], given[wrong]))
+        cosine, side = self._parts_of_height(count, source)
+        found, along, square = _directions(given, norms, source)
         # Orthogonal to the input, at the length that is left, plus the input at the length of the cosine: in one pass
         # over each row, with numbers for the parts.
-        along = np.einsum("nd,nd->n", found, given) / norms**2
-        square = np.einsum("nd,nd->n", found, found) - (along * norms) ** 2
-        side = np.sqrt(np.maximum(1.0 - cosine**2, 0.0) / np.maximum(square, np.finfo(np.float64).tiny))
+        side /= np.sqrt(square)
         found *= (side * _GRID)[:, None]
         weights = (cosine / norms - along * side) * _GRID
         for row in range(count):  # in place, row by row: a product of all of them would be as large as all of them
             found[row] += weights[row] * given[row]
-        np.rint(found, out=found)
-        np.clip(found, -_GRID, _GRID, out=found)
-        found *= self.scale / _GRID
+        round_smoothly(found, source=source)
+        _shorten(found, self._longest)
+        found *= self._step
         return found
 
     def encode(self, answer: Float64Array) -> bytes:
         """One answer [d] as int32 little-endian: its numbers on the grid, 4 d bytes. Raises ConfigurationError."""
         if answer.shape != (self.dimension,):
             raise ConfigurationError(f"Expected one answer of dimension {self.dimension} (got {answer.shape})")
-        return np.rint(answer * (_GRID / self.scale)).astype(_NUMBER).tobytes()
+        return np.rint(answer / self._step).astype(_NUMBER).tobytes()
 
     def decode(self, data: bytes) -> Float64Array:
         """What ``encode`` wrote, float64 [d].
@@ -233,21 +235,79 @@ class PrivUnit:
         if len(data) != _NUMBER.itemsize * self.dimension:
             raise DataError(f"Expected an answer of {_NUMBER.itemsize * self.dimension} bytes (got {len(data)})")
         numbers = np.frombuffer(data, dtype=_NUMBER).astype(np.float64)
-        # Each number is at most half a step from its own.
-        if abs(math.sqrt(float(numbers @ numbers)) - _GRID) > 0.5 * math.sqrt(self.dimension) + 1.0:
+        if abs(math.sqrt(float(numbers @ numbers)) - _GRID) > self._longest - _GRID:
             raise DataError("Expected an answer of the norm that all answers have")
-        return numbers * (self.scale / _GRID)
+        return numbers * self._step
 
-    def _cosines(self, inside: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], uniform: Float64Array) -> Float64Array:
-        """<V, u> of each answer, by the inverse of its distribution in the cap and in the rest."""
-        from scipy import special  # enclaves check a mechanism, draw nothing, and have no SciPy
+    @property
+    def _step(self) -> float:
+        return self.scale / _GRID
 
-        half, rest = (self.dimension - 1) / 2.0, -math.expm1(self.log_q)
-        found = np.empty(len(uniform))
-        found[inside] = np.sqrt(special.betainccinv(0.5, half, uniform[inside] * 2.0 * math.exp(self.log_q)))
-        found[~inside] = 2.0 * special.betaincinv(half, half, uniform[~inside] * rest) - 1.0
-        # Rounding of the inverse must not leave the part.
-        return np.where(inside, np.clip(found, self.gamma, 1.0), np.clip(found, -1.0, self.gamma))
+    @property
+    def _longest(self) -> float:
+        """The norm of the longest answer in steps: noise goes beyond it once in 2^100 answers, and is shortened."""
+        return _GRID + 144.0 + 6.0 * self.dimension / (2.0 * _GRID)
+
+    def _parts_of_height(self, count: int, source: RandomSource) -> tuple[Float64Array, Float64Array]:
+        """(<V, u>, the norm of the rest of V) of each answer, float64 [n] each."""
+        from odp.privacy.mechanisms.spherical_heights import heights  # SciPy: enclaves check a mechanism without it
+
+        inside, above = source.coins(self.chance, count), source.coins(WHOLE // 2, count)
+        log_uniform = -source.exponentials(count)
+        q = math.exp(self.log_q)
+        log_half = math.log1p(-q) - math.log(2.0)  # of half of what is outside of the cap
+        # P[U_1 >= height] of the upper half of the outside is from q on, and half as long as the outside.
+        upper = np.logaddexp(self.log_q, log_half + log_uniform)
+        log_tail = np.where(inside, self.log_q + log_uniform, np.where(above, upper, log_half + log_uniform))
+        beyond = ~inside & above & (upper > math.log(0.5))  # of the other sign: the tail on the other side counts
+        log_tail[beyond] = np.log(-np.expm1(upper[beyond]))
+        height, rest = heights(self.dimension, log_tail)
+        negative = (~inside & ~above) | beyond
+        return np.where(negative, -height, height), rest
+
+
+def _products(left: Float64Array, right: Float64Array) -> Float64Array:
+    """<left, right> of each row, float64 [n]: sums in pairs, whose error is below 2^-47 of the sum of magnitudes."""
+    count, dimension = left.shape
+    rows, columns = max(1, _BLOCK // dimension), -(-dimension // _BLOCK)
+    parts = np.empty((count, columns))
+    for start in range(0, count, rows):
+        block = slice(start, start + rows)
+        for column in range(columns):
+            place = slice(column * _BLOCK, (column + 1) * _BLOCK)
+            np.add.reduce(left[block, place] * right[block, place], axis=1, out=parts[block, column])
+    return np.add.reduce(parts, axis=1)
+
+
+def _directions(
+    given: Float64Array, norms: Float64Array, source: RandomSource
+) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Normals [n, d], with their part along ``given`` in units of it and the square of the rest, float64 [n] each.
+
+    Normals near to the axis are drawn again: the rest is a difference there. Their rest is a uniform direction at any
+    angle to the axis, and so it is of those that are left.
+    """
+    count, dimension = given.shape
+    found = source.normals(count * dimension).reshape(count, dimension)
+    along, square = np.empty(count), np.empty(count)
+    again = np.arange(count)
+    while len(again):
+        # Without a copy where it is all of them.
+        rows, axes = (found, given) if len(again) == count else (found[again], given[again])
+        along[again] = _products(rows, axes) / norms[again] ** 2
+        whole = _products(rows, rows)
+        square[again] = whole - (along[again] * norms[again]) ** 2
+        again = again[square[again] < 0.5 * whole]
+        if len(again):
+            found[again] = source.normals(len(again) * dimension).reshape(len(again), dimension)
+    return found, along, square
+
+
+def _shorten(answers: Float64Array, longest: float) -> None:
+    """Moves whole numbers of rows beyond ``longest`` towards zero, in place: a step after the noise."""
+    norms = np.sqrt(_products(answers, answers))
+    for row in np.flatnonzero(norms > longest):
+        answers[row] = np.trunc(answers[row] * ((longest - 1e-6) / norms[row]))
 
 
 def _expit(value: float) -> float:
@@ -257,6 +317,12 @@ def _expit(value: float) -> float:
 def _p_at(log_q: float, epsilon: float) -> float:
     """The probability of a cap with which the whole has this epsilon; below 0.5 where the cap alone has more."""
     return min(_MOST_P, _expit(epsilon + log_q - math.log1p(-math.exp(log_q))))
+
+
+def _added_epsilon(dimension: int) -> float:
+    # The numbers of a unit vector add up to sqrt(d) at most. Either of two inputs has these errors.
+    rounded = math.sqrt(dimension) * _ARITHMETIC * _GRID + dimension * COIN_ERROR
+    return 2.0 * (rounded + dimension * NORMAL_CLOSENESS)
 
 
 def _log_m_at(dimension: int, gamma: float, epsilon: float) -> float:

@@ -9,8 +9,10 @@ Guarantee: with Q, the share of all 2^d sign vectors that have at least ``least`
     epsilon  =  log p / (1 - p)  +  log (1 - Q) / Q
 
 is exact, (epsilon, 0)-local differential privacy for any two inputs, no data included. The coin is an exact comparison
-of 64-bit integers, and epsilon is that of the integer. The number of matches within a part is drawn from a table of
-float64: numbers of matches that together have a probability below 2^-52 may never come.
+of 64-bit integers, and epsilon is that of the integer. The number of matches within a part comes from tables of the
+logarithms of tails, by uniform numbers with as many bits as a tail needs (``RandomSource.exponentials``): every answer
+has a probability within a factor ``exp(+-CLOSENESS)`` of its law, all matches and none as well as any other, up to the
+largest dimension. Two of these factors are a part of ``epsilon``.
 
 A number of u that is not finite counts as 0, of which the sign is a fair coin; others are cut to [-1, 1].
 
@@ -35,8 +37,10 @@ from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
 
 LARGEST_DIMENSION = 2**20
 SMALLEST_EPSILON, LARGEST_EPSILON = 0.1, 700.0
+#: Of every probability, and of the logarithms of tails.
+CLOSENESS = 1e-9
 _MOST_P = 1.0 - 2.0**-40
-_CLOSENESS = 1e-10
+_FEW = 16  # below, the series of Stirling's remainder is not exact enough
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class PrivUnitInfinity:
             mechanism = cls(dimension, int(least[best]), chosen)
             if mechanism.epsilon <= epsilon:
                 return mechanism
-            chosen = math.nextafter(chosen - (1.0 - chosen) * _CLOSENESS, 0.0)
+            chosen = math.nextafter(chosen - (1.0 - chosen) * CLOSENESS, 0.0)
 
     @functools.cached_property
     def chance(self) -> int:
@@ -99,10 +103,10 @@ class PrivUnitInfinity:
 
     @property
     def epsilon(self) -> float:
-        """Of one answer, rounded up by more than the error of its logarithms."""
+        """Of one answer as it is drawn, rounded up: two logarithms of tails and two probabilities may be off."""
         tails = _log_tails(self.dimension)
         coin = math.log(max(self.chance, 1)) - math.log(WHOLE - self.chance)
-        return float(coin + tails.below[self.least] - tails.above[self.least]) + _CLOSENESS
+        return float(coin + tails.below[self.least] - tails.above[self.least]) + 4.0 * CLOSENESS
 
     @functools.cached_property
     def scale(self) -> float:
@@ -130,7 +134,7 @@ class PrivUnitInfinity:
         count, size = given.shape
         given = np.clip(np.where(np.isfinite(given), given, 0.0), -1.0, 1.0)
         signs = source.uniforms(count * size).reshape(count, size) < (1.0 + given) / 2.0
-        matches = self._matches(source.coins(self.chance, count), source.uniforms(count))
+        matches = self._matches(source, count)
         # A uniform set of places: those of the smallest words. Two equal ones are as probable as a broken key.
         order = np.argsort(source.words(count * size).reshape(count, size), axis=1)
         kept = np.zeros((count, size), dtype=np.bool_)
@@ -152,12 +156,65 @@ class PrivUnitInfinity:
         found: Float64Array = np.where(bits[: self.dimension] == 1, self.scale, -self.scale)
         return found
 
-    def _matches(self, likely: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], uniform: Float64Array) -> Int64Array:
-        above, below = _tables(self.dimension, self.least)
-        found = np.empty(len(uniform), dtype=np.int64)
-        found[likely] = self.least + np.searchsorted(above, uniform[likely], side="right")
-        found[~likely] = np.searchsorted(below, uniform[~likely], side="right")
+    def _matches(self, source: RandomSource, count: int) -> Int64Array:
+        """Numbers of matches, int64 [n]."""
+        likely, log_uniform = source.coins(self.chance, count), -source.exponentials(count)
+        runs = _runs(self.dimension, self.least)
+        high = ~likely & source.coins(runs.high_chance, count)
+        found = np.empty(count, dtype=np.int64)
+        for run, chosen in ((runs.likely, likely), (runs.high, high), (runs.low, ~likely & ~high)):
+            found[chosen] = run.first + run.direction * np.searchsorted(run.log_tails, log_uniform[chosen], side="left")
         return found
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Numbers of matches whose probabilities increase: each tail from the least probable one on is no small difference.
+
+    Attributes:
+      first: the least probable number.
+      direction: 1 where the numbers go up from it, or -1.
+      log_tails: logarithm of the probability of it and of those before it, among all of the run; the last one is 0.
+    """
+
+    first: int
+    direction: int
+    log_tails: Float64Array
+
+    @classmethod
+    def of(cls, log_mass: Float64Array, first: int, last: int) -> _Run:
+        """From ``first`` to ``last``, of which each is as probable as the one before it or more."""
+        direction = 1 if first <= last else -1
+        masses = log_mass[first : last + 1] if direction == 1 else log_mass[last : first + 1][::-1]
+        tails = np.logaddexp.accumulate(masses)
+        return cls(first, direction, tails - tails[-1])
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The likelier part, and the other one as its numbers above half of the dimension and up to it.
+
+    Attributes:
+      high_chance: of ``high`` within the less likely part, in units of 2^-64; ``high`` is empty where it is 0.
+    """
+
+    likely: _Run
+    high: _Run
+    low: _Run
+    high_chance: int
+
+
+@functools.lru_cache(maxsize=16)
+def _runs(dimension: int, least: int) -> _Runs:
+    log_mass, half = _log_mass(dimension), dimension // 2
+    tails = _log_tails(dimension)
+    high = np.exp(log_mass[half + 1 : least]).sum() / math.exp(tails.below[least])
+    return _Runs(
+        _Run.of(log_mass, dimension, least),
+        _Run.of(log_mass, least - 1, min(half + 1, least - 1)),
+        _Run.of(log_mass, 0, half),
+        round(math.ldexp(high, 64)),
+    )
 
 
 @dataclass(frozen=True)
@@ -187,24 +244,30 @@ def _log_tails(dimension: int) -> _Tails:
 
 
 def _log_mass(dimension: int) -> Float64Array:
-    """log of C(d, l) / 2^d for each l, float64 [d + 1]."""
-    counts = np.arange(dimension + 1)
-    chosen = special.gammaln(dimension + 1) - special.gammaln(counts + 1) - special.gammaln(dimension - counts + 1)
-    found: Float64Array = chosen - dimension * math.log(2.0)
+    """log of C(d, l) / 2^d for each l, float64 [d + 1], each to 2e-15 of itself and 1e-13.
+
+    By Stirling's formula with its remainder, in which nothing large cancels (a difference of log-gammas is off by 2e-9
+    in a million dimensions). With e = (2 l - d) / d, the large part is -d / 2 (log(1 - e^2) + 2 e atanh(e)).
+    """
+    found = np.full(dimension + 1, -dimension * math.log(2.0))  # right for none and for all of them
+    counts = np.arange(1, dimension, dtype=np.float64)
+    apart = (2.0 * counts - dimension) / dimension
+    near, far = counts * (dimension - counts) / dimension**2 * 4.0, np.abs(apart)
+    with np.errstate(divide="ignore"):
+        # log(1 - e^2) of a large e by the product; atanh(e) likewise.
+        log_near = np.where(far < 0.5, np.log1p(-(apart**2)), np.log(near))
+        atanh = np.where(far < 0.5, np.arctanh(far), np.log1p(far) - 0.5 * log_near)
+    large = -0.5 * dimension * (log_near + 2.0 * far * atanh)
+    small = 0.5 * (np.log(2.0 / (math.pi * dimension)) - log_near)
+    remainder = _remainder(np.array([float(dimension)]))[0] - _remainder(counts) - _remainder(dimension - counts)
+    found[1:-1] = large + small + remainder
     return found
 
 
-@functools.lru_cache(maxsize=16)
-def _tables(dimension: int, least: int) -> tuple[Float64Array, Float64Array]:
-    """The distribution of the number of matches in the likelier part, from ``least`` on, and in the other, from 0 on.
-
-    The last number of each is 1, so that every uniform number below 1 finds a place.
-    """
-    mass = _log_mass(dimension)
-    tables = []
-    for part in (mass[least:], mass[:least]):
-        weights = np.exp(part - part.max())
-        table = np.cumsum(weights / weights.sum())
-        table[-1] = 1.0
-        tables.append(table)
-    return tables[0], tables[1]
+def _remainder(counts: Float64Array) -> Float64Array:
+    """log n! - log(sqrt(2 pi n) (n / e)^n) of each n from 1 on: Stirling's remainder."""
+    n = np.maximum(counts, _FEW)
+    series = (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / n**2) / n**2) / n**2) / n**2) / n
+    few = np.minimum(counts, _FEW)
+    exact = special.gammaln(few + 1.0) - (0.5 * np.log(2.0 * math.pi * few) + few * (np.log(few) - 1.0))
+    return np.where(counts < _FEW, exact, series)

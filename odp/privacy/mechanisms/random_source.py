@@ -1,4 +1,4 @@
-"""Random numbers of local randomizers, many at once: words, integers, coins, uniforms, normals, discrete Laplace.
+"""Random numbers of local randomizers, many at once: words, coins, exponentials, uniforms, normals, discrete Laplace.
 
 Every number comes from one key of 32 bytes, which ``OperatingSystemNoise`` gives (``os.urandom``), through the key
 stream of AES-256 in counter mode (NIST SP 800-38A). The stream is several times as fast as the system's generator, and
@@ -10,7 +10,10 @@ What is exact, and what is not:
   rejection.
 - ``discrete_laplace`` is within a *factor* ``exp(+-LAPLACE_CLOSENESS)`` of its law for every integer, without a largest
   one: a pure epsilon stays pure.
-- uniforms have 52 bits, and normals 51: for directions, never for noise that a guarantee rests on.
+- exponentials and ``tails`` have no largest number: more bits are drawn where the first ones are all 0, so that an
+  event of any small probability occurs with that probability.
+- uniforms have 52 bits: for rounding, never for an event whose probability may be small.
+- normals have 51 bits and no largest number. Their density is within a factor ``exp(+-NORMAL_CLOSENESS)`` of its law.
 
 Run time depends on the numbers drawn (redraws), not on what they are used for.
 
@@ -38,6 +41,9 @@ LARGEST_SCALE = 2**40
 #: Every probability of ``discrete_laplace`` is within a factor exp(+-) of this from its law, for shifts of at most
 #: 2^10 scales. The parts: 2^-51 for the exponential in the coin, 2^-62 for each scale.
 LAPLACE_CLOSENESS = 2.0**-49
+#: Of the density of ``normals``: 256 layers and 52 bits of a place are exact, and a wedge is decided to 2^-52 of what
+#: is under the curve there.
+NORMAL_CLOSENESS = 2.0**-46
 
 _KEY_BYTES = 32
 _BUFFER = 512  # words
@@ -132,6 +138,30 @@ class RandomSource:
     def uniforms(self, count: int) -> Float64Array:
         """Uniform numbers within (0, 1), float64 [count]: odd multiples of 2^-53."""
         return ((self.words(count) >> np.uint64(64 - _BITS)).astype(np.float64) + 0.5) * 2.0**-_BITS
+
+    def exponentials(self, count: int) -> Float64Array:
+        """-log U of uniform numbers U in (0, 1], float64 [count]: without a largest one, 53 bits of U however small."""
+        words = self.words(count)
+        uniform = words.astype(np.float64)
+        zeros = np.zeros(count)
+        # A word of few bits, one in 2,048, goes on behind its point; one of none goes on as a word.
+        short = np.flatnonzero(words < np.uint64(1 << 53))
+        while len(short):
+            further = self.words(len(short))
+            none = uniform[short] == 0.0
+            uniform[short] = np.where(none, further.astype(np.float64), uniform[short] + _behind_the_point(further))
+            zeros[short] += none
+            short = short[none & (further < np.uint64(1 << 53))]
+        return np.asarray(zeros * (64.0 * math.log(2.0)) - np.log(uniform * 2.0**-64))
+
+    def tails(self, count: int) -> Int64Array:
+        """How often a fair coin falls on tails before heads, int64 [count], exactly and without a largest number."""
+        words = self.words(count)
+        found = np.bitwise_count((words & -words) - np.uint64(1)).astype(np.int64)
+        further = np.flatnonzero(words == 0)
+        if len(further):
+            found[further] += self.tails(len(further))
+        return found
 
     def normals(self, count: int) -> Float64Array:
         """Standard normals, float64 [count], for directions: floating-point numbers, so never noise of a guarantee."""
@@ -230,10 +260,15 @@ class RandomSource:
         """Normals given that they exceed the edge."""
         found = np.empty(0)
         while len(found) < count:
-            extra = -np.log(self.uniforms(count)) / _EDGE
-            kept = -2 * np.log(self.uniforms(count)) > extra * extra
+            extra = self.exponentials(count) / _EDGE
+            kept = 2 * self.exponentials(count) > extra * extra
             found = np.concatenate((found, _EDGE + extra[kept]))
         return found[:count]
+
+
+def _behind_the_point(words: UInt64Array) -> Float64Array:
+    """Words as fractions of 2^64, in the middle of their 2^-64, so none is 0."""
+    return (words.astype(np.float64) + 0.5) * 2.0**-64
 
 
 @functools.cache

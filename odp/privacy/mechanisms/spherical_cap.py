@@ -41,11 +41,34 @@ def log_probability(dimension: int, height: float) -> float:
         return math.log(0.5)
     a, far = 0.5 * (dimension - 1), height * height
     log_near = math.log1p(-height) + math.log1p(height)  # of 1 - height^2
-    common = a * log_near + math.log(height) - _log_beta(a)
     if far > 1.5 / (a + 2.5):
-        return math.log(0.5) + common - math.log(a) + math.log(_fraction(1.0 - far, a, 0.5))
-    inside = math.exp(common - math.log(0.5)) * _fraction(far, 0.5, a)
+        return _log_small_cap(a, log_near)
+    inside = math.exp(a * log_near + math.log(height) - _log_beta(a) - math.log(0.5)) * _fraction(far, 0.5, a)
     return math.log(0.5) + math.log1p(-inside)
+
+
+def log_square_radius(dimension: int, log_probability: float) -> float:
+    """log(1 - h^2) of the height h with this ``log_probability``, which is -50 or less: however small the cap is.
+
+    A bisection to the last bit, for probabilities that floating-point numbers do not hold.
+    """
+    a = 0.5 * (dimension - 1)
+    high = math.log1p(-1.5 / (a + 2.5))
+    low = high - 1.0
+    while _log_small_cap(a, low) > log_probability:
+        low -= high - low
+    while True:
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            return low
+        low, high = (low, middle) if _log_small_cap(a, middle) > log_probability else (middle, high)
+
+
+def _log_small_cap(a: float, log_near: float) -> float:
+    """The logarithm of the probability of the cap with this log(1 - h^2), for h^2 above 1.5 / (a + 2.5)."""
+    near = math.exp(log_near)
+    common = a * log_near + 0.5 * math.log1p(-near) - _log_beta(a)
+    return math.log(0.5) + common - math.log(a) + math.log(_fraction(near, a, 0.5))
 
 
 def _log_beta(a: float) -> float:
