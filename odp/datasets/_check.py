@@ -40,6 +40,8 @@ class Fields(Protocol):
     def features(self) -> npt.NDArray[np.float32] | None: ...
     @property
     def feature_names(self) -> tuple[str, ...] | None: ...
+    @property
+    def inferred(self) -> tuple[str, ...]: ...
 
 
 def checked(ratings: Fields) -> dict[str, Any]:
@@ -51,6 +53,8 @@ def checked(ratings: Fields) -> dict[str, Any]:
     where = f"data set {ratings.name!r}"
     if isinstance(ratings.n_items, bool) or not isinstance(ratings.n_items, int) or not 0 <= ratings.n_items < 2**31:
         raise DataError(f"Expected n_items={ratings.n_items!r} to be a whole number from 0 to 2**31-1 in {where}")
+    if not isinstance(ratings.inferred, tuple) or not set(ratings.inferred) <= {"items", "scale"}:
+        raise DataError(f"Expected inferred={ratings.inferred!r} to name 'items', 'scale' or neither in {where}")
     offsets = np.asarray(ratings.offsets)
     if offsets.ndim != 1 or offsets.size == 0 or offsets.dtype.kind not in "iu":
         raise DataError(f"Expected offsets to be int64 [n_users + 1] in {where} (got {offsets.dtype})")

@@ -58,6 +58,7 @@ def _load(folder: Path, name: str) -> tuple[Ratings, npt.NDArray[np.int64]]:
         n_users=len(user_ids),
         n_items=len(item_ids),
         implicit=True,
+        inferred=("items",),
         user_ids=user_ids,
         item_ids=item_ids,
     )

@@ -64,6 +64,7 @@ def load_jester(path: str | os.PathLike[str], *, whole_catalogue: bool = False) 
         high=_HIGH,
         n_users=len(table),
         n_items=len(item_ids),
+        inferred=() if whole_catalogue else ("items",),
         item_ids=item_ids + 1,
         user_ids=np.arange(1, len(table) + 1),
     )

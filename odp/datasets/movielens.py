@@ -270,6 +270,7 @@ def _assemble(
         "high": high,
         "n_users": len(user_ids),
         "n_items": len(item_ids),
+        "inferred": () if whole_catalogue else ("items",),
         "times": times,
         "user_ids": user_ids,
         "item_ids": item_ids,

@@ -52,6 +52,8 @@ class Ratings:
       user_ids, item_ids: original ids, int64 or text (``StringDType``), [n_users] and [n_items], or None.
       duplicates: how many rows were dropped because a later row named the same user and item.
       notes: what the loader guessed or left out, a line each; counts only. They are not saved.
+      inferred: which of the public facts follow from the data: "items" (there are those that somebody rated), "scale".
+        A private release needs both declared: ``replace(ratings, n_items=.., low=.., high=.., inferred=())``.
 
     Raises:
       DataError: an array breaks one of the rules above; the message counts the rows and names the first.
@@ -73,6 +75,7 @@ class Ratings:
     item_ids: Ids | None = None
     duplicates: int = 0
     notes: tuple[str, ...] = ()
+    inferred: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks every rule and brings the arrays to their declared types; see the class."""
@@ -220,7 +223,7 @@ class Ratings:
           users, items: whole numbers from 0, [rows].
           values: real numbers, [rows].
           low, high: declared bounds of values.
-          n_users, n_items: sizes; by default one more than the largest number seen.
+          n_users, n_items: sizes; by default one more than the largest number seen, and "items" is ``inferred``.
           times: when each row happened, [rows], any unit; ``order`` is derived from it, ties in row order.
           **attributes: further fields of :class:`Ratings`.
 
@@ -232,7 +235,9 @@ class Ratings:
         user = index_array(users, len(value), n_users, what="users", where=f"data set {name!r}")
         item = index_array(items, len(value), n_items, what="items", where=f"data set {name!r}")
         n_users = int(user.max(initial=-1)) + 1 if n_users is None else n_users
-        n_items = int(item.max(initial=-1)) + 1 if n_items is None else n_items
+        if n_items is None:
+            n_items = int(item.max(initial=-1)) + 1
+            attributes["inferred"] = tuple(sorted({"items", *attributes.get("inferred", ())}))
 
         rows = rows_by_user_and_item(user, item, n_users, n_items)
         last = np.ones(len(rows), dtype=np.bool_)
@@ -314,6 +319,7 @@ class Ratings:
             "values": self.values,
             "bounds": np.array([self.low, self.high], dtype=np.float64),
             "counts": np.array([self.n_items, int(self.implicit), self.duplicates], dtype=np.int64),
+            "inferred": np.array(self.inferred, dtype=np.str_),
         }
         for field in _OPTIONAL:
             value = getattr(self, field)
@@ -354,6 +360,8 @@ class Ratings:
             for field in ("titles", "feature_names"):
                 if field in optional:
                     optional[field] = tuple(str(text) for text in optional[field])
+            # Files of before this field hold what their owner declared.
+            optional["inferred"] = tuple(str(fact) for fact in arrays.get("inferred", ()))
             return cls(
                 name=str(arrays["name"]),
                 offsets=arrays["offsets"],
@@ -409,9 +417,11 @@ class Ratings:
             raise DataError(f"{source}: no meta.json; write the folder with Ratings.save_folder") from None
         except (OSError, ValueError):
             raise DataError(f"{source}: meta.json is not readable; write the folder again") from None
+        if isinstance(meta, dict):
+            meta = {"inferred": []} | meta  # folders of before this field hold what their owner declared
         if not isinstance(meta, dict) or meta.pop("format", None) != FORMAT or set(meta) != set(_META):
             raise DataError(f"{source}: not a folder of format {FORMAT!r}; odp.datasets.load() reads other forms")
-        for field in ("titles", "feature_names"):
+        for field in ("titles", "feature_names", "inferred"):
             meta[field] = None if meta[field] is None else tuple(meta[field])
         optional = (field for field in _OPTIONAL_ARRAYS if (source / f"{field}.npy").exists())
         try:
@@ -436,7 +446,7 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
 
 _ARRAYS = ("offsets", "items", "values")
 _OPTIONAL_ARRAYS = ("order", "features", "user_ids", "item_ids")
-_META = ("name", "n_items", "low", "high", "implicit", "duplicates", "titles", "feature_names")
+_META = ("name", "n_items", "low", "high", "implicit", "duplicates", "titles", "feature_names", "inferred")
 _OPTIONAL = ("order", "titles", "features", "feature_names", "user_ids", "item_ids")
 
 

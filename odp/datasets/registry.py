@@ -155,7 +155,9 @@ def _load(
     form, path = _locate(text, cache)
     match form:
         case "odp":
-            return Ratings.load(path)
+            saved = Ratings.load(path)
+            _require_no_catalogue(whole_catalogue and "items" in saved.inferred, path)
+            return saved
         case "movielens":
             return load_movielens(path, whole_catalogue=whole_catalogue)
         case "jester":
@@ -210,7 +212,10 @@ def columns_of(options: Mapping[str, Any]) -> Columns:
 
 def _require_no_catalogue(whole_catalogue: bool, where: object) -> None:
     if whole_catalogue:
-        raise DataError(f"{where}: its items are those of the data; declare them with Ratings(n_items=..) and save it")
+        raise DataError(
+            f"{where}: its items are those of the data; declare them with "
+            "dataclasses.replace(ratings, n_items=.., inferred=()) and save it"
+        )
 
 
 def _own_name(text: str, path: Path) -> str:

@@ -149,6 +149,7 @@ def _assembled(raw: RawTable, name: str) -> TableReading:
         "user_ids": ids["user"],
         "item_ids": ids["item"],
         "notes": tuple(_notes(scale, columns, report, unseen)),
+        "inferred": ("items", "scale") if scale.guessed else ("items",),
     }
     return TableReading(triples, rows + len(raw.broken), columns, scale, report, unseen, extremes)
 

@@ -214,8 +214,8 @@ def tune(
 
     Args:
       data: proxy data, or the private data themselves: ratings, or what ``odp.load`` reads. By default invented ratings
-        of 2,000 users. Of private ratings, the number of items must not follow from who rated what: as
-        ``load(.., whole_catalogue=True)`` has it, which is how private data are loaded here.
+        of 2,000 users. Of private ratings, neither the items nor the scale may follow from who rated what
+        (``Ratings.inferred``): as ``load(.., whole_catalogue=True)`` has it, which is how private data are loaded here.
       epsilon: what one trial's training may spend; finite.
       delta: of each trial, and of the printed total.
       trials: how many.
@@ -230,7 +230,8 @@ def tune(
 
     Raises:
       ConfigurationError: a number is out of range, or ``private`` is missing.
-      DataError: the data set holds implicit feedback, or is asked for features that it does not have.
+      DataError: the data set holds implicit feedback, or is asked for features that it does not have; or it is private,
+        and its items or its scale were guessed.
       PrivacyError: as ``preset_task``.
     """
     started = time.perf_counter()
@@ -245,6 +246,12 @@ def tune(
         private = False
     source = PROXY if data is None else data
     ratings = source if isinstance(source, Ratings) else load(source, whole_catalogue=private)
+    if private and ratings.inferred:
+        raise DataError(
+            f"the {' and the '.join(ratings.inferred)} of the data set {ratings.name!r} follow from the data, and a "
+            "search on private data takes them as public: declare them, as with dataclasses.replace(ratings, n_items=.., "
+            "low=.., high=.., inferred=())"
+        )
     if ratings.implicit:
         raise DataError(
             f"the data set {ratings.name!r} holds implicit feedback; the search is for ratings, "

@@ -144,8 +144,14 @@ def test_what_rounding_adds_to_epsilon_is_small_and_stated() -> None:
 
 
 def test_no_answer_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = smooth_rounding._noise
-    monkeypatch.setattr(smooth_rounding, "_noise", lambda words, source: 200.0 * noise(words, source))
+    quiet = smooth_rounding._add_noise
+
+    def loud(numbers: np.ndarray, words: UInt64Array, source: RandomSource) -> None:
+        noise = np.zeros(len(numbers))
+        quiet(noise, words, source)
+        numbers += 200.0 * noise
+
+    monkeypatch.setattr(smooth_rounding, "_add_noise", loud)
     mechanism = PrivUnit.calibrated(50, 8.0)
     answers = mechanism.randomize(np.eye(50), source=RandomSource(SeededNoise(5)))
     norms = np.sqrt(np.square(answers).sum(axis=1)) / mechanism.scale
@@ -190,7 +196,9 @@ def test_r354_an_error_of_the_number_is_a_factor_of_every_probability() -> None:
 @pytest.mark.parametrize("zeros", [0, 1, 3])
 def test_noise_of_rounding_has_no_largest_number(zeros: int) -> None:
     words = np.array([0x0100, 0x0001], dtype=np.uint64)  # a byte of zeros for one of both coins, and heads at once
-    upper, lower = smooth_rounding._noise(words, Forced(coins=(), zeros=0))
+    noise = np.zeros(2)
+    smooth_rounding._add_noise(noise, words, Forced(coins=(), zeros=0))
+    upper, lower = noise
     assert upper >= 8
     assert lower <= -8
     assert 64 * zeros <= Forced(coins=(), zeros=zeros).tails(1)[0] < 64 * (zeros + 1)

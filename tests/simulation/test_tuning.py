@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from odp.algorithms.dpam.population import DpamPopulation
-from odp.datasets import synthetic_movielens
+from odp.datasets import load, synthetic_movielens
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, SeededNoise
@@ -145,6 +145,40 @@ def test_a_search_reads_as_a_table_and_gives_the_best_task(tmp_path: Path) -> No
     assert charged.rows[0]["epsilon"] < charged.rows[1]["epsilon"] == charged.epsilon
     assert charged.to_csv(tmp_path / "trials.csv").read_text(encoding="utf-8").startswith("trial,rank,")
     assert "(noisy)" in charged.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("inferred", [("items",), ("scale",), ("items", "scale")])
+def test_r355_a_private_search_takes_no_fact_that_was_guessed_from_the_data_as_public(
+    inferred: tuple[str, ...], tmp_path: Path
+) -> None:
+    guessed = dataclasses.replace(DATA, inferred=inferred)
+    guessed.save(tmp_path / "saved.npz")
+    guessed.save_folder(tmp_path / "folder")
+    again = Ratings.load(tmp_path / "saved.npz"), Ratings.open_folder(tmp_path / "folder")
+    for data in (guessed, *again, guessed.select_users(np.arange(200))):
+        assert data.inferred == inferred
+        with pytest.raises(
+            DataError, match=f"the {' and the '.join(inferred)} of the data set .* follow from the data"
+        ):
+            tune(data, epsilon=2.0, delta=1e-4, trials=1, private=True)
+    if "items" in inferred:
+        with pytest.raises(DataError, match="its items are those of the data"):
+            tune(tmp_path / "saved.npz", epsilon=2.0, delta=1e-4, trials=1, private=True)
+    tune(guessed, epsilon=2.0, delta=1e-4, trials=1, private=False)
+
+
+def test_r355_what_a_table_or_a_count_of_items_guesses_is_marked(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odp-platform[data]'")
+    (tmp_path / "mine.csv").write_text("user,item,rating\n1,2,3.5\n2,3,4\n")
+    assert load(tmp_path / "mine.csv").inferred == ("items", "scale")
+    declared = load(tmp_path / "mine.csv", low=0.5, high=5.0)
+    assert declared.inferred == ("items",)
+    with pytest.raises(DataError, match="the items of the data set"):
+        tune(declared, epsilon=2.0, delta=1e-4, trials=1, private=True)
+    assert Ratings.from_triples("counted", [0], [4], [1.0], low=1, high=5).inferred == ("items",)
+    assert Ratings.from_triples("declared", [0], [4], [1.0], low=1, high=5, n_items=9).inferred == ()
+    with pytest.raises(DataError, match="Expected inferred="):
+        dataclasses.replace(DATA, inferred=("users",))
 
 
 def test_whether_given_data_are_private_has_to_be_said() -> None:

@@ -19,7 +19,7 @@ with the largest m at a given epsilon.
   (``RandomSource.exponentials``). So every input has every answer, near its own direction, near the opposite one and at
   the edge of the cap, with the probability of the law, up to the largest epsilon.
 - The direction within its part is made of floating-point numbers, and rounded to a grid of 2^-19 at random
-  (``smooth_rounding``), so that their errors are a factor of each probability. ``added_epsilon`` bounds it, 2e-6 for
+  (``smooth_rounding``), so that their errors are a factor of each probability. ``added_epsilon`` bounds it, 3e-6 for
   1,000 dimensions; it is a part of ``epsilon``, and there is no delta.
 
 ============================  =========================================================================================

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import numpy.typing as npt
 
 from odp.numerics.arrays import Float64Array, UInt64Array
 from odp.privacy.mechanisms.random_source import RandomSource
@@ -38,34 +39,34 @@ def round_smoothly(numbers: Float64Array, *, source: RandomSource) -> None:
     for start in range(0, len(flat), _CHUNK):
         part = flat[start : start + _CHUNK]
         words = source.words(len(part))
-        part += ((words >> np.uint64(_BITS)).astype(np.float64) + 0.5) * 2.0 ** (_BITS - 64)
+        coin = (words >> np.uint64(_BITS)).astype(np.float64)
+        coin += 0.5
+        coin *= 2.0 ** (_BITS - 64)
+        part += coin
         np.floor(part, out=part)
-        part += _noise(words, source)
+        _add_noise(part, words, source)
 
 
-def _noise(words: UInt64Array, source: RandomSource) -> Float64Array:
-    """Integers n of probability 2^-|n| / 3, float64 [n]: tails before heads of one coin without those of another."""
+def _add_noise(numbers: Float64Array, words: UInt64Array, source: RandomSource) -> None:
+    """Adds integers of probability 2^-|n| / 3: tails before heads of one coin without those of another one."""
     bits = (words & np.uint64((1 << _BITS) - 1)).astype(np.intp)
-    found = _differences()[bits]
-    long = np.flatnonzero(found == _LONG)
+    difference = _differences()[bits]
+    numbers += difference
+    long = np.flatnonzero(difference == _LONG)
     if len(long):
         two = np.stack([bits[long] & 255, bits[long] >> 8])
         tails = np.where(two == 0, 8 + source.tails(two.size).reshape(two.shape), _tails_of_byte(two))
-        found[long] = tails[0] - tails[1]
-    return found
+        numbers[long] += tails[0] - tails[1] - _LONG
 
 
 @functools.cache
-def _differences() -> Float64Array:
-    """Of each two bytes, float64 [65536]: tails before heads in the low one without those in the high one."""
-    byte = np.arange(256)
-    tails = _tails_of_byte(byte)
-    found = (tails[None, :] - tails[:, None]).astype(np.float64)
+def _differences() -> npt.NDArray[np.int8]:
+    """Of each two bytes, int8 [65536]: tails before heads in the low one without those in the high one."""
+    tails = _tails_of_byte(np.arange(256))
+    found = (tails[None, :] - tails[:, None]).astype(np.int8)
     found[:, 0] = found[0, :] = _LONG
     return found.reshape(-1)
 
 
-def _tails_of_byte(
-    byte: np.ndarray[tuple[int, ...], np.dtype[np.intp]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.intp]]:
+def _tails_of_byte(byte: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     return np.bitwise_count((byte & -byte) - 1).astype(np.intp)
