@@ -249,8 +249,8 @@ def tune(
     if private and ratings.inferred:
         raise DataError(
             f"the {' and the '.join(ratings.inferred)} of the data set {ratings.name!r} follow from the data, and a "
-            "search on private data takes them as public: declare them, as with dataclasses.replace(ratings, n_items=.., "
-            "low=.., high=.., inferred=())"
+            "search on private data takes them as public: declare them, as with "
+            "dataclasses.replace(ratings, n_items=.., low=.., high=.., inferred=())"
         )
     if ratings.implicit:
         raise DataError(

@@ -14,7 +14,8 @@ local epochs, batches, order    the data sets of clients: ``client_datasets``
 ==============================  ==========================================================================
 
 What the process does not have: the exact noise, the grid of integers, the enclave and the ledger. Its noise is drawn
-from a floating-point generator, so its runs are for comparison, and nobody's data are protected by them.
+from a floating-point generator, so its runs are for comparison, and nobody's data are protected by them. What it would
+compute differently is refused by name (``odp.interop.carried``).
 
 The proximal term is in the client optimizer, as ``build_unweighted_fed_prox`` of TensorFlow Federated 0.87 adds
 μ (w0 - w) to a gradient: the term with the other sign, which drives clients away from w0.
@@ -37,6 +38,7 @@ from odp.algorithms.federated.terms import Terms
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError
 from odp.evaluation.users import user_seeds
+from odp.interop.carried import carried_terms
 from odp.interop.tff.models import ModelFromTff
 from odp.models.glm.shape import POISSON_LIMIT, Family, Glm
 from odp.models.glm.trained import TrainedGlm
@@ -54,18 +56,10 @@ def to_tff(task: Task, *, noise: bool = True) -> Any:
       noise: whether to add noise of the task's size.
 
     Raises:
-      ConfigurationError: the task trains another model, has diagnostics, or its clip norm, its cohort or its noise
-        changes from round to round.
+      ConfigurationError: the task trains another model, or has a training or a setting that is not carried over
+        (``odp.interop.carried``); the message names it.
     """
-    terms, source = _terms(task), _source(task)
-    if terms.adaptive is not None:
-        raise ConfigurationError("Expected clip_quantile=None: a process of TensorFlow Federated has one clip norm")
-    if terms.spread:
-        raise ConfigurationError("Expected no diagnostics: a process of TensorFlow Federated releases updates alone")
-    if len({block.cohort for block in terms.blocks}) > 1:
-        raise ConfigurationError("Expected no cohort_schedule: a process of TensorFlow Federated has one denominator")
-    if noise and len(terms.blocks) > 1:
-        raise ConfigurationError("Expected no noise_schedule: a process of TensorFlow Federated has equal noise")
+    terms, source = _terms(task, noise=noise), _source(task)
     deviation = terms.blocks[0].grid.noise_std * terms.clip if noise else 0.0
     query = tfp.NormalizedQuery(tfp.GaussianSumQuery(terms.clip, deviation), denominator=terms.blocks[0].cohort)
     aggregator = tff.aggregators.DifferentiallyPrivateFactory(query)
@@ -100,7 +94,7 @@ def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int 
       ConfigurationError: as ``to_tff``.
       DataError: examples have another number of features than the task declares.
     """
-    terms, source = _terms(task), _source(task)
+    terms, source = _terms(task, noise=False), _source(task)
     local, usable = terms.local, UsableTable.of(terms.model, terms.examples, people).usable(people)
     found = []
     for user, own_seed in enumerate(user_seeds(people, seed)):
@@ -234,8 +228,8 @@ class _Server(tff.learning.optimizers.Optimizer):
         return [first, second], first / (tf.sqrt(second) + numbers.adaptivity)
 
 
-def _terms(task: Task) -> Terms:
-    terms = Terms.of(task.definition())
+def _terms(task: Task, *, noise: bool) -> Terms:
+    terms = carried_terms(task, noise=noise)
     if _source(task) is None:
         _shape(terms)
     return terms
