@@ -179,9 +179,9 @@ def _meaning() -> str:
         "compute.</p>"
         '<table><tr><th scope="col" class="number">ε</th><th scope="col">how sure, at most</th>'
         f'<th scope="col">what to think of it</th></tr>{rows}</table>'
-        "<p>That is the worst case, and all that is promised: it does not say that you are safe. δ is about the chance "
-        "that the bound does not hold. Each contribution adds to ε, and nothing takes it away again. Your limits below "
-        "stop it.</p></details>"
+        "<p>That is the worst case, and all that is promised: it does not say that you are safe. With a small chance, "
+        "some 4 to 20 times δ, the bound does not hold. Each contribution adds to ε, and nothing takes it away again. "
+        "Your limits below stop it.</p></details>"
     )
 
 

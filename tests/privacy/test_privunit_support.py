@@ -18,9 +18,12 @@ from scipy.stats import chi2
 from odp.evaluation.noise import SeededNoise
 from odp.numerics.arrays import BoolArray, UInt64Array
 from odp.privacy.mechanisms import privunit_infinity, smooth_rounding, spherical_heights
+from odp.privacy.mechanisms.categorical import UnaryEncoding
 from odp.privacy.mechanisms.privunit import LARGEST_EPSILON, PrivUnit
 from odp.privacy.mechanisms.privunit_infinity import CLOSENESS, PrivUnitInfinity
 from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
+from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON as CATEGORIES_EPSILON
+from odp.privacy.mechanisms.randomized_response import RandomizedResponse
 from odp.privacy.mechanisms.smooth_rounding import round_smoothly
 
 #: Epsilons at which one uniform of 52 bits cut 7e-5, 20 %, 99.5 % and all of the reports, and larger ones.
@@ -264,6 +267,29 @@ def test_r354_in_a_million_dimensions_the_steps_are_exact_to_their_factor(least:
             assert abs(_log_share(mechanism, False, number) - exact) < CLOSENESS
         tails = privunit_infinity._log_tails(dimension)
         assert abs(tails.above[least] - whole) < CLOSENESS
+
+
+# Categories
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1.0, CATEGORIES_EPSILON])
+def test_r354_coins_of_categories_are_pure_at_the_largest_epsilon(epsilon: float) -> None:
+    """Their probabilities are whole multiples of 2^-64, none is 0, and the exact ratio is within e^epsilon."""
+    with mpmath.workdps(60):
+        most = mpmath.exp(mpmath.mpf(epsilon))
+        for choices in (2, 3, 1000, 2**16):
+            response = RandomizedResponse(choices=choices, asked=epsilon)
+            assert 0 < response.noise <= WHOLE
+            assert mpmath.mpf(response.ratio.numerator) / response.ratio.denominator <= most
+            for kind in ("optimized", "symmetric"):
+                unary = UnaryEncoding(choices=choices, asked=epsilon, kind=kind)
+                assert 0 < unary.zero <= unary.one < WHOLE
+                assert mpmath.mpf(unary.ratio.numerator) / unary.ratio.denominator <= most
+    # Both ends of the coin's word are reached: the true answer and a uniform one.
+    response = RandomizedResponse(choices=3, asked=epsilon)
+    assert response.answer(2, random_bits=lambda bits: 0) == 0
+    kept = response.answer(2, random_bits=lambda bits: 0 if bits < 64 else 2**64 - 1)
+    assert kept == (2 if response.noise < WHOLE else 0)
 
 
 def _log_share(mechanism: PrivUnitInfinity, likely: bool, number: int) -> float:

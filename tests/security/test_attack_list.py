@@ -638,6 +638,22 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R252", "the same, at a distributor",
          "distributor/test_retention.py::test_r252_a_clock_that_is_wrong_for_a_moment_forgets_no_model"),
     ],
+    "randomizers": [
+        ("R354", "reports that the opposite vector can never make, at a large epsilon",
+         "privacy/test_privunit_support.py::test_r354_the_opposite_vector_can_make_every_answer"),
+        ("R354", "the same on the cube",
+         "privacy/test_privunit_support.py::test_r354_the_opposite_signs_can_make_every_answer"),
+        ("R354", "what rounding before the grid tells", "privacy/test_privunit_support.py::"
+         "test_r354_an_error_of_the_number_is_a_factor_of_every_probability"),
+        ("R354", "improbable numbers of matches", "privacy/test_privunit_support.py::"
+         "test_r354_each_number_of_matches_has_its_exact_probability"),
+    ],
+    "what a developer reads from private data": [
+        ("R355", "a number of items or a scale that follows from the data", "simulation/test_tuning.py::"
+         "test_r355_a_private_search_takes_no_fact_that_was_guessed_from_the_data_as_public"),
+        ("R356", "a training that loses its randomizers or its noise on another platform",
+         "interop/test_carried.py::test_r356_what_a_process_leaves_out_is_refused_by_name"),
+    ],
     "installation": [
         ("R353", "a text that has people install another's package",
          "security/test_install_lines.py::test_r353_no_tracked_text_installs_the_foreign_distribution"),
