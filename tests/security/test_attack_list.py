@@ -662,6 +662,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R353", "another's package `odp` that hides ODP's",
          "test_own_packages.py::test_r353_the_command_runs_no_code_of_another_package_named_odp"),
     ],
+    "operation": [
+        ("R377", "a full or broken disk at the second of two counters", "security/test_counters.py::"
+         "test_r377_a_failed_write_of_a_counter_is_finished_by_a_later_call_and_advises_no_restore"),
+    ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),

@@ -1,7 +1,8 @@
 """The enclave's writes on their way to the disk, in the order in which the enclave made them.
 
 A change holds the only turn from the call to the enclave until its answer is stored. If storing fails, the enclave is
-ahead of its files: no further change starts, and the program stops.
+ahead of its files: no further change starts, and the program stops. If the enclave could not put in force what is
+stored (its platform's disk was full), the next turn begins with that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Changes:
         self._tell_failed = failed
         self._lock = threading.Lock()
         self._failure: StateError | None = None
+        self._is_unsettled = False
         #: Grows with every change: what was read of the enclave before may be out of date.
         self.version = 0
 
@@ -32,11 +34,13 @@ class Changes:
     def turn(self) -> Iterator[None]:
         """Held during a call to the enclave and the storing of its answer.
 
-        Raises StateError where something could not be stored before.
+        Raises StateError where something could not be stored before, or still cannot be put in force.
         """
         with self._lock:
             if self._failure is not None:
                 raise self._failure
+            if self._is_unsettled:
+                self._commit()
             yield
 
     @contextlib.contextmanager
@@ -70,5 +74,10 @@ class Changes:
     def settle(self, writes: Sequence[SealedRecord]) -> None:
         """Stores writes as ``store``, and puts them in force. Raises StateError also if another enclave was faster."""
         self.store(writes)
+        self._commit()
+
+    def _commit(self) -> None:
+        self._is_unsettled = True
         self._core.commit()
+        self._is_unsettled = False
         self.version += 1

@@ -28,7 +28,7 @@ from odp.signed.charter import Charter
 from trusted_aggregator.state.ledger_writes import LedgerWrites
 from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_CHARGES, MOST_EVENTS, MOST_SAMPLED, MOST_TASKS
 from trusted_aggregator.state.records import Writes, population_key
-from trusted_aggregator.state.rollback import ZERO, RollbackGuard
+from trusted_aggregator.state.rollback import ZERO, RollbackGuard, RolledBack
 from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Successor
 
 
@@ -66,7 +66,7 @@ class Population:
         else:
             try:
                 self._guard.advance(parent=record.parent, to=record.stamp)
-            except StateError as error:
+            except RolledBack as error:
                 if record.successor is None:
                     raise
                 raise StateError(_handed_over(name, record.successor)) from error
@@ -257,7 +257,7 @@ class Population:
             return
         try:
             self._guard.require(self._committed.stamp)
-        except StateError as error:
+        except RolledBack as error:
             raise PrivacyError(_handed_over(self.name, self.successor)) from error
 
     def take_over(self, own: Successor) -> None:
@@ -275,7 +275,8 @@ class Population:
     def commit(self) -> None:
         """Makes the stored version the only valid one.
 
-        Raises StateError where another copy of this enclave was faster.
+        Raises StateError where another copy of this enclave was faster, or where the platform could not store its
+        counters: the same call, made again, finishes that.
         """
         self._writes.all_stored()
         if self._pending is not None:

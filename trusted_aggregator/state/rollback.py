@@ -10,6 +10,7 @@ the counters hold the stamp of the version from which a release was made:
 
 Every other record is refused. For two siblings to be mixed up, 96 random bits chosen inside the enclave must agree.
 Two counters move one after the other; a crash between them leaves (new, old), which only the one record can continue.
+A write that failed between them leaves the same, and ``advance`` finishes it when it is called again.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Stamp(NamedTuple):
 ZERO = Stamp(0, 0)
 
 
+class RolledBack(StateError):
+    """The platform's counters are at a version that is neither the given record nor one that continues it."""
+
+
 class RollbackGuard:
     """The two counters of one population's ledger.
 
@@ -50,6 +55,7 @@ class RollbackGuard:
         self._first = identity.counter(f"{name}-a")
         self._second = identity.counter(f"{name}-b")
         self._population = population
+        self._unfinished: tuple[Stamp, ...] = ()
 
     @property
     def current(self) -> Stamp:
@@ -57,20 +63,32 @@ class RollbackGuard:
         return Stamp(self._first.value, self._second.value)
 
     def require(self, stamp: Stamp) -> None:
-        """Raises StateError unless ``stamp`` is the counters'."""
-        if self.current != stamp:
+        """Raises RolledBack unless ``stamp`` is the counters', and StateError while a move from it is unfinished."""
+        current = self.current
+        if current in self._unfinished:
+            raise StateError(
+                f"the platform has not stored the last change of population {self._population!r}: see its disk for "
+                "room and errors; the next call stores it again, and nothing is lost"
+            )
+        if current != stamp:
             raise self._rolled_back()
 
     def advance(self, *, parent: Stamp, to: Stamp) -> None:
-        """Makes ``to`` the current stamp, durably. Raises StateError unless ``parent``, or ``to``, is current."""
-        if self.current not in (parent, Stamp(to.first, parent.second), to):
+        """Makes ``to`` the current stamp, durably; after a failed write, a second call finishes what the first began.
+
+        Raises RolledBack unless ``parent``, or ``to``, is current, and StateError where a counter cannot be written.
+        """
+        half = Stamp(to.first, parent.second)
+        if self.current not in (parent, half, to):
             raise self._rolled_back()
+        self._unfinished = (half, to)
         # The first counter decides between two live copies of this enclave: only one of them moves it from ``parent``.
         self._first.advance(expected=parent.first, to=to.first)
         self._second.advance(expected=parent.second, to=to.second)
+        self._unfinished = ()
 
-    def _rolled_back(self) -> StateError:
-        return StateError(
+    def _rolled_back(self) -> RolledBack:
+        return RolledBack(
             f"the stored ledger of population {self._population!r} was rolled back: the platform's "
             "counters are at a newer one; restore the newest state folder or backup, or take another population"
         )
