@@ -178,6 +178,10 @@ class LivingModel:
 
     def _advance(self, connection: Submitting, now: float) -> Standing:
         trainings = self._state["trainings"]
+        if trainings and trainings[-1]["began"] > now:
+            # By a clock that was ahead: the next one is due after one period from now, and not from then.
+            trainings[-1]["began"] = now
+            self._write()
         if trainings and trainings[-1]["state"] == "submitting":
             self._submit_again(connection)
         words = self._collect(connection)

@@ -20,14 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from odp.errors import StateError
 from odp.transport.logs import Log, short
 from server.storage import Storage
-from server.storage.leases import Deposed, Holder, Lease, Note
+from server.storage.leases import FOR_EVER, Deposed, Holder, Lease, Note
 from server.waits import Wait
 
 #: How long a lease lasts that nobody renews, and the pause between two renewals.
 LEASE_SECONDS = 3.0
 RENEW_SECONDS = 1.0
-#: Of a server alone on its database; as long as a clock of any kind goes.
-_FOR_EVER = 1e12
 #: The name of the lease of whoever keeps the transparency log fresh.
 LOG = b"log"
 
@@ -56,7 +54,7 @@ class Leads:
         self._storage, self._log, self._monotonic = storage, log, monotonic
         #: What a task waits for at present, for those who ask another server.
         self.waits_for: Callable[[bytes], Wait | None] = lambda name: None
-        self._seconds = LEASE_SECONDS if shared else _FOR_EVER
+        self._seconds = LEASE_SECONDS if shared else FOR_EVER
         self.shared = shared
         self._holder = Holder(secrets.token_hex(16), place)
         self._lock = threading.Lock()

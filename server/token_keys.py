@@ -56,6 +56,10 @@ class TokenKeys:
         """The key that a round was opened with; None if it has none. Returns at once."""
         return self._storage.token_key(task_sha256(task), round)
 
+    def newest(self, task: common_pb2.SignedTask) -> int | None:
+        """The last round of a task that has a key; None where none has."""
+        return self._storage.newest_token_key(task_sha256(task))
+
     def ended(self, task: common_pb2.SignedTask, round: int) -> str:
         """When the key of an open round ended, as the end of a sentence; empty while it gives tokens."""
         kept = self.kept(task, round)
@@ -65,13 +69,18 @@ class TokenKeys:
         return f"ended at {utc(ends)}: no further device gets a token of it; cancel the task, and submit it anew"
 
     def ordered(
-        self, task: common_pb2.SignedTask, order: aggregator_pb2.RoundOrder, *, population: str
+        self,
+        task: common_pb2.SignedTask,
+        order: aggregator_pb2.RoundOrder,
+        *,
+        population: str,
+        refuse_ended: bool = True,
     ) -> enrolment_pb2.SignedTokenKey | None:
         """The key to open a round with; None if the population's charter names no issuer.
 
         Raises:
             EnrolmentError: it names one that this server does not know, or another one, or that refuses: the operator
-                of one of them has to mend that. Or the round's key has ended.
+                of one of them has to mend that. Or, where ``refuse_ended``, the round's key has ended.
             ServiceError: the aggregator does not return the charter, or the issuer does not answer.
         """
         signed = self._populations.refreshed(population)
@@ -81,7 +90,7 @@ class TokenKeys:
         kept = self.kept(task, order.round)
         if kept is not None and _is_of(kept, issuer_key, population, order):
             ended = self.ended(task, order.round)
-            if ended:
+            if ended and refuse_ended:
                 raise EnrolmentError(f"the token key of round {order.round} {ended}")
             return kept
         if self._issuer is None:

@@ -176,6 +176,20 @@ def test_a_task_that_was_stored_is_submitted_whatever_the_task_file_says_later(t
     assert len(platform.tasks) == 1
 
 
+def test_r378_a_training_that_began_by_a_clock_that_was_ahead_holds_up_the_next_one_for_one_period(
+    tmp_path: Path,
+) -> None:
+    platform = Platform()
+    _living(tmp_path).advance(platform, now=0.0)
+    platform.finish()
+    _living(tmp_path).advance(platform, now=400 * DAY)
+    platform.finish()
+    healed = _living(tmp_path).advance(platform, now=DAY)
+    assert (healed.stage, healed.due) == (Stage.WAITING, 8 * DAY)
+    assert _living(tmp_path).advance(platform, now=7 * DAY).due == 8 * DAY
+    assert _living(tmp_path).advance(platform, now=8 * DAY).stage is Stage.TRAINING
+
+
 def test_a_late_schedule_does_not_train_in_a_crowd(tmp_path):
     platform = Platform()
     _living(tmp_path).advance(platform, now=0.0)

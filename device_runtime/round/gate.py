@@ -97,7 +97,10 @@ class Gate:
 
     def readings(self, store: Store) -> tuple[Reading, ...]:
         """How the device stands to each condition."""
-        return readings(self.conditions, self.sensors(store.path), store.standing(), now=self.clock())
+        now = self.clock()
+        # A contribution that lies further ahead was made by a clock that was wrong: nobody waits for that time.
+        standing = store.standing(latest=now + 3600.0 * (self.conditions.hours_between or 0.0))
+        return readings(self.conditions, self.sensors(store.path), standing, now=now)
 
     def to_json(self) -> bytes:
         """Limits and conditions, for ``FILE``."""

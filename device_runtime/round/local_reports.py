@@ -32,6 +32,7 @@ from device_runtime.round.examples import examples
 from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.participation import COMPUTE_SECONDS, Outcome, Participant
+from device_runtime.round.report_times import ReportTimes
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.charters import CharterMemory
@@ -72,6 +73,10 @@ class LocalReporting:
     source: Callable[[], RandomSource] = RandomSource
     compute_seconds: float = COMPUTE_SECONDS
     monotonic: Callable[[], float] = time.monotonic
+    _times: ReportTimes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_times", ReportTimes(self.monotonic))
 
     @classmethod
     def beside(cls, participant: Participant) -> LocalReporting:
@@ -99,10 +104,10 @@ class LocalReporting:
         if prepared is None:
             if len(own) >= work.most:
                 return Reported(Outcome.SETTLED, math.inf)
-            between = work.terms.seconds_between
-            wait = max((line.time for line in own), default=-math.inf) + between - now
-            if wait > 0:  # a clock that was set back makes no device wait for longer than it would have
-                return Reported(Outcome.SETTLED, min(wait, max(between, 1.0)))
+            between, last = work.terms.seconds_between, max((line.time for line in own), default=-math.inf)
+            wait = self._times.left((store.path, work.task_sha256, len(own)), last=last, between=between, now=now)
+            if wait > 0:
+                return Reported(Outcome.SETTLED, wait)
         number = max((line.round for line in own), default=-1) + 1 if prepared is None else prepared.round
         self._admitted(store, work, number)
         if prepared is None:

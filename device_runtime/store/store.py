@@ -344,11 +344,10 @@ class Store(Database):
             (line.service, line.app, line.choices, line.epsilon, line.time),
         )
 
-    def standing(self) -> Standing:
-        """The time of the last contribution; one that is still to be sent does not count."""
-        row = self.one(
-            "SELECT max(time) FROM participations WHERE state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL)"
-        )
+    def standing(self, *, latest: float) -> Standing:
+        """The time of the last contribution until ``latest``; one that is still to be sent does not count."""
+        sent = "(state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL))"
+        row = self.one(f"SELECT max(time) FROM participations WHERE time <= ? AND {sent}", (latest,))
         return Standing(last=None if row is None else row[0])
 
     def count_examples(self) -> int:

@@ -54,7 +54,8 @@ _TOKENS = sa.Table(
 _STANDING = sa.text(
     "SELECT keys.issued, "
     "(SELECT blinded_sha256 FROM tokens WHERE device = :device AND task_sha256 = :task AND round = :number) AS before, "
-    "(SELECT count(*) FROM tokens WHERE device = :device AND time > :since) AS lately "
+    # A token of a later day was given by a clock that was ahead.
+    "(SELECT count(*) FROM tokens WHERE device = :device AND time > :since AND time < :until) AS lately "
     "FROM keys WHERE task_sha256 = :task AND round = :number AND private_key IS NOT NULL AND not_after >= :now"
 )
 _INSERT = sa.text(
@@ -213,7 +214,7 @@ class Storage:
 
 def _decided(connection: sa.Connection, request: _Request) -> Grant:
     mine, now = request.mine, request.now
-    found = connection.execute(_STANDING, {**mine, "since": now - DAY, "now": now}).one_or_none()
+    found = connection.execute(_STANDING, {**mine, "since": now - DAY, "until": now + DAY, "now": now}).one_or_none()
     if found is None:
         return Grant.ENDED
     if found.before is not None:

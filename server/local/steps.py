@@ -138,7 +138,7 @@ class LocalSteps:
         tokens, began = self._tokens, self._storage.history(task.sha256)[0].at
         return Admission.of(
             task.signed, tokens, began=began, period_seconds=reporter.seconds_between,
-            population=task.population,
+            population=task.population, monotonic=self._monotonic,
         )  # fmt: skip
 
     def _renew(self, task: TaskRecord) -> None:

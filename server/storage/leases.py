@@ -2,7 +2,8 @@
 
 A lease is a row: who holds it, until when by the clock of the database, and a token that grows each time that somebody
 takes it. Taking is a compare-and-set: of two servers one gets it, and only where the lease before has expired. The
-clocks of the servers do not matter.
+clocks of the servers do not matter. If that of the database was set back, a lease that seems to last longer than any
+does is free: whoever holds it is deposed by the token, or has renewed it.
 
 A holder can be wrong about itself: it was paused, and another one leads. So time decides only who may take a lease.
 What decides about a change is the token, in the transaction of the change: ``LeaseStorage.fenced``.
@@ -21,6 +22,9 @@ import sqlalchemy as sa
 
 from odp.errors import OdpError
 from server.storage.schema import LEASES
+
+#: Seconds of a lease of a server alone on its database; as long as a clock of any kind goes.
+FOR_EVER = 1e12
 
 
 class Deposed(OdpError):
@@ -115,7 +119,7 @@ class SqlLeases:
         if not names:
             return []
         with self._errors(), self._engine.connect() as connection:
-            query = sa.select(LEASES.c.name).where(LEASES.c.name.in_(names), LEASES.c.expires > self._now())
+            query = sa.select(LEASES.c.name).where(LEASES.c.name.in_(names), sa.not_(_is_free(self._now(), seconds)))
             held = {bytes(row.name) for row in connection.execute(query)}
         # One transaction each: a lease whose row another server has locked does not delay the others for long.
         taken = [self._take(name, holder, seconds) for name in names if name not in held]
@@ -127,7 +131,7 @@ class SqlLeases:
         first = self._insert(LEASES).values(name=name, token=1, wait_until=None, **of).on_conflict_do_nothing()
         later = (
             sa.update(LEASES)
-            .where(LEASES.c.name == name, LEASES.c.expires <= now)
+            .where(LEASES.c.name == name, _is_free(now, seconds))
             .values(token=LEASES.c.token + 1, wait_until=None, **of)
             .returning(LEASES.c.token)
         )
@@ -186,6 +190,12 @@ class SqlLeases:
             row = connection.execute(query).first()
             if row is None or row.token != lease.token:
                 raise Deposed("another server leads this task")
+
+
+def _is_free(now: Any, seconds: float) -> sa.ColumnElement[bool]:
+    # Twice, since clocks are corrected by a little all the time.
+    stale = sa.and_(LEASES.c.expires > now + 2 * seconds, LEASES.c.expires < now + FOR_EVER / 2)
+    return sa.or_(LEASES.c.expires <= now, stale)
 
 
 def _of(lease: Lease) -> sa.Update:

@@ -284,6 +284,10 @@ class Storage(Protocol):
         """Stores the token key of a round of a stored task; it replaces an earlier one."""
         ...
 
+    def newest_token_key(self, sha256: bytes) -> int | None:
+        """The last round of a task that has a token key; None where none has."""
+        ...
+
     def token_key(self, sha256: bytes, round: int) -> enrolment_pb2.SignedTokenKey | None:
         """The token key of a round, or None."""
         ...

@@ -348,6 +348,12 @@ class SqlStorage:
                 )
             )
 
+    def newest_token_key(self, sha256: bytes) -> int | None:
+        query = sa.select(sa.func.max(TOKEN_KEYS.c.round)).where(TOKEN_KEYS.c.task_sha256 == sha256)
+        with self._reading() as connection:
+            newest: int | None = connection.execute(query).scalar_one()
+        return newest
+
     def token_key(self, sha256: bytes, round: int) -> enrolment_pb2.SignedTokenKey | None:
         query = sa.select(TOKEN_KEYS.c.signed).where(*_at(TOKEN_KEYS, sha256, round=round))
         with self._reading() as connection:

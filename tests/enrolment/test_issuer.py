@@ -174,6 +174,18 @@ def test_r289_a_clock_that_is_wrong_for_a_moment_ends_no_key(world: World) -> No
     assert len(world.token(world.device(1), key)) == TOKEN_BYTES
 
 
+def test_r378_tokens_of_a_clock_that_was_ahead_do_not_count_for_a_year(world: World) -> None:
+    world.limits = TokenLimits(tokens_per_device=1)
+    world.restart()
+    world.clock.now += 400 * DAY
+    key = world.token_key(world.developer.task(), 0)
+    world.token(world.device(1), key)
+    world.clock.now = NOW
+    assert len(world.token(world.device(1), world.token_key(world.developer.task("another"), 0))) == TOKEN_BYTES
+    with pytest.raises(EnrolmentError, match="the limit of one device"):
+        world.token(world.device(1), world.token_key(world.developer.task("third"), 0))
+
+
 def test_malformed_requests_are_refused_before_anything_is_counted(world: World) -> None:
     key = world.token_key(world.developer.task(), 0)
     device = world.device(1)

@@ -624,6 +624,23 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r253_each_start_comes_later_and_one_that_ends_again_and_again_is_given_up"),
     ],
     "clocks": [
+        ("R378", "a leap of 400 days while a token-gated local task runs", "server/test_local_admission.py::"
+         "test_r378_a_leap_of_the_clock_skips_no_period_of_a_token_gated_task"),
+        ("R378", "starts of the server within a leap", "server/test_local_admission.py::"
+         "test_r378_a_program_that_starts_again_and_again_in_a_leap_begins_one_period_at_most_each_time"),
+        ("R378", "a database's clock that was set back", "server/test_leases.py::"
+         "test_r378_a_lease_of_a_dead_server_ends_also_where_the_databases_clock_was_set_back"),
+        ("R378", "a device's clock that was ahead at a report", "device_runtime/round/test_local_reports.py::"
+         "test_r378_a_report_of_a_clock_that_was_ahead_holds_up_the_next_one_for_one_period"),
+        ("R378", "the same at a contribution", "device_runtime/round/test_gate.py::"
+         "test_r378_a_contribution_of_a_clock_that_was_ahead_keeps_no_device_waiting_for_that_time"),
+        ("R378", "an issuer's clock that was ahead", "enrolment/test_issuer.py::"
+         "test_r378_tokens_of_a_clock_that_was_ahead_do_not_count_for_a_year"),
+        ("R378", "a clock that was ahead at a training", "test_living_model.py::"
+         "test_r378_a_training_that_began_by_a_clock_that_was_ahead_holds_up_the_next_one_for_one_period"),
+        ("R379", "a clock set back while a host of SecAgg+ is down",
+         "trusted_aggregator/modes/secagg/test_restarts.py::"
+         "test_r379_a_clock_that_was_set_back_makes_no_stage_of_a_session_longer"),
         ("R289", "certificates made by a clock that was ahead", "security/test_certificates.py::"
          "test_r289_a_clock_that_was_ahead_when_certificates_were_made_ends_the_start_or_is_mended"),
         ("R289", "a clock set ahead by a year while an issuer prunes",
@@ -663,6 +680,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_own_packages.py::test_r353_the_command_runs_no_code_of_another_package_named_odp"),
     ],
     "operation": [
+        ("R384", "devices of SecAgg+ that all die after their vectors",
+         "trusted_aggregator/modes/secagg/test_restarts.py::"
+         "test_r384_a_round_whose_devices_die_after_their_vectors_uses_up_its_attempts"),
         ("R377", "a full or broken disk at the second of two counters", "security/test_counters.py::"
          "test_r377_a_failed_write_of_a_counter_is_finished_by_a_later_call_and_advises_no_restore"),
     ],

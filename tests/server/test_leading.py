@@ -27,8 +27,8 @@ SOON = 5.0
 GOAL = 5
 READS = (
     "tasks", "tasks_to_abandon", "task", "item_features", "newest_version", "published_version", "round", "rounds",
-    "state_and_tables", "release", "open_rounds", "published_models", "charters", "token_key", "history", "fenced",
-    "progress", "check",
+    "state_and_tables", "release", "open_rounds", "published_models", "charters", "token_key", "newest_token_key",
+    "history", "fenced", "progress", "check",
 )  # fmt: skip
 
 

@@ -56,6 +56,20 @@ def test_a_lease_has_one_holder_until_it_expires_and_its_token_grows(storage: St
     assert storage.leases.take([TASK], ONE, seconds=3) == []
 
 
+def test_r378_a_lease_of_a_dead_server_ends_also_where_the_databases_clock_was_set_back(
+    storage: Storage, clock: Clock
+) -> None:
+    [lease] = storage.leases.take([TASK], ONE, seconds=3)
+    clock.now -= 0.5
+    assert storage.leases.take([TASK], TWO, seconds=3) == [], "a clock is corrected by a little all the time"
+    clock.now -= 86_400.0
+    assert storage.leases.renew({lease: Note()}, ONE, seconds=3) == {lease}, "a leader that lives has it on"
+    assert storage.leases.take([TASK], TWO, seconds=3) == []
+    clock.now -= 86_400.0
+    assert storage.leases.take([TASK], TWO, seconds=3) == [Lease(TASK, 2)]
+    assert storage.leases.renew({lease: Note()}, ONE, seconds=3) == set()
+
+
 def test_a_renewed_lease_lasts_from_then_on_and_one_that_was_taken_is_not_renewed(
     storage: Storage, clock: Clock
 ) -> None:

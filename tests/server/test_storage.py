@@ -292,10 +292,12 @@ def test_charters_come_in_the_order_of_their_numbers_and_the_first_of_a_number_s
 def test_a_round_has_one_token_key_the_newest(storage: Storage) -> None:
     storage.add_task(task())
     assert storage.token_key(ID, 0) is None
+    assert storage.newest_token_key(ID) is None
     for signed in TOKEN_KEYS:
         storage.set_token_key(ID, 0, signed)
     storage.set_token_key(ID, 1, TOKEN_KEYS[0])
     assert [storage.token_key(ID, number) for number in (0, 1, 2)] == [TOKEN_KEYS[1], TOKEN_KEYS[0], None]
+    assert storage.newest_token_key(ID) == 1
 
 
 def test_a_round_has_the_key_that_it_was_opened_with_last(storage: Storage) -> None:
@@ -435,7 +437,7 @@ def places(tmp_path: Path) -> Iterator[Path]:
 def test_every_change_is_among_those_that_are_tested() -> None:
     reads = {"item_features", "task", "tasks", "tasks_to_abandon", "newest_version", "published_version", "history",
              "state_and_tables", "rounds", "round", "release", "open_rounds", "published_models", "charters",
-             "token_key", "reports", "leases", "log_rows"}  # fmt: skip
+             "token_key", "newest_token_key", "reports", "leases", "log_rows"}  # fmt: skip
     methods = {name for name in vars(Storage) if not name.startswith("_")}
     assert methods - reads - {"close"} == set(CHANGES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,23 @@ def test_conditions_that_computing_moves_do_not_hold_up_what_was_begun(
     now[0] += 24 * 3600.0
     with pytest.raises(NotNow, match="thermal"):
         take_part(world, participant)
+
+
+def test_r378_a_contribution_of_a_clock_that_was_ahead_keeps_no_device_waiting_for_that_time(world: Any) -> None:
+    world.fill([5])
+    day = 86_400.0
+    now = [time.time()]  # by which the contribution is dated
+    participant = world.participant(conditions=Conditions(hours_between=24), clock=lambda: now[0])
+    assert take_part(world, participant) is Outcome.SENT
+    with world.store(0) as store:
+        (reading,) = participant.gate.readings(store)
+        assert reading.met is False
+        now[0] -= 0.5 * day
+        (reading,) = participant.gate.readings(store)
+        assert (reading.met, reading.read) == (False, "the last one has a time in the future: the clock went back")
+        now[0] -= 400 * day
+        (reading,) = participant.gate.readings(store)
+        assert (reading.met, reading.read) == (True, "no contribution yet")
 
 
 def test_a_cancelled_upload_is_never_sent_even_after_the_opt_out_is_taken_back(world: Any) -> None:

@@ -58,13 +58,14 @@ class Device:
     """A device, its clock and its server."""
 
     def __init__(self, store: Store, *, limits: Limits = _GENEROUS, **changes: object) -> None:
-        self.store, self.now = store, NOW
+        self.store, self.now, self.steady = store, NOW, 0.0
         self.work = work(**changes)
         self.server = Server(self.work.algorithm.first_rows()[0])
         self.reporting = LocalReporting(
             services=self.server,  # type: ignore[arg-type]
             gate=Gate(limits=limits, clock=lambda: self.now),
             clock=lambda: self.now,
+            monotonic=lambda: self.steady,
         )
 
     def report(self) -> Outcome:
@@ -127,6 +128,23 @@ def test_a_device_reports_as_often_and_as_far_apart_as_signed(store: Store) -> N
     assert device.reporting.report(store, device.work, Traffic()).next_seconds == np.inf
     ids = [request.report_id for request in device.server.reports]
     assert len(set(ids)) == len(ids) == 2
+
+
+def test_r378_a_report_of_a_clock_that_was_ahead_holds_up_the_next_one_for_one_period(store: Store) -> None:
+    device = Device(store, most_reports=3)
+    device.now += 400 * 86_400.0
+    assert device.report() is Outcome.SENT
+    device.now = NOW + 20
+    for left in (100.0, 60.0, 20.0):
+        found = device.reporting.report(store, device.work, Traffic())
+        assert (found.outcome, found.next_seconds) == (Outcome.SETTLED, left)
+        device.now += 40
+        device.steady += 40
+    assert device.report() is Outcome.SENT
+    assert device.report() is Outcome.SETTLED, "and as far apart as signed"
+    device.now += 101
+    device.steady += 101
+    assert device.report() is Outcome.SENT
 
 
 def test_a_report_without_an_answer_for_a_day_is_not_sent_again(store: Store) -> None:

@@ -4,7 +4,8 @@ A round has one session at a time. One that is void is followed by the next atte
 disk before a client gets it, and each stage before clients hear of its end (``journal.py``): a host that died goes on
 with the same session, or, where nobody was told who is in it, gathers clients for the same attempt again. A round has
 four attempts, over restarts: if all of them ended without a sum, the round has failed, and every query about it gets
-that error.
+that error. The first attempt gathers clients for as long as the round is open. A later one ends where too few come for
+some minutes: whoever made a vector joins no further session, so that the devices of the round may be used up.
 
 At most one session of a round is unmasked: ``take_sum`` is called for a charged round, and what was charged names the
 session. A charged session that cannot be unmasked any more leaves its round without a release.
@@ -48,6 +49,8 @@ from trusted_aggregator.rounds.host_half import Key, Survivors
 #: Rounds that are open at a host, at most; each has one session at a time.
 MOST_ROUNDS = 256
 _LATER_SECONDS = (10.0, 60.0)
+# How long an attempt after the first gathers clients: at least so many seconds, and so many times of a round.
+_GATHER_SECONDS, _GATHER_ROUNDS = 600.0, 4
 _FILE = "secagg-{task}-{round}"
 _ATTEMPT_BYTES = 4
 
@@ -64,6 +67,8 @@ class _Open:
     restarted: bool = False
     token_key: TokenKey | None = None
     session: LiveSession | None = None
+    #: When the session ends if it still gathers, on the host's clock.
+    gathers_until: float = math.inf
     #: At the enclave, too: no session begins before.
     ready: bool = False
     charged: bool = False
@@ -262,6 +267,8 @@ class SecAggRounds:
             if opened is None:
                 raise _not_here(key)
             session = opened.session
+            if session is not None and self._clock() >= opened.gathers_until and session.gathering:
+                session.void("too few devices came to it: one that made its vector joins no further session")
             if session is not None and (opened.charged or session.phase is not Phase.VOID):
                 return session
             if session is not None:
@@ -311,6 +318,8 @@ class SecAggRounds:
         roster = self._rosters.get(named)
         if named and roster is None:
             self._log.warning("secagg_roster_missing", task=short(key[0]), roster=named.hex())
+        gathering = max(_GATHER_SECONDS, _GATHER_ROUNDS * float(cohort.round_seconds)) if opened.attempt else math.inf
+        opened.gathers_until = self._clock() + gathering
         self._log.event("secagg_gathers", task=short(key[0]), round=key[1], attempt=opened.attempt)
         return LiveSession(
             configuration, goal=goal, patience=float(cohort.round_seconds), pace=self._pace, clock=self._clock,

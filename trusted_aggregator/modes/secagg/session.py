@@ -18,8 +18,7 @@ A session that is ready waits for its charge: no client gets what it needs to gi
 ``allow_unmasking``. A session that is void has erased what clients sent; callers get a retry time.
 
 Where a journal is given, the end of a stage is stored before any client hears of it (``journal.py``), and ``resume``
-takes up a session of a host that died. Time goes on meanwhile; clients have a moment to come back, unless they have
-given up by then.
+takes up a session of a host that died. Time goes on meanwhile; clients have a moment to come back if they still try.
 
 A session has no thread: each call advances it. The host is trusted with nothing but the round itself.
 """
@@ -51,8 +50,7 @@ from trusted_aggregator.rounds.host_half import Survivors
 
 TOKEN_BYTES = 32
 _POLL_SECONDS = 0.05
-# Clients call a host that is away for this time.
-_OUTAGE_SECONDS = 60.0
+_OUTAGE_SECONDS = 60.0  # for which clients call a host that is away
 
 
 class LiveSession:
@@ -105,7 +103,6 @@ class LiveSession:
         self._said = state.SecAggSaid()
         # Of a session that a restarted host goes on with: clients are coming back until then.
         self._restarted, self._grace = False, -math.inf
-        #: Why the session is void; one line.
         self.reason = ""
 
     def resume(self, journal: Journal, *, restarted: bool) -> None:
@@ -123,8 +120,12 @@ class LiveSession:
             self._journal, self._restarted = journal, restarted
             if not parts or self._phase is Phase.VOID:
                 return
-            left, self._grace = journal.seconds_left(parts[-1]), self._clock() + self._pace.silent
-            self._deadline = self._clock() + (left if left < -_OUTAGE_SECONDS else max(left, self._pace.silent))
+            now = self._clock()
+            self._grace = now + self._pace.silent
+            # A clock that was set back since makes no stage longer than it ever was.
+            whole = self._patience if self._stage is Stage.ADVERTS else self._deadline - now
+            left = min(journal.seconds_left(parts[-1]), whole)
+            self._deadline = now + (left if left < -_OUTAGE_SECONDS else max(left, self._pace.silent))
             for member in self._members.values():
                 member.seen = -math.inf
 
@@ -295,7 +296,6 @@ class LiveSession:
             return None
         if self._roster is not None and identity not in self._roster:
             raise PrivacyError("the client is not on the roster")
-        # The server of the session gets the adverts of those that are still here when it begins.
         check_advert(message, self._config_sha256, name="the client")
         if not self._has_seat(address):
             return None

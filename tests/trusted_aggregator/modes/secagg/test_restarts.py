@@ -87,6 +87,8 @@ class World:
         self.state = StateFolder.open(root, "aggregator")
         self.storage = SqliteStorage(self.state)
         self.now, self.writes, self.dies_at, self.charges = 0.0, 0, -1, 0
+        #: How far the time of day is off.
+        self.shift = 0.0
         self.before = False
         self.rng = np.random.default_rng(5)
         self.log = io.StringIO()
@@ -133,7 +135,7 @@ class World:
     def host(self) -> SecAggRounds:
         log = Log("aggregator", stream=self.log)
         return SecAggRounds(
-            self.state, self, log, pace=PACE, clock=lambda: self.now + 1000.0, wall=lambda: self.now
+            self.state, self, log, pace=PACE, clock=lambda: self.now + 1000.0, wall=lambda: self.now + self.shift
         )  # fmt: skip
 
     def restart(self) -> None:
@@ -283,6 +285,48 @@ def test_time_goes_on_while_the_host_is_down(world: World, away: float, alive: b
         world.now += PACE.silent
         world.rounds.join(world.key)
         assert world.rounds.session(world.key, 0) is None, "a restart gives clients a moment, and no more"
+
+
+@pytest.mark.parametrize("parts", range(1, 6), ids=lambda parts: f"{parts} stored parts")
+def test_r379_a_clock_that_was_set_back_makes_no_stage_of_a_session_longer(world: World, parts: int) -> None:
+    world.begin()
+    until(world, holds(world, parts), range(1 if parts == 1 else CLIENTS))
+    world.shift = -86_400.0
+    world.restart()
+    assert world.rounds.session(world.key, 0) is not None
+    # Nobody comes back: what is left ends within the longest of its times, or gathers clients as before.
+    world.now += max(PACE.vector, 60.0)
+    session = world.rounds.session(world.key, 0)
+    if parts == 1:
+        assert session is not None
+        assert session.gathering
+        # Fewer than the goal begin at once: the first one's patience is over.
+        for number in (*range(CLIENTS - 1), *range(CLIENTS - 1)):
+            world.devices[number].turn(world.rounds)
+        assert not session.gathering
+    elif session is not None:
+        with pytest.raises(PrivacyError, match="too few of the clients that agreed"):
+            world.rounds.require_ready(world.key)
+
+
+def test_r384_a_round_whose_devices_die_after_their_vectors_uses_up_its_attempts(world: World) -> None:
+    """A device that made its vector joins no further session, so that nobody comes to the attempts that follow."""
+    world.begin()
+    until(world, lambda: all(device.said.DESCRIPTOR.name == "SecAggMasked" for device in world.devices))
+    for _ in range(4 * 600):
+        world.now += 10.0
+        if world.rounds.failure(world.key):
+            break
+    assert "its 4 sessions ended without a sum (the last: too few devices came to it" in world.rounds.failure(world.key)
+    assert world.now < 4000.0
+
+
+def test_the_first_session_of_a_round_gathers_its_devices_for_as_long_as_it_takes(world: World) -> None:
+    world.begin()
+    for _ in range(100):
+        world.now += 86_400.0
+        assert world.rounds.join(world.key) is not None
+    assert world.rounds.failure(world.key) == ""
 
 
 def test_a_charged_round_whose_stored_session_is_gone_has_no_sum_and_no_other_session(world: World) -> None:
