@@ -1,6 +1,7 @@
 """Verifies a whole log again: every hash, signature, charge and epsilon. Trusts only what the auditor pins.
 
-1. The checkpoint: signed by the pinned log, cosigned by a quorum of the pinned witnesses, no line by anybody else.
+1. The checkpoint: signed by the pinned log, cosigned by a quorum of the pinned witnesses, no line by anybody else. All
+   that follows is about the entries of this one, whatever a server appends meanwhile.
 2. The tree: every entry's hash, every stored hash, the root.
 3. Every entry in its place, by ``odp.transparency.records``; of a release that has the hash of its values alone, the
    values, unless the source is a copy of the log without any.
@@ -11,10 +12,13 @@ The first thing that is wrong ends the audit with the name of the record.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from odp.crypto.log_reasons import LogReason
+from odp.enclave.log_policy import LogPolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, TransparencyError
 from odp.signed.release import ReleaseRefused, checked_values
@@ -24,6 +28,9 @@ from odp.transparency.entries import HEAD_BYTES, TYPES, ReleaseEntry, decode, ty
 from odp.transparency.records import Records, TaskFindings
 from odp.transparency.sources import AuditFailure, LogSource
 from odp.v1 import common_pb2
+
+# A server that appended has its witnesses cosign: for so long the audit waits for them, and looks so often.
+_COSIGNING_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,7 @@ def audit(source: LogSource, reference_values: ReferenceValues) -> AuditReport:
     policy = reference_values.log
     if policy is None:
         raise ConfigurationError("Expected reference values with a log: they pin nothing to audit against")
-    try:
-        verified = verify_checkpoint(source.note(), policy, strict=True)
-    except TransparencyError as error:
-        raise AuditFailure("checkpoint", str(error)) from error
+    verified = _newest(source, policy)
     tree = verified.checkpoint
     _check_tree(source, tree)
     records = Records(reference_values, policy)
@@ -70,6 +74,18 @@ def audit(source: LogSource, reference_values: ReferenceValues) -> AuditReport:
         if isinstance(entry, ReleaseEntry):
             _check_values(source, number, entry)
     return AuditReport(verified, {kind.label: counts[kind.label] for kind in TYPES.values()}, records.finish())
+
+
+def _newest(source: LogSource, policy: LogPolicy) -> VerifiedCheckpoint:
+    """The newest checkpoint; of a log that is written, the next one that its witnesses have cosigned."""
+    until = time.monotonic() + _COSIGNING_SECONDS
+    while True:
+        try:
+            return verify_checkpoint(source.note(), policy, strict=True)
+        except TransparencyError as error:
+            if error.reason != LogReason.WITNESS_QUORUM or time.monotonic() >= until or not source.is_written():
+                raise AuditFailure("checkpoint", str(error)) from error
+        time.sleep(_LOOK_SECONDS)
 
 
 def _check_values(source: LogSource, number: int, entry: ReleaseEntry) -> None:

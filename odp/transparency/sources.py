@@ -8,9 +8,11 @@ from typing import Protocol
 
 import grpc
 
-from odp.crypto.note import LARGEST_NOTE
+from odp.crypto.note import LARGEST_NOTE, Note
 from odp.errors import ConfigurationError, OdpError, ServiceError
+from odp.posix import fcntl
 from odp.transparency import merkle
+from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.client import PAGE
 from odp.transparency.entries import LARGEST_ENTRY
 from odp.transparency.log_files import CHECKPOINT, ENTRIES, HASHES, LENGTH_BYTES
@@ -49,9 +51,17 @@ class LogSource(Protocol):
         """The integers of a release that has their hash alone, in pieces; None if the source keeps none of any."""
         ...
 
+    def is_written(self) -> bool:
+        """Whether a server may be appending at this moment, and witnesses be about to cosign."""
+        ...
+
 
 class LogFolder:
-    """The files of ``odp.transparency.log_files``; no program may be writing them."""
+    """The files of ``odp.transparency.log_files``, also while a program writes them.
+
+    A log only grows, and its checkpoint is written last. So what lies behind the entries of one checkpoint is of no
+    concern where a program has the log open: it may be under way. Where none has, it is a finding.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Raises ConfigurationError if the folder has no log."""
@@ -74,14 +84,18 @@ class LogFolder:
                 if not data or len(data) != length:
                     raise AuditFailure(f"entry {number}", "its length is damaged, or the file ends within it")
                 yield data
-            if file.read(1):
-                raise AuditFailure("file 'entries'", f"no checkpoint covers the bytes behind entry {size - 1}")
+            if file.read(1) and not self._has_grown(size):
+                raise AuditFailure(
+                    "file 'entries'",
+                    f"no checkpoint covers the bytes behind entry {size - 1}: somebody added them, or the server ended "
+                    "while it wrote, and cuts them off when it starts again",
+                )
 
     def stored_hashes(self, size: int) -> Sequence[bytes]:
         """See ``LogSource``."""
         data = (self._folder / HASHES).read_bytes()
         wanted = merkle.HASH_BYTES * merkle.stored_hashes(size)
-        if len(data) != wanted:
+        if len(data) < wanted or (len(data) > wanted and not self._has_grown(size)):
             raise AuditFailure("file 'hashes'", f"it has {len(data)} bytes where a tree of {size} entries has {wanted}")
         return [data[start : start + merkle.HASH_BYTES] for start in range(0, wanted, merkle.HASH_BYTES)]
 
@@ -89,6 +103,21 @@ class LogFolder:
         """See ``LogSource``: a copy of the log alone has none."""
         folder = self._folder / VALUES
         return stored_pieces(folder, sha256) if folder.is_dir() else None
+
+    def is_written(self) -> bool:
+        """See ``LogSource``: a server holds the lock of its log for as long as it lives."""
+        with (self._folder / ENTRIES).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except ConfigurationError:  # a system without servers
+                return False
+        return False
+
+    def _has_grown(self, size: int) -> bool:
+        """Whether bytes behind the first ``size`` entries may be of a program that appends, or appended since."""
+        return self.is_written() or size != Checkpoint.from_body(Note.parse(self.note()).body).size
 
 
 class LogServer:
@@ -146,6 +175,10 @@ class LogServer:
     def stored_hashes(self, size: int) -> None:
         """See ``LogSource``."""
         return
+
+    def is_written(self) -> bool:
+        """See ``LogSource``."""
+        return True
 
     def values(self, sha256: bytes) -> Iterator[bytes]:
         """See ``LogSource``."""

@@ -683,6 +683,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R384", "devices of SecAgg+ that all die after their vectors",
          "trusted_aggregator/modes/secagg/test_restarts.py::"
          "test_r384_a_round_whose_devices_die_after_their_vectors_uses_up_its_attempts"),
+        ("R380", "audits beside a server that appends, or whose disk is full",
+         "transparency/test_audit.py::"
+         "test_r380_an_audit_beside_a_server_that_appends_passes_at_every_moment"),
         ("R377", "a full or broken disk at the second of two counters", "security/test_counters.py::"
          "test_r377_a_failed_write_of_a_counter_is_finished_by_a_later_call_and_advises_no_restore"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from odp.datasets import synthetic_movielens
 from odp.enclave.log_policy import LogPolicy
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.reference_values import ReferenceValues
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, StateError
 from odp.privacy.accounting import epsilon
 from odp.privacy.ledger_entry import lines_of
 from odp.signed.charter import approve, found, open_charter, succeed
@@ -42,6 +43,7 @@ from odp.transparency.entries import (
     WithdrawalEntry,
     decode,
 )
+from odp.transparency.log_files import LogFiles
 from odp.transparency.sources import AuditFailure, LogFolder
 
 FILES = ("entries", "hashes", "checkpoint")
@@ -168,6 +170,74 @@ def test_bytes_taken_away_or_added_fail_and_name_the_file(finished: Finished, br
             audit(LogFolder(broken), finished.pins)
         assert caught.value.record.startswith(record)
         (broken / name).write_bytes(original)
+
+
+@pytest.mark.parametrize("moment", ["entries", "hashes", "checkpoint", "disk full", "no room for the checkpoint"])
+def test_r380_an_audit_beside_a_server_that_appends_passes_at_every_moment(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    encoded = [entry.encode() for entry in run.entries()]
+    log = LogFiles.open(tmp_path / "log", run.log_key, now=NOW)
+    log.append(encoded[:8], now=NOW)
+    sizes = []
+
+    def look() -> None:
+        sizes.append(audit(LogFolder(log.folder), run.pins()).checkpoint.checkpoint.size)
+
+    write, store = LogFiles._write_at, LogFiles._store
+
+    def writing(self: LogFiles, file: int, start: int, data: bytes) -> None:
+        name = "entries" if file == self._entries_file else "hashes"
+        if moment == "disk full" and name == "hashes":
+            write(self, file, start, data[:17])
+            raise OSError(errno.ENOSPC, "no space")
+        write(self, file, start, data)
+        if moment == name:
+            look()
+
+    def storing(self: LogFiles, note: Note) -> None:
+        if moment == "no room for the checkpoint":
+            raise StateError("disk full")
+        store(self, note)
+        if moment == "checkpoint":
+            look()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFiles, "_write_at", writing)
+        patch.setattr(LogFiles, "_store", storing)
+        # As a server appends: a release together with its ledger.
+        place = 8
+        while place < len(encoded):
+            end = place + (2 if isinstance(decode(encoded[place]), ReleaseEntry) else 1)
+            with contextlib.suppress(StateError):
+                log.append(encoded[place:end], now=NOW)
+            place = end
+    if moment in ("disk full", "no room for the checkpoint"):
+        look()
+        assert sizes == [8]
+        log.append(encoded[8:], now=NOW)
+        look()
+    assert sizes[-1] in (len(encoded) - 2, len(encoded) - 1, len(encoded))
+    log.close()
+    look()
+
+
+def test_r380_an_audit_reads_the_entries_of_the_checkpoint_that_it_began_with(run: Run, tmp_path: Path) -> None:
+    encoded = [entry.encode() for entry in run.entries()]
+    with LogFiles.open(tmp_path / "log", run.log_key, now=NOW) as log:
+        log.append(encoded[:8], now=NOW)
+
+        class Growing(LogFolder):
+            """A server appends, and ends, after the auditor has read the checkpoint."""
+
+            def note(self) -> bytes:
+                found = super().note()
+                if log._entries_file >= 0:
+                    log.append(encoded[8:], now=NOW)
+                    log.close()
+                return found
+
+        assert audit(Growing(log.folder), run.pins()).checkpoint.checkpoint.size == 8
 
 
 def test_an_older_state_of_a_log_is_a_true_log_of_that_time(run: Run, tmp_path: Path) -> None:
