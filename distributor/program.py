@@ -21,7 +21,7 @@ from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
 from distributor.shares import Shares
 from odp.broadcast.sizes import MAX_KEYS_BYTES
-from odp.enclave import attestation_servicer
+from odp.enclave import attestation_servicer, chip_end
 from odp.enclave.channel import Client
 from odp.enclave.enclave_start import wait_ready
 from odp.enclave.host import Launch, begin, launch_process
@@ -178,6 +178,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             callers=Callers(tls.ca_pem, (caller_name("server"),)),
         )
         undo.callback(orders.stop)
+        undo.callback(chip_end.watch(core.evidence, log).close)
         log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
         return Running(
             address=server.address,

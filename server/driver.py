@@ -28,6 +28,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Server
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
+from odp.enclave.chip_end import ChipLooks
 from odp.errors import (
     AttestationError,
     Busy,
@@ -45,6 +46,7 @@ from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2
 from odp.wire.model import ModelVersion
 from odp.wire.tables import manifest_for, table_bytes
+from server.behind import require_not_behind
 from server.board import Board
 from server.closing import Arrivals
 from server.ending import end_elsewhere
@@ -66,7 +68,7 @@ _STOP_SECONDS = 10.0
 # The longest pause between two looks at a storage that does not answer.
 _STORAGE_SECONDS = 4.0
 # What has a thread besides the tasks, whose names are hashes.
-_LOG, _MODELS = b"log", b"models"
+_LOG, _MODELS, _CHIP = b"log", b"models", b"chip"
 # Between two looks at whose a population is, while a round waits: other owners may change that elsewhere.
 _OWNED_SECONDS = 30.0
 
@@ -131,6 +133,7 @@ class Driver:
         self.upkeep = Upkeep(
             storage, leads=self._leads, board=board, distributor=parties.distributor, keeper=parties.keeper, log=log
         )
+        self.chip = ChipLooks(parties.aggregator.evidence, clock=clock, monotonic=monotonic)
         self._threads = StepThreads()
         self._publish_again_at = monotonic() + PUBLISH_AGAIN_SECONDS
         self._wake = threading.Event()
@@ -188,6 +191,7 @@ class Driver:
             try:
                 # Neither waits for a witness or a distributor that does not answer.
                 self._threads.run(_LOG, functools.partial(self._logging_errors, self.upkeep.keep_log_fresh))
+                self._threads.run(_CHIP, functools.partial(self._logging_errors, self.chip.look))
                 if self._monotonic() >= self._publish_again_at or self._lagging():
                     self._publish_again_at = self._monotonic() + PUBLISH_AGAIN_SECONDS
                     self._threads.run(_MODELS, functools.partial(self._logging_errors, self.upkeep.publish_again))
@@ -347,7 +351,7 @@ class Driver:
         if contributions < cohort.minimum:
             ended = "" if self._tokens is None else self._tokens.ended(task.signed, current.round)
             short_of = f"{cohort.minimum} contributions, its minimum, however long that takes"
-            return Wait(what + (f"its token key {ended}" if ended else short_of))
+            return Wait(what + (f"its token key {ended}" if ended else self.chip.trouble or short_of))
         if mode_of(cohort).in_session:
             return None  # the clients of a session wait, and no further ones can join it
         seconds = cohort.round_seconds
@@ -375,6 +379,7 @@ class Driver:
             # a round whose charge is lost: waiting would not help.
             if error.code is grpc.StatusCode.FAILED_PRECONDITION and self._is_below_minimum(task, current):
                 raise _StaysOpen(str(error)) from error
+            require_not_behind(self._aggregator, task.sha256, current.round)
             raise
         release = open_release(
             signed,

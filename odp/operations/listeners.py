@@ -11,9 +11,11 @@ import grpc
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from odp.enclave.chip_end import ADVICE, WARN_DAYS, chain_ends
+from odp.enclave.evidence import Reason
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import verify_fresh
-from odp.errors import OdpError
+from odp.errors import AttestationError, OdpError
 from odp.operations.findings import Finding
 from odp.transparency.checkpoint import CLOCK_SKEW_SECONDS, verify_checkpoint
 from odp.transparency.sources import LogServer
@@ -111,20 +113,28 @@ def _evidence(
         )
     stub = attestation_pb2_grpc.AttestationServiceStub(channel)
 
+    shown: list[str] = []
+
     def ask(nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
         reply: attestation_pb2.GetEvidenceResponse = call(
             stub.GetEvidence, request, timeout=SHORT_DEADLINE, what="ask for evidence", address=address
         )
+        shown.append(reply.token)
         return reply
 
     try:
         found = verify_fresh(ask, role=role, reference_values=values, clock=lambda: now)
+        ends = chain_ends(shown[-1])
     except OdpError as error:
-        return Finding(
-            subject, "enclave", "failure", str(error),
-            "devices refuse it: start the code that was endorsed, or give devices new reference values",
-        )  # fmt: skip
+        advice = "start the code that was endorsed, or give devices new reference values"
+        if isinstance(error, AttestationError) and error.reason == Reason.CHAIN_EXPIRED:
+            advice = ADVICE
+        return Finding(subject, "enclave", "failure", str(error), f"devices refuse it: {advice}")
+    days = (ends - now) / _DAY
+    if days < WARN_DAYS:
+        told = f"accepted, but the certificate of its chip ends in {days:.0f} days"
+        return Finding(subject, "enclave", "warning", told, ADVICE)
     return Finding(subject, "enclave", "ok", f"accepted, image {found.image_digest[:23]}")
 
 

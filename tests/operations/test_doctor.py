@@ -71,6 +71,30 @@ def test_a_certificate_near_its_end_and_clocks_apart_are_told(services: Services
     assert "in the future" in clock.told
 
 
+def _enclave(services: Services, *, days: float) -> Finding:
+    """What is found of the aggregator's enclave in so many days."""
+    values = ReferenceValues.load(services.reference_values)
+    address = services.children["aggregator"].address
+    found = examine_listener("aggregator", address, services.ca.read_bytes(), values, now=time.time() + days * DAY)
+    (finding,) = [finding for finding in found if finding.check == "enclave"]
+    return finding
+
+
+@pytest.mark.processes
+def test_r382_the_end_of_a_chips_certificate_is_told_before_and_after_it(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _enclave(services, days=0).state == "ok"
+    # Images are endorsed, and tokens last, for less than a chip.
+    monkeypatch.setattr("odp.operations.listeners.WARN_DAYS", 8 * 365.0)
+    soon = _enclave(services, days=0)
+    assert (soon.state, "the certificate of its chip ends in" in soon.told) == ("warning", True)
+    ended = _enclave(services, days=2600)
+    assert ended.state == "failure"
+    assert "chain_expired" in ended.told
+    assert "certify it again" in ended.todo
+
+
 @pytest.mark.processes
 def test_an_enclave_that_devices_refuse_and_a_wrong_authority_fail(services: Services, tmp_path: Path) -> None:
     values = json.loads(services.reference_values.read_text())

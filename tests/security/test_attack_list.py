@@ -686,6 +686,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R380", "audits beside a server that appends, or whose disk is full",
          "transparency/test_audit.py::"
          "test_r380_an_audit_beside_a_server_that_appends_passes_at_every_moment"),
+        ("R381", "a server's database that is two releases old",
+         "server/test_driver.py::test_r381_a_server_whose_database_is_two_releases_old_says_what_is_missing"),
+        ("R382", "an expired certificate of a chip",
+         "server/test_driver.py::test_r382_a_round_says_that_the_certificate_of_the_aggregators_chip_ended"),
         ("R377", "a full or broken disk at the second of two counters", "security/test_counters.py::"
          "test_r377_a_failed_write_of_a_counter_is_finished_by_a_later_call_and_advises_no_restore"),
     ],

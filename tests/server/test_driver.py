@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from typing import Any
@@ -13,15 +14,16 @@ import pytest
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.enclave.verifier import verify_fresh
+from odp.errors import StateError
 from odp.models.item_features import item_features_sha256
 from odp.signed.release import noisy_tensors
 from odp.signed.task import model_sha256, open_task
-from odp.v1 import common_pb2
+from odp.v1 import aggregator_pb2, common_pb2
 from server import driver
 from server.driver import PUBLISH_AGAIN_SECONDS
 from server.storage import RoundState, TaskState
 from server.storage.sqlite import open_sqlite
-from server.waits import PAUSED
+from server.waits import MOST_SECONDS, PAUSED
 
 GOAL = 5
 
@@ -625,3 +627,54 @@ def test_r285_a_distributor_that_is_away_stops_no_round_where_models_are_publish
     assert "not_published_again" in world.lines.text
     world.aggregator.contributions = definition.cohort.goal
     assert driver.step_once()
+
+
+def test_r381_a_server_whose_database_is_two_releases_old_says_what_is_missing(world: Any, definition: Any) -> None:
+    """The aggregator keeps the newest release alone. One that is one release old gets it, and goes on."""
+    world.submit(definition)
+    world.aggregator.contributions = definition.cohort.goal
+    driver = world.driver()
+    while not world.aggregator.releases:
+        driver.step_once()
+    backup = world.path.with_name("backup")
+    with sqlite3.connect(world.path) as live, sqlite3.connect(backup) as copy:
+        live.backup(copy)
+    while len(world.aggregator.releases) < 3:
+        driver.step_once()
+    real = world.aggregator._close_round
+
+    def close_round(request: Any) -> Any:
+        if aggregator_pb2.RoundOrder.FromString(request.order).round < 2:
+            raise StateError("the release is not stored")
+        return real(request)
+
+    world.aggregator._close_round = close_round
+    world.storage.close()
+    backup.replace(world.path)
+    for left in world.path.parent.glob(f"{world.path.name}-*"):
+        left.unlink()
+    world.storage = open_sqlite(world.path, clock=world.clock)
+    driver = world.driver()
+    world.run(driver)
+    (sha256,) = [task.sha256 for task in world.storage.tasks()]
+    reason = driver.waits_for(sha256).reason
+    assert "round 1 and round 2 were released, and the aggregator keeps the newest release alone" in reason
+    assert "restore its newest backup, or cancel the task" in reason
+    # Not for ever: like any other wait for an operator.
+    world.monotonic.now += MOST_SECONDS
+    world.run(driver)
+    assert world.storage.task(sha256).state is TaskState.FAILED
+
+
+def test_r382_a_round_says_that_the_certificate_of_the_aggregators_chip_ended(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    driver = world.driver()
+    world.clock.now = time.time()
+    driver.chip.look()
+    world.run(driver)
+    assert "its minimum" in driver.waits_for(sha256).reason
+    world.clock.now += 8 * 365 * 86_400.0
+    world.monotonic.now += 3601.0
+    driver.chip.look()
+    world.run(driver)
+    assert "the certificate of the aggregator's chip ended at 20" in driver.waits_for(sha256).reason

@@ -6,7 +6,7 @@ import contextlib
 
 import grpc
 
-from odp.enclave import attestation_servicer
+from odp.enclave import attestation_servicer, chip_end
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin
 from odp.enclave.measurement import AGGREGATOR_ENTRY
@@ -86,6 +86,7 @@ def start(config: Config, *, log: Log | None, launch: Launch) -> Running:
             callers=Callers(tls.ca_pem, (caller_name("aggregator"),)),
         )
         undo.callback(orders.stop)
+        undo.callback(chip_end.watch(core.evidence, log).close)
         log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
         return Running(
             address=server.address,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from odp.enclave import attestation_servicer
+from odp.enclave import attestation_servicer, chip_end
 from odp.enclave.channel import Client
 from odp.enclave.host import Launch, begin, launch_process
 from odp.enclave.measurement import AGGREGATOR_ENTRY
@@ -138,6 +138,7 @@ def start(
             callers=Callers(tls.ca_pem, (caller_name("server"),)),
         )
         undo.callback(orders.stop)
+        undo.callback(chip_end.watch(core.evidence, log).close)
         if leaves is not None:
             leaves.start()
         log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
