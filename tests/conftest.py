@@ -10,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from odp import refusing
 from odp.local import reference_values
 
 # A busy machine makes an example slow, and that is no failure.
@@ -51,3 +52,23 @@ def no_keyring_of_the_person_who_runs_the_tests() -> Iterator[None]:
         patch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
         patch.delenv("ODP_DEVICE_KEY_FILE", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _errors_that_no_check_foresaw(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test in which an error of this program was taken for a refusal of what it opened.
+
+    A test with the mark ``unforeseen`` plants such errors.
+    """
+    raised: list[str] = []
+
+    class Recorded(refusing.UnforeseenRefusal):
+        def __init__(self, message: str) -> None:
+            raised.append(message)
+            super().__init__(message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("unforeseen") is None:
+            patch.setattr(refusing, "UnforeseenRefusal", Recorded)
+        yield
+    assert not raised, raised

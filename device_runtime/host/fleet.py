@@ -37,13 +37,10 @@ from device_runtime.store.store import Store, store_path
 from device_runtime.tasks.assignment import AssignmentReader, Work
 from device_runtime.tasks.local_assignment import LocalAssignmentReader, LocalWork
 from odp.algorithms.cohorts import goal_of
-from odp.crypto.signing import SignatureError
 from odp.errors import (
     AttestationError,
-    ConfigurationError,
     DiskFailed,
     DiskFull,
-    EnrolmentError,
     NotNow,
     OdpError,
     PrivacyError,
@@ -54,6 +51,7 @@ from odp.errors import (
     StoreDamaged,
     TransparencyError,
 )
+from odp.refusing import refusing
 from odp.transport.logs import Log, short
 from odp.transport.state_folder import StateFolder
 from odp.v1 import server_pb2
@@ -143,11 +141,11 @@ class Fleet:
         with futures.ThreadPoolExecutor(max_workers=self._options.threads, thread_name_prefix="device") as pool:
             while not self._stop.is_set():
                 try:
-                    pause = self._step(pool)
-                except (
-                    ServiceError, AttestationError, TransparencyError, EnrolmentError, SignatureError,
-                    ConfigurationError, PrivacyError,
-                ) as error:  # fmt: skip
+                    with refusing("answer of the server"):
+                        pause = self._step(pool)
+                except (NotNow, StateError):
+                    raise
+                except OdpError as error:
                     pause = self._failed_for_all(error)
                 self._write_statistics()
                 if self._housekeeping is not None:

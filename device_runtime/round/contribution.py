@@ -23,6 +23,7 @@ from odp.algorithms.seam import LocalData, LocalRows
 from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.numerics.arrays import Int64Array
+from odp.refusing import refusing
 from odp.wire.model import Slices
 
 #: Of a device that asks for no rows.
@@ -83,7 +84,8 @@ def require_trainable(work: Work, slices: Slices) -> None:
       ServiceError: they cannot; no device contributes to this round.
     """
     try:
-        work.model.client.check_model(slices.dense)
+        with refusing("model"):
+            work.model.client.check_model(slices.dense)
     except ConfigurationError as error:
         raise ServiceError(f"round {work.round}: {error}") from error
 

@@ -19,6 +19,7 @@ from device_runtime.rows.whole_model import WholeModel
 from device_runtime.tasks.assignment import Model, Work
 from odp.broadcast.terms import ALL, ENCLAVE, PIR, method_of
 from odp.numerics.arrays import Int64Array
+from odp.refusing import refusing
 from odp.wire.model import Slices
 
 
@@ -87,6 +88,7 @@ class SealedRows:
         self._verify = verify
         self._random_bytes = random_bytes
 
+    @refusing("answer with rows")
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
         """As ``Retrieval``; ``checked`` is the enclave that answered.
 

@@ -19,6 +19,7 @@ from odp.crypto.pir import two_server
 from odp.crypto.pir.shape import Shape
 from odp.errors import AttestationError, ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
+from odp.refusing import refusing
 from odp.v1 import common_pb2, distributor_pb2, retrieval_pb2
 from odp.wire.model import Slices
 from odp.wire.tables import entry_row_bytes, keyed_entry, slices_from
@@ -57,6 +58,7 @@ class TwoParties:
                 "not to collude with the distributor, `odp enclave pin-helper` adds it",
             )
 
+    @refusing("answer of two parties")
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
         """As ``device_runtime.rows.retrieval.Retrieval``. Raises AttestationError, too: see ``require_pinned``."""
         model = work.model

@@ -13,6 +13,7 @@ from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import Work
 from odp.errors import ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
+from odp.refusing import refusing
 from odp.wire.model import ModelVersion, Slices
 from odp.wire.tables import broadcast_from
 
@@ -38,6 +39,7 @@ class WholeModel:
         self._lock = threading.Lock()
         self._held: OrderedDict[bytes, ModelVersion] = OrderedDict()
 
+    @refusing("answer with a model")
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
         """The rows of ``keys``; the first device that waits for a download accounts for its bytes.
 

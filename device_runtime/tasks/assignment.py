@@ -25,6 +25,7 @@ from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError
 from odp.models.litert.trainer import ProgramTrainer
 from odp.models.trained import has_program
+from odp.refusing import refusing
 from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transport.channel import parse_address
@@ -134,6 +135,7 @@ class Work:
         return self.model.task_sha256, self.round
 
 
+@refusing("task with its model")
 def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest) -> Model:
     """Checks a task and one version of its model.
 
@@ -184,6 +186,7 @@ def _shapes(tables: Sequence[tuple[str, int, int]]) -> str:
     return ", ".join(f"{name!r} {rows} x {width}" for name, rows, width in tables) or "none"
 
 
+@refusing("assignment")
 def open_assignment(
     assignment: server_pb2.Assignment, *, population: str, trainer: ProgramTrainer | None = None
 ) -> Work:

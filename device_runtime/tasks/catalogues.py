@@ -20,6 +20,7 @@ from odp.catalogues.catalogue import LARGEST_CATALOGUE, Catalogue, block_of, ver
 from odp.catalogues.named import NamedCatalogue, named_in
 from odp.crypto.log_reasons import LogReason, refused
 from odp.errors import ConfigurationError, DataError, StateError
+from odp.refusing import refusing
 from odp.transport.private_files import make_folders
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2
@@ -48,6 +49,7 @@ class CatalogueMemory:
         self._newest: dict[str, Catalogue] = {}
         self._used: dict[tuple[str, int], Catalogue] = {}
 
+    @refusing("catalogue of a population")
     def of(self, definition: common_pb2.TaskDefinition, *, fetch: bool = True) -> Catalogue | None:
         """The catalogue version that a task names; None where it names none.
 

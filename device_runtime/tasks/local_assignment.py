@@ -17,6 +17,7 @@ from device_runtime.tasks.charters import charter_of
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
+from odp.refusing import refusing
 from odp.signed.charter import Charter
 from odp.signed.task import open_task, task_sha256
 from odp.transport.channel import parse_address
@@ -63,6 +64,7 @@ class LocalWork:
         return len(self.terms.rounds)
 
 
+@refusing("assignment of local trust")
 def open_local_assignment(assignment: server_pb2.LocalAssignment, *, population: str) -> LocalWork:
     """Checks an assignment for devices of ``population``.
 

@@ -19,7 +19,6 @@ import socket
 import struct
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from google.protobuf.message import DecodeError
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.signing import SignatureError
 from odp.errors import BudgetExceeded, ConfigurationError, OdpError, PopulationFull, PrivacyError, StateError
+from odp.refusing import places
 from odp.v1.enclave_pb2 import Done, EnclaveReply, EnclaveRequest, Failure, Ping
 
 #: A reply holds at most a release of 15 MiB twice (plain and sealed) and a ledger; the longest message fits four times.
@@ -161,9 +161,7 @@ def failure_of(error: BaseException) -> Failure:
     for kind in type(error).__mro__:
         if kind in kinds:
             return Failure(kind=kinds[kind], message=str(error))
-    # Not extract_tb: that reads the source files, and an enclave has none.
-    places = [f"{frame.f_code.co_name}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
-    return Failure(message=f"{type(error).__name__} in {' < '.join(reversed(places[-6:])) or 'unknown'}")
+    return Failure(message=f"{type(error).__name__} in {places(error)}")
 
 
 def error_of(failure: Failure) -> Exception:

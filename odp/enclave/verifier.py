@@ -44,6 +44,7 @@ from odp.enclave.evidence import (
 from odp.enclave.policy import ROLES, EnclavePolicy, Role
 from odp.enclave.reference_values import ReferenceValues, Validity
 from odp.errors import AttestationError, ConfigurationError
+from odp.refusing import refusing
 
 if TYPE_CHECKING:
     from odp.v1 import attestation_pb2
@@ -106,6 +107,7 @@ def verify_fresh(
     )
 
 
+@refusing("evidence of an enclave")
 def verify_evidence(
     *,
     token: str,

@@ -24,6 +24,7 @@ from odp.crypto import domains
 from odp.crypto.public_keys import require_ed25519
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
+from odp.refusing import refusing
 from odp.signed.task import (
     LARGEST_DEFINITION,
     MOST_ITEMS,
@@ -132,6 +133,7 @@ def sign_version(
     return sign_manifest(manifest, key)
 
 
+@refusing("definition of a public table")
 def open_table(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
     """A table's definition, after its signature and every field were checked.
 
@@ -158,6 +160,7 @@ def is_table(definition: common_pb2.TaskDefinition) -> bool:
     return bool(definition.WhichOneof("training") == "table")
 
 
+@refusing("version of a public table")
 def open_version(
     signed: common_pb2.SignedTask, manifest: common_pb2.SignedManifest, *, name: str | None = None
 ) -> OpenedTable:

@@ -26,6 +26,7 @@ from odp import _validate
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey, check_public, verify
 from odp.errors import ConfigurationError, PrivacyError
+from odp.refusing import refusing
 from odp.signed.task import HASH_BYTES, check_length, parse_known
 from odp.v1 import population_pb2
 
@@ -111,6 +112,7 @@ def approve(signed: population_pb2.SignedCharter, key: SigningKey) -> population
     )
 
 
+@refusing("charter")
 def open_charter(signed: population_pb2.SignedCharter) -> Charter:
     """The charter, after every field was checked; who signed it is left to the two checks below.
 

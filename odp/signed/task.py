@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from odp._validate import identifier, integer, positive, within
 from odp.aggregation.table import MODES, mode_of
@@ -22,8 +22,10 @@ from odp.crypto import domains
 from odp.crypto.public_keys import require_ed25519
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
+from odp.refusing import refusing
 from odp.v1 import aggregator_pb2, common_pb2
 from odp.wire.encoding import encoding_of
+from odp.wire.numbers import check_numbers
 
 HASH_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -36,6 +38,7 @@ MOST_VERSIONS = 10_000
 #: Numbers of a dense vector: as many as a contribution can have.
 MOST_NUMBERS = 2**25
 
+_TASK = "task definition"
 _Known = TypeVar("_Known", bound=Message)
 
 
@@ -44,6 +47,7 @@ def sign_task(definition: common_pb2.TaskDefinition, key: SigningKey) -> common_
     signed = common_pb2.TaskDefinition()
     signed.CopyFrom(definition)
     signed.developer_key = key.public
+    check_numbers(signed, _TASK)
     check_definition(signed)
     data = signed.SerializeToString(deterministic=True)
     return common_pb2.SignedTask(definition=data, signature=key.sign(domains.TASK, data))
@@ -54,6 +58,7 @@ def task_sha256(signed: common_pb2.SignedTask) -> bytes:
     return hashlib.sha256(signed.definition).digest()
 
 
+@refusing("task definition")
 def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
     """The definition, after its signature and every field were checked.
 
@@ -63,13 +68,14 @@ def open_task(signed: common_pb2.SignedTask) -> common_pb2.TaskDefinition:
         raise ConfigurationError(
             f"Expected a task definition of 1 to {LARGEST_DEFINITION} bytes, got {len(signed.definition)}"
         )
-    definition = parse_known(common_pb2.TaskDefinition(), signed.definition, "task definition")
+    definition = parse_known(common_pb2.TaskDefinition(), signed.definition, _TASK)
     require_ed25519(definition.developer_key, name="developer_key")
     verify(definition.developer_key, signed.signature, domains.TASK, signed.definition)
     check_definition(definition)
     return definition
 
 
+@refusing("task definition")
 def check_definition(definition: common_pb2.TaskDefinition) -> None:
     """Raises ConfigurationError naming the first field that is out of its range, or the size that cannot be served."""
     identifier(name=definition.name, population=definition.population)
@@ -129,6 +135,7 @@ def model_sha256(signed: common_pb2.SignedManifest) -> bytes:
     return hashlib.sha256(signed.manifest).digest()
 
 
+@refusing("model manifest")
 def open_manifest(
     signed: common_pb2.SignedManifest, *, task: common_pb2.SignedTask, developer_key: bytes
 ) -> common_pb2.ModelManifest:
@@ -162,6 +169,7 @@ def sign_order(order: aggregator_pb2.RoundOrder, key: SigningKey, domain: bytes)
     return data, key.sign(domain, data)
 
 
+@refusing("round order")
 def open_order(order: bytes, signature: bytes, *, domain: bytes, developer_key: bytes) -> aggregator_pb2.RoundOrder:
     """The order, after its signature and fields were checked. Raises SignatureError, ConfigurationError."""
     if len(order) > 256:
@@ -180,15 +188,17 @@ def check_length(name: str, value: bytes, length: int) -> None:
 
 
 def parse_known(message: _Known, data: bytes, what: str) -> _Known:
-    """``message``, filled from ``data``; ``what`` names it. Raises ConfigurationError where it holds unknown fields."""
-    try:
+    """``message``, filled from ``data``; ``what`` names it.
+
+    Raises ConfigurationError where it is no message, or has unknown fields or a number that no field can mean.
+    """
+    with refusing(what):
         message.ParseFromString(data)
-    except DecodeError as error:
-        raise ConfigurationError(f"the {what} is not a valid message") from error
     known = type(message)()
     known.CopyFrom(message)
     known.DiscardUnknownFields()
     # Something that this version does not know could change the meaning of what it checks.
     if known.ByteSize() != len(data):
         raise ConfigurationError(f"the {what} holds fields that this version does not know; update this program")
+    check_numbers(message, what)
     return message

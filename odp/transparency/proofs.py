@@ -14,6 +14,7 @@ from odp.crypto.signing import SignatureError
 from odp.enclave.log_policy import LogPolicy
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, TransparencyError
+from odp.refusing import refusing
 from odp.transparency.checkpoint import Checkpoint
 from odp.transparency.client import LogMemory
 from odp.transparency.endorsements import Endorsement, open_endorsement
@@ -63,6 +64,7 @@ class LogGuard:
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, tuple[float, tuple[LoggedEndorsement, ...]]] = OrderedDict()
 
+    @refusing("proof of the log")
     def logged(
         self,
         proof: log_pb2.LogProof | None,

@@ -39,6 +39,7 @@ from odp.privacy.ledger_entry import Budget, entries_of
 from odp.privacy.ledger_entry import Entry as LedgerLine
 from odp.privacy.ledger_events import LedgerEvent, charged
 from odp.privacy.ledger_state import LedgerHead, LedgerState
+from odp.refusing import refusing
 from odp.signed.charter import Charter, check_founding, check_succession, open_charter
 from odp.signed.release import check_tensors
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
@@ -99,6 +100,7 @@ class _Task:
     definition: common_pb2.TaskDefinition
     signed: common_pb2.SignedTask
     algorithm: Algorithm
+    planned: int
     models: list[bytes] = field(default_factory=list)
     #: Without their tensors.
     releases: list[common_pb2.Release] = field(default_factory=list)
@@ -153,32 +155,36 @@ class Records:
             AuditFailure: it is wrong, or in a wrong place.
         """
         try:
-            match entry:
-                case TaskEntry():
-                    self._task(entry)
-                case PolicyEntry():
-                    policy = EnclavePolicy.from_bytes(entry.policy)
-                    self._policies[policy.sha256.hex()] = policy
-                case EndorsementEntry():
-                    self._endorsement(entry)
-                case WithdrawalEntry():
-                    self._withdrawal(number, entry)
-                case EvidenceEntry():
-                    self._evidence(entry)
-                case ManifestEntry():
-                    self._model(entry)
-                case ReleaseEntry():
-                    self._release(entry)
-                case LedgerEntry():
-                    self._ledger(entry)
-                case CharterEntry():
-                    self._charter(entry)
-                case HandOverEntry():
-                    self._hand_over(entry)
-                case CatalogueEntry():
-                    self._catalogue(entry)
-        except (OdpError, DecodeError, UnicodeDecodeError) as error:
+            with refusing(f"{entry.label} of the log"):
+                self._take(number, entry)
+        except OdpError as error:
             raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
+
+    def _take(self, number: int, entry: Entry) -> None:
+        match entry:
+            case TaskEntry():
+                self._task(entry)
+            case PolicyEntry():
+                policy = EnclavePolicy.from_bytes(entry.policy)
+                self._policies[policy.sha256.hex()] = policy
+            case EndorsementEntry():
+                self._endorsement(entry)
+            case WithdrawalEntry():
+                self._withdrawal(number, entry)
+            case EvidenceEntry():
+                self._evidence(entry)
+            case ManifestEntry():
+                self._model(entry)
+            case ReleaseEntry():
+                self._release(entry)
+            case LedgerEntry():
+                self._ledger(entry)
+            case CharterEntry():
+                self._charter(entry)
+            case HandOverEntry():
+                self._hand_over(entry)
+            case CatalogueEntry():
+                self._catalogue(entry)
 
     def finish(self) -> tuple[TaskFindings, ...]:
         """The findings about each task.
@@ -195,7 +201,7 @@ class Records:
                 )
             ledger = self._ledgers.get(definition.population)
             # Without rounds nothing is released or charged: what each device sends is private by itself.
-            planned, delta = len(task.algorithm.planned_releases()), definition.privacy.delta
+            planned, delta = task.planned, definition.privacy.delta
             found.append(
                 TaskFindings(
                     name=definition.name,
@@ -251,7 +257,9 @@ class Records:
         named = named_in(definition)
         if named is not None:
             require_named(self._catalogues.get(definition.population), named)
-        self._tasks[task_sha256(entry.signed)] = _Task(definition, entry.signed, algorithm_for(definition))
+        algorithm = algorithm_for(definition)
+        planned = len(algorithm.planned_releases())
+        self._tasks[task_sha256(entry.signed)] = _Task(definition, entry.signed, algorithm, planned)
 
     def _endorsement(self, entry: EndorsementEntry) -> None:
         found = open_endorsement(entry)
@@ -271,6 +279,8 @@ class Records:
         raise _Wrong("the endorsement that it withdraws is not in the log before it")
 
     def _evidence(self, entry: EvidenceEntry) -> None:
+        if not entry.token.isascii():
+            raise _Wrong("its token is not ASCII")
         token = entry.token.decode("ascii")
         claims = Claims.from_json(read_token(token).claims)
         policy = EnclavePolicy.from_bytes(entry.policy)
@@ -374,7 +384,7 @@ class Records:
         for line in new:
             if line.events:
                 of = self._known(bytes.fromhex(line.task_id))
-                if line.round >= len(of.algorithm.planned_releases()) or line.events != of.charges(line.round):
+                if line.round >= of.planned or line.events != of.charges(line.round):
                     raise _Wrong(f"it charges round {line.round} of {of.definition.name!r} other than declared")
                 if line.population_budget != Budget(policy.population_epsilon, policy.population_delta):
                     raise _Wrong("a charge was checked against another population budget than the enclave's policy has")

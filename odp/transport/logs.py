@@ -13,10 +13,10 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import TextIO
 
+from odp.refusing import places
 from odp.transport import observing
 
 #: Of the environment: text or json.
@@ -60,9 +60,7 @@ class Log:
 
     def crash(self, event: str, error: BaseException) -> None:
         """An unforeseen error: its place in the code, without the message, which could contain data."""
-        frames = traceback.extract_tb(error.__traceback__)
-        where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames[-6:]))
-        self._write("error", event, {"kind": type(error).__name__, "where": where})
+        self._write("error", event, {"kind": type(error).__name__, "where": places(error)})
 
     def _write(self, level: str, event: str, fields: dict[str, Value]) -> None:
         observing.logged(level, event, fields)

@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection as grpc_reflection
 
 from odp.errors import ConfigurationError, OdpError, StateError
+from odp.refusing import UnforeseenRefusal
 from odp.transport.call import Aborted
 from odp.transport.certificates import server_credentials
 from odp.transport.channel import parse_address
@@ -158,6 +159,8 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
     def note(error: BaseException) -> None:
         if isinstance(error, StateError):
             log.error("storage_error", why=str(error))
+        elif isinstance(error, UnforeseenRefusal):
+            log.crash("unforeseen_refusal", error.__cause__ or error)
         elif not isinstance(error, OdpError):
             log.crash("internal_error", error)
 

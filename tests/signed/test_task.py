@@ -85,7 +85,7 @@ def test_a_signature_of_another_key_or_for_another_purpose_is_refused() -> None:
         (lambda d: setattr(d.model, "items", 2**24 + 1), "items=16777217"),
         (lambda d: setattr(d.model, "rank", 13), "rank=13"),
         (lambda d: setattr(d.data, "low", 5.0), "to be below"),
-        (lambda d: setattr(d.data, "high", float("nan")), "data_high=nan"),
+        (lambda d: setattr(d.data, "high", float("nan")), "data.high=nan of the task definition"),
         (lambda d: setattr(d.privacy, "epsilon", 0.0), "epsilon=0.0"),
         (lambda d: setattr(d.privacy, "epsilon", float("inf")), "epsilon=inf"),
         (lambda d: setattr(d.privacy, "delta", 0.5), "delta=0.5"),

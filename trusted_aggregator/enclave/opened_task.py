@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import release_bytes, round_entry, sampling_of
 from odp.algorithms.seam import Query, StreamQuery
+from odp.errors import ConfigurationError
 from odp.privacy import accounting
 from odp.privacy.events import Sampling
 from odp.privacy.ledger_entry import Budget
 from odp.privacy.ledger_events import LedgerEvent
 from odp.privacy.matrix.participation import ParticipationRecord
+from odp.refusing import refusing
 from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator.modes.table import round_class
@@ -31,8 +33,18 @@ class OpenedTask:
 
     @classmethod
     def open(cls, signed: common_pb2.SignedTask) -> OpenedTask:
-        """Raises SignatureError, ConfigurationError."""
-        return cls(signed, task_sha256(signed), open_task(signed))
+        """The task, with all that its rounds declare and charge: whatever is wrong with it is known now.
+
+        Raises SignatureError, ConfigurationError, PrivacyError.
+        """
+        task = cls(signed, task_sha256(signed), open_task(signed))
+        if not algorithm_for(task.definition).has_rounds:
+            raise ConfigurationError(f"Expected a task with rounds: devices of {task.label} report to its server alone")
+        with refusing("task"):
+            for number in range(task.planned):
+                task.charges(number)
+            _ = task.largest
+        return task
 
     @classmethod
     def restored(cls, record: TaskRecord) -> OpenedTask:

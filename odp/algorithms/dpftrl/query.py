@@ -41,7 +41,7 @@ class StreamedQuery(DenseQuery):
                 step=stream.encoded_step,
                 sensitivity=event.sensitivity,
                 noise_std=event.noise_std,
-                column_std=np.full(stream.size, event.noise_std),
+                column_std=np.broadcast_to(np.float64(event.noise_std), stream.size),
                 stream=event,
                 place=place,
             ),

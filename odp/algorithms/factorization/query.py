@@ -113,7 +113,7 @@ def plain_release(
     name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float
 ) -> DeclaredRelease:
     """A release whose entries all count once, so that all have the same noise."""
-    return DeclaredRelease(name, shape, step, sensitivity, noise_std, np.full(shape[-1], noise_std))
+    return DeclaredRelease(name, shape, step, sensitivity, noise_std, np.broadcast_to(np.float64(noise_std), shape[-1]))
 
 
 def packed_release(
