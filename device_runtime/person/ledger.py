@@ -27,7 +27,7 @@ from typing import Any
 
 from odp.algorithms.local_seam import RELEASE, LocalReporter
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import round_entry, sampling_of
+from odp.algorithms.release import planned_entries
 from odp.errors import PrivacyError
 from odp.models.trained import has_program
 from odp.privacy.accounting import closeness, epsilon_of_mu, epsilon_of_rho, graph_delta
@@ -83,9 +83,7 @@ class TaskTerms:
         if isinstance(algorithm, LocalReporter):
             event = LocalReport(RELEASE, algorithm.local_charge.epsilon)
             return _terms(definition, task_sha256, ((event,),) * algorithm.local_charge.most)
-        rounds = range(len(algorithm.planned_releases()))
-        charges = tuple(round_entry(algorithm.query(number), sampling_of(definition, number)) for number in rounds)
-        return _terms(definition, task_sha256, charges)
+        return _terms(definition, task_sha256, tuple(planned_entries(algorithm)))
 
     @property
     def stated(self) -> bool:

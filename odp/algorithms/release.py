@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from odp.aggregation.table import mode_of
-from odp.algorithms.cohorts import draw_of
+from odp.algorithms.cohorts import draw_of, draws_of
 from odp.algorithms.seam import Algorithm, DeclaredRelease, Query
 from odp.crypto.secure_aggregation.parameters import graph_delta
 from odp.errors import ConfigurationError, PrivacyError
@@ -26,7 +26,7 @@ from odp.privacy.events import (
 )
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 from odp.privacy.local_events import ShuffledReports
-from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
+from odp.privacy.mechanisms.rounded_gaussian import MAX_RATIO, MIN_RATIO, IntegerNoise
 from odp.v1 import common_pb2
 
 #: Up to here a release travels, is sealed and is logged as one message of at most 32 MiB, with room for all that is not
@@ -156,10 +156,15 @@ def charges_of(query: Query) -> tuple[TensorCharge, ...]:
     Raises:
         PrivacyError: as ``require_charged_noise``: nothing is charged for more noise than it has; or a stream of other
             numbers.
+        ConfigurationError: no enclave can draw the noise.
     """
-    for release in query.releases:
+    return _charges(query.releases)
+
+
+def _charges(releases: Iterable[DeclaredRelease]) -> tuple[TensorCharge, ...]:
+    for release in releases:
         require_charged_noise(release)
-    return tuple(_charge(release) for release in query.releases)
+    return tuple(_charge(release) for release in releases)
 
 
 def _charge(release: DeclaredRelease) -> TensorCharge:
@@ -169,6 +174,12 @@ def _charge(release: DeclaredRelease) -> TensorCharge:
         return release.shuffled
     if release.stream is not None:
         return _charge_of_stream(release, release.stream)
+    ratio = release.noise_std / release.step
+    if not MIN_RATIO <= ratio <= MAX_RATIO:
+        raise ConfigurationError(
+            f"Expected noise_std={release.noise_std!r} of release {release.name!r} to be {MIN_RATIO:g} to {MAX_RATIO:g}"
+            f" steps of its grid (got {ratio!r}): no enclave draws such noise"
+        )
     if not release.sharers:
         return GaussianRelease(release.name, release.sensitivity, release.noise_std, release.coordinates)
     return DistributedRelease(
@@ -260,7 +271,10 @@ def round_entry(query: Query, sampling: Sampling | None) -> tuple[LedgerEvent, .
     Raises:
         PrivacyError: as ``charges_of``; or noise in shares, or a stream, together with sampling.
     """
-    releases = charges_of(query)
+    return _entry(charges_of(query), sampling)
+
+
+def _entry(releases: tuple[TensorCharge, ...], sampling: Sampling | None) -> tuple[LedgerEvent, ...]:
     if sampling is None:
         return releases
     if any(isinstance(release, ShuffledReports) for release in releases):
@@ -280,12 +294,23 @@ def round_charges(query: Query, sampling: Sampling | None) -> tuple[Event, ...]:
     return charged(round_entry(query, sampling))
 
 
+def planned_entries(algorithm: Algorithm) -> list[tuple[LedgerEvent, ...]]:
+    """``round_entry`` of each planned round, in order; nothing for a task without rounds. Raises as ``round_entry``."""
+    planned = algorithm.planned_releases()
+    draws = draws_of(algorithm.definition.cohort, rounds=len(planned)) if planned else []
+    entries: list[tuple[LedgerEvent, ...]] = []
+    before: tuple[object, object] | None = None
+    for releases, draw in zip(planned, draws, strict=True):
+        # Of up to 10,000 rounds, most are as the one before.
+        alike = before is not None and before[0] is releases and before[1] is draw
+        entries.append(entries[-1] if alike else _entry(_charges(releases), draw))
+        before = releases, draw
+    return entries
+
+
 def planned_charges(algorithm: Algorithm) -> list[tuple[Event, ...]]:
     """What each planned round costs, in order; nothing for a task without rounds."""
-    return [
-        round_charges(algorithm.query(number), sampling_of(algorithm.definition, number))
-        for number in range(len(algorithm.planned_releases()))
-    ]
+    return [charged(entry) for entry in planned_entries(algorithm)]
 
 
 def to_values(release: DeclaredRelease, integers: Int64Array) -> Float64Array:

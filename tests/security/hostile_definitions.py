@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 
@@ -13,6 +13,9 @@ from google.protobuf.message import Message
 
 import odp
 from odp.algorithms.rehearsal import sampled
+from odp.crypto import SigningKey, domains
+from odp.errors import OdpError
+from odp.signed.task import open_task
 from odp.v1 import common_pb2
 from trusted_aggregator.enclave.rehearsal import unsampled
 
@@ -35,6 +38,12 @@ _NUMBERS: dict[int, tuple[float, ...]] = {
     FieldDescriptor.CPPTYPE_ENUM: ENUMS,
     FieldDescriptor.CPPTYPE_BOOL: (False, True),
 }
+_WHOLE = (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64)
+_LARGEST = (
+    2**53, 2**50, 2**31, 2**28, 2**25, 2**24, 2**22, 2**20, 2**18, 2**16, 2**14, 10_000, 2**12, 2**11, 2**10, 2**9, 2**8,
+    100, 64, 32, 16, 8,
+)  # fmt: skip
+KEY = SigningKey.from_bytes(hashlib.sha256(b"the developer of tests").digest())
 #: Sets one field to one value.
 Change = Callable[[Message], None]
 
@@ -60,8 +69,8 @@ def _local() -> Iterator[common_pb2.TaskDefinition]:
 
 def _on_events() -> Iterator[common_pb2.TaskDefinition]:
     events = odp.Events(
-        service="shop", type="sold", item="film", value="price", buckets=odp.hash_buckets(5), aggregate="mean",
-        where=[("price", ">=", 2.0), ("shelf", "==", "new")], max_age_days=30,
+        service="shop", type="sold", item="film", value="price", buckets=5, aggregate="mean",
+        where=["price >= 2", 'shelf == "new"'], days=30,
     )  # fmt: skip
     yield odp.Task(
         name="films", model=odp.MatrixFactorization(items=5, rank=2), data=odp.RatingsData(events=events, low=1, high=5),
@@ -74,7 +83,31 @@ def _on_events() -> Iterator[common_pb2.TaskDefinition]:
 def kinds() -> tuple[common_pb2.TaskDefinition, ...]:
     """Small definitions: of every training and question, in every way of aggregation, some sampled, some on events."""
     aggregated = unsampled()
-    return (*aggregated, *sampled(aggregated), *_local())
+    found = []
+    for given in (*aggregated, *sampled(aggregated), *_on_events(), *_local()):
+        definition = common_pb2.TaskDefinition()
+        definition.CopyFrom(given)
+        definition.population, definition.developer_key = "people", KEY.public
+        found.append(definition)
+    return tuple(found)
+
+
+def signed(definition: common_pb2.TaskDefinition) -> common_pb2.SignedTask:
+    """The definition as a hostile developer signs it: without any check."""
+    data = definition.SerializeToString(deterministic=True)
+    return common_pb2.SignedTask(definition=data, signature=KEY.sign(domains.TASK, data))
+
+
+def changed(definition: common_pb2.TaskDefinition, *changes: Change) -> common_pb2.TaskDefinition | None:
+    """A copy with ``changes``; None where protobuf itself does not take a value, or a field is gone."""
+    copy = common_pb2.TaskDefinition()
+    copy.CopyFrom(definition)
+    try:
+        for change in changes:
+            change(copy)
+    except (ValueError, TypeError, IndexError):
+        return None
+    return copy
 
 
 def changes(message: Message) -> Iterator[tuple[str, Change]]:
@@ -98,7 +131,7 @@ def _changes_within(
     if field.is_repeated:
         entries = getattr(message, field.name)
         for place in range(min(len(entries), 3)):
-            inner = functools.partial(lambda whole, place: getattr(find(whole), field.name)[place], place=place)
+            inner = functools.partial(_entry, find, field.name, place)
             yield from _changes(entries[place], f"{name}[{place}].", inner, depth + 1)
         if entries:
             yield f"del {name}", lambda whole: find(whole).ClearField(field.name)
@@ -112,7 +145,7 @@ def _changes_within(
         else:
             yield f"add {name}", lambda whole: getattr(find(whole), field.name).SetInParent()
         if present or depth < 2:
-            inner = lambda whole: getattr(find(whole), field.name)  # noqa: E731
+            inner = functools.partial(_part, find, field.name)
             yield from _changes(part, f"{name}.", inner, depth + 1 if present else 9)
 
 
@@ -153,3 +186,45 @@ def _blobs(held: bytes) -> tuple[bytes, ...]:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) < 60 else f"{text[:40]}..({len(text)})"
+
+
+def largest(definition: common_pb2.TaskDefinition, *, last_first: bool = False) -> common_pb2.TaskDefinition:
+    """The definition with each whole number as large as it may be, one after the other."""
+    grown = common_pb2.TaskDefinition()
+    grown.CopyFrom(definition)
+    fields = list(_whole_numbers(grown, lambda whole: whole))
+    for find, name in reversed(fields) if last_first else fields:
+        before = getattr(find(grown), name)
+        for value in _LARGEST:
+            if value <= before:
+                break
+            try:
+                setattr(find(grown), name, value)
+                open_task(signed(grown))
+                break
+            except (ValueError, OdpError):
+                setattr(find(grown), name, before)
+    return grown
+
+
+def _whole_numbers(
+    message: Message, find: Callable[[Message], Message]
+) -> Iterator[tuple[Callable[[Message], Message], str]]:
+    for field in message.DESCRIPTOR.fields:
+        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            if field.is_repeated:
+                for place, entry in enumerate(getattr(message, field.name)):
+                    inner = functools.partial(_entry, find, field.name, place)
+                    yield from _whole_numbers(entry, inner)
+            elif message.HasField(field.name):
+                yield from _whole_numbers(getattr(message, field.name), functools.partial(_part, find, field.name))
+        elif field.cpp_type in _WHOLE and not field.is_repeated:
+            yield find, field.name
+
+
+def _entry(find: Callable[[Message], Message], name: str, place: int, whole: Message) -> Message:
+    return getattr(find(whole), name)[place]  # type: ignore[no-any-return]
+
+
+def _part(find: Callable[[Message], Message], name: str, whole: Message) -> Message:
+    return getattr(find(whole), name)  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import release_bytes, round_entry, sampling_of
+from odp.algorithms.release import planned_entries, release_bytes, sampling_of
 from odp.algorithms.seam import Query, StreamQuery
 from odp.errors import ConfigurationError
 from odp.privacy import accounting
@@ -41,9 +41,7 @@ class OpenedTask:
         if not algorithm_for(task.definition).has_rounds:
             raise ConfigurationError(f"Expected a task with rounds: devices of {task.label} report to its server alone")
         with refusing("task"):
-            for number in range(task.planned):
-                task.charges(number)
-            _ = task.largest
+            _ = task._entries, task.largest
         return task
 
     @classmethod
@@ -115,7 +113,11 @@ class OpenedTask:
 
     def charges(self, round: int) -> tuple[LedgerEvent, ...]:
         """What the ledger lists for each round."""
-        return round_entry(self.queries[round], self.sampling(round))
+        return self._entries[round]
+
+    @functools.cached_property
+    def _entries(self) -> list[tuple[LedgerEvent, ...]]:
+        return planned_entries(algorithm_for(self.definition))
 
     @functools.cached_property
     def stream_bytes(self) -> int:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from odp import _validate
+from odp.algorithms.factorization.codec import ROW_UNITS
 from odp.algorithms.factorization.terms import (
     COUNTS_ROUND,
     LEAST_RIDGE,
@@ -147,6 +148,8 @@ class Terms(CommonTerms):
                 factor_target_clip=dpam.factor_target_clip,
                 factor_vector_clip=dpam.factor_vector_clip,
             )
+            # The enclave puts a constant 1 in front of the row: on a grid of ROW_UNITS, a longer row would leave it 0.
+            _validate.within(row_clip=dpam.row_clip, low=0.0, high=ROW_UNITS)
             _validate.within(factor_vector_clip=dpam.factor_vector_clip, low=0.0, high=dpam.factor_target_clip)
             noises |= {"gram_noise": dpam.gram_noise, "target_noise": dpam.target_noise}
         check_noises(definition.privacy.epsilon, **noises)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from odp.algorithms.dpftrl.stream import StreamOfTask, stream_of
 from odp.algorithms.federated.algorithm import FederatedAlgorithm
 from odp.algorithms.seam import DeclaredRelease, Query, Server
@@ -15,6 +17,10 @@ class TaskAlgorithm(FederatedAlgorithm):
 
     def stream(self) -> StreamOfTask:
         """The definition's stream, read and checked."""
+        return self._stream
+
+    @functools.cached_property
+    def _stream(self) -> StreamOfTask:
         return stream_of(self.definition, self.terms())
 
     def check(self) -> None:

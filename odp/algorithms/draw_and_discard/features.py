@@ -248,7 +248,8 @@ class LocalFeatures:
         blocks = [np.ones((rows, 1))] if self.intercept else []
         blocks.extend(parts.values())
         for first, second in self.crosses:
-            blocks.append((parts[first][:, :, None] * parts[second][:, None, :]).reshape(rows, -1))
+            crossed = parts[first][:, :, None] * parts[second][:, None, :]
+            blocks.append(crossed.reshape(rows, crossed.shape[1] * crossed.shape[2]))
         found = np.concatenate(blocks, axis=1)
         found[~known] = 0.0
         return found, known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,11 @@ class FederatedAlgorithm(Diagnosed):
 
     def terms(self) -> Terms:
         """The definition, read and checked."""
+        return self._terms
+
+    @functools.cached_property
+    def _terms(self) -> Terms:
+        # Once, and not for each of up to 10,000 rounds.
         return Terms.of(self.definition)
 
     @property

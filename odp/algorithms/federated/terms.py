@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.cohorts import check_schedule
+from odp.algorithms.cohorts import MOST_BLOCKS, check_schedule
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
 from odp.algorithms.dense.rotated import RotatedGrid
@@ -34,7 +34,7 @@ CLIP = "clip"
 
 _TRAININGS = ("fedavg", "dpsgd", "dpftrl", "private_fl")
 
-MOST_ROUNDS, MOST_BLOCKS = 10_000, 256
+MOST_ROUNDS = 10_000
 _LEAST_CLIP, _LARGEST_CLIP = 1e-9, 1e9
 
 OPTIMIZERS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from odp.algorithms.federated.algorithm import FederatedAlgorithm
@@ -20,11 +21,11 @@ class TaskAlgorithm(FederatedAlgorithm):
     schedules_cohorts = False
     samples = False
 
-    def terms(self) -> Terms:
-        """As of every federated training; the numbers of the randomizers are checked."""
+    @functools.cached_property
+    def _terms(self) -> Terms:
         from odp.algorithms.private_fl.checks import check_numbers
 
-        terms = super().terms()
+        terms = Terms.of(self.definition)
         check_numbers(self.definition.private_fl.report)
         if self.definition.cohort.HasField("enclave_poisson"):
             raise ConfigurationError("Expected no sampling with reports that are private by themselves")

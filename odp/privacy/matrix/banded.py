@@ -48,7 +48,8 @@ class BandedMatrix:
             raise ConfigurationError(
                 f"Expected diagonals of shape [rounds, bands], bands <= rounds (got {list(diagonals.shape)})"
             )
-        if not (diagonals[:, 0] > 0).all() or np.abs(diagonals).max() >= 2**50:
+        distinct = diagonals[:1] if diagonals.strides[0] == 0 else diagonals
+        if not (distinct[:, 0] > 0).all() or np.abs(distinct).max() >= 2**50:
             raise ConfigurationError("Expected a positive main diagonal, and entries below 2^50: take other bits")
         self.diagonals = diagonals
         self.bits = bits

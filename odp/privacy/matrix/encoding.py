@@ -33,6 +33,7 @@ MOST_SIZE = 2**26
 #: Encoded numbers stay below this: noise can be added without a carry into the sign.
 LARGEST = 2**62
 
+_ROWS = 256
 _HEADER = struct.Struct("<4s32sQQ")  # kind, matrix, round, size
 
 
@@ -141,7 +142,9 @@ def digest_of(kind: str, bits: int, numbers: Sequence[Int64Array]) -> bytes:
     found = hashlib.sha256(f"odp encoder matrix {kind} {bits}".encode())
     for array in numbers:
         found.update(f" {array.shape} ".encode())
-        found.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        # In parts: of a matrix with equal rows, memory holds one.
+        for start in range(0, len(array), _ROWS):
+            found.update(np.ascontiguousarray(array[start : start + _ROWS], dtype="<i8").tobytes())
     return found.digest()
 
 

@@ -43,6 +43,7 @@ _MOST_EXACT = 8  # rounds per user: with more, the blocks of a tree have too man
 _MOST_WORK = 2**30
 _MOST_BOUND_WORK = 2**27
 _OPERATION = 4096  # numbers that numpy touches in the time of starting one operation
+_ROWS = 512  # of a Gram matrix at once
 _NEVER = np.int64(2**40)
 
 
@@ -71,12 +72,14 @@ def of_toeplitz(coefficients: Sequence[int], allowed: Participation) -> int:
         raise PrivacyError("Expected the coefficients of a Toeplitz matrix to be non-increasing")
     if not coefficients or coefficients[-1] < 0:
         raise PrivacyError("Expected the coefficients of a Toeplitz matrix to be non-negative")
-    column = np.zeros(allowed.rounds, dtype=object)
-    values = np.array([int(value) for value in coefficients[: allowed.rounds]], dtype=object)
+    numbers = [int(value) for value in coefficients[: allowed.rounds]]
+    # No place of the column is a sum of more numbers than there are: most often, 64 bits hold it.
+    kind = np.int64 if max(numbers) * len(numbers) < 2**62 else object
+    column, values = np.zeros(allowed.rounds, dtype=kind), np.array(numbers, dtype=kind)
     for start in range(0, allowed.largest * allowed.separation, allowed.separation):
         width = min(len(values), allowed.rounds - start)
         column[start : start + width] += values[:width]
-    return int(column @ column)
+    return sum(value * value for value in column.tolist())
 
 
 def of_disjoint_columns(squares: Sequence[int], allowed: Participation) -> int:
@@ -94,12 +97,12 @@ def of_disjoint_columns(squares: Sequence[int], allowed: Participation) -> int:
     return best[-1]
 
 
-def upper_bound(matrix: Int64Array, allowed: Participation) -> int:
-    """Upper bound of the squared sensitivity of any matrix int64 [rows, rounds] without negative entries.
+def upper_bound(matrix: Int64Array | Float64Array, allowed: Participation) -> int:
+    """Upper bound of the squared sensitivity of any matrix of whole numbers [rows, rounds] without negative ones.
 
     With X = C'C, a pattern p has the square ``sum over i in p of (X[i,i] + sum over j in p, j != i, of X[i,j])``. Each
     bracket is at most its maximum over all patterns through i, and then one pattern of rounds is the worst. Equal to
-    the truth where X[i,j] is 0 for all rounds that can meet. Time O(rounds^2 most), memory 16 rounds^2 bytes.
+    the truth where X[i,j] is 0 for all rounds that can meet. Time O(rounds^2 most), memory 8 rounds^2 bytes.
 
     Raises:
         PrivacyError: an entry is negative.
@@ -107,14 +110,17 @@ def upper_bound(matrix: Int64Array, allowed: Participation) -> int:
     """
     if matrix.min() < 0:
         raise PrivacyError("Expected the entries of an encoder matrix to be non-negative")
-    floats = matrix.astype(np.float64)
-    gram = floats.T @ floats
-    if gram.max() * len(gram) >= _EXACT:  # otherwise every sum below is a whole number that a double holds
-        raise ConfigurationError("Expected smaller entries of the encoder matrix: take fewer bits")
-    rounds = np.arange(allowed.rounds)
-    apart = np.abs(rounds[:, None] - rounds[None, :]) >= allowed.separation
-    companions = _heaviest(np.where(apart, gram, 0.0), allowed, allowed.largest - 1)
-    return int(_heaviest((np.diag(gram) + companions)[None, :], allowed, allowed.largest)[0])
+    floats, rounds = matrix.astype(np.float64, copy=False), np.arange(allowed.rounds)
+    weights = np.empty(allowed.rounds)
+    for start in range(0, allowed.rounds, _ROWS):
+        own = rounds[start : start + _ROWS]
+        gram = floats[:, own].T @ floats
+        if gram.max() * allowed.rounds >= _EXACT:  # otherwise every sum below is a whole number that a double holds
+            raise ConfigurationError("Expected smaller entries of the encoder matrix: take fewer bits")
+        square = gram[np.arange(len(own)), own]
+        gram[np.abs(own[:, None] - rounds[None, :]) < allowed.separation] = 0.0
+        weights[own] = square + _heaviest(gram, allowed, allowed.largest - 1)
+    return int(_heaviest(weights[None, :], allowed, allowed.largest)[0])
 
 
 def _heaviest(values: Float64Array, allowed: Participation, most: int) -> Float64Array:
@@ -152,7 +158,7 @@ def of_tree(allowed: Participation) -> int:
             f"Expected rounds^2 * participations of a tree to be at most {_MOST_BOUND_WORK} (got rounds="
             f"{allowed.rounds} and {allowed.largest} participations): take a larger separation, or banded matrices"
         )
-    return upper_bound(tree_matrix(allowed.rounds), allowed)
+    return upper_bound(tree_matrix(allowed.rounds).astype(np.float64), allowed)
 
 
 class _TooMuch(Exception):

@@ -1,0 +1,269 @@
+"""Hostile definitions, models, answers and logs, at every party that opens them: accepted and computable, or refused.
+
+An error that no check foresaw is a refusal, too; the fixture of ``tests/conftest.py`` then fails the test, which has
+found a check that is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from security import hostile_definitions as hostile
+from security.computing import compute
+from transparency.world import CHARTER, DEVELOPER, LogWorld
+
+import odp
+from device_runtime.tasks.assignment import open_model
+from device_runtime.tasks.local_assignment import LocalAssignmentReader
+from odp.algorithms.registry import algorithm_for
+from odp.crypto import domains
+from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ConfigurationError, OdpError
+from odp.refusing import UnforeseenRefusal, refusing
+from odp.signed.task import open_manifest, open_task, sign_manifest, task_sha256
+from odp.transparency.entries import TaskEntry, decode
+from odp.transparency.records import Records
+from odp.transparency.sources import AuditFailure
+from odp.v1 import common_pb2, server_pb2
+from server.servicer import checked_task
+from trusted_aggregator.enclave.opened_task import OpenedTask
+
+#: A party that opens a signed task. Raises what it refuses the task by.
+Opens = Callable[[common_pb2.SignedTask], object]
+
+_few = hypothesis.settings(max_examples=150, derandomize=True, database=None)
+
+
+def at_a_device(signed: common_pb2.SignedTask) -> object:
+    definition = common_pb2.TaskDefinition.FromString(signed.definition)
+    try:
+        algorithm = algorithm_for(definition)
+        tables = [
+            common_pb2.TableManifest(name=one.name, rows=one.rows, width=one.width, sha256=bytes(32), keyed=one.keyed)
+            for one in algorithm.tables
+        ]
+    except (OdpError, ArithmeticError, ValueError):
+        tables = []  # the definition is refused before its model is looked at
+    manifest = sign_manifest(common_pb2.ModelManifest(task_sha256=task_sha256(signed), tables=tables), hostile.KEY)
+    return open_model(signed, manifest)
+
+
+def at_a_local_reader(signed: common_pb2.SignedTask) -> object:
+    return LocalAssignmentReader("people").open(server_pb2.LocalAssignment(task=signed, charter=CHARTER))
+
+
+def at_the_enclave(signed: common_pb2.SignedTask) -> object:
+    return OpenedTask.open(signed)
+
+
+def at_the_server(signed: common_pb2.SignedTask) -> object:
+    definition = common_pb2.TaskDefinition.FromString(signed.definition)
+    try:
+        features = algorithm_for(definition).blank_matrix()
+    except (OdpError, ArithmeticError, ValueError):
+        features = None
+    data = b"" if features is None else features.tobytes()
+    return checked_task(server_pb2.SubmitTaskRequest(definition=definition, item_features=data), hostile.KEY)
+
+
+@pytest.fixture(scope="module")
+def at_the_audit(tmp_path_factory: pytest.TempPathFactory) -> Opens:
+    world = LogWorld(tmp_path_factory.mktemp("log"))
+    pinned = ReferenceValues(
+        roots=(), image_digests={"aggregator": ("sha384:" + "a" * 96,)}, policy_sha256={"aggregator": ("b" * 64,)},
+        allow_emulated=True, log=world.policy(),
+    )  # fmt: skip
+    before = [decode(world.log.entry(number)) for number in range(world.log.size - 2)]  # without the task and its model
+    world.close()
+
+    def judge(signed: common_pb2.SignedTask) -> None:
+        records = Records(pinned, world.policy())
+        for number, entry in enumerate(before):
+            records.add(number, entry)
+        try:
+            records.add(len(before), TaskEntry.of(signed))
+            records.finish()
+        except AuditFailure as failure:
+            assert failure.record.startswith(f"entry {len(before)} (task"), failure.record
+            raise
+
+    return judge
+
+
+@functools.cache
+def _changes(kind: int) -> tuple[tuple[str, hostile.Change], ...]:
+    return tuple(hostile.changes(hostile.kinds()[kind]))
+
+
+def test_the_definitions_that_are_changed_are_accepted(at_the_audit: Opens) -> None:
+    assert hostile.KEY.public == DEVELOPER.public
+    for definition in hostile.kinds():
+        signed, has_rounds = hostile.signed(definition), algorithm_for(definition).has_rounds
+        for opens in (at_a_device, at_the_enclave) if has_rounds else (at_a_local_reader,):
+            opens(signed)
+        for opens in (at_the_server, at_the_audit):
+            opens(signed)
+    assert sum(map(compute, hostile.kinds())) >= len(hostile.kinds()) - 3, "few are too large to be computed here"
+
+
+@_few
+@hypothesis.given(data=st.data())
+def test_r366_a_definition_with_hostile_fields_is_refused_by_name_or_accepted_everywhere(
+    at_the_audit: Opens, data: st.DataObject
+) -> None:
+    kind = data.draw(st.integers(0, len(hostile.kinds()) - 1))
+    chosen = data.draw(st.lists(st.integers(0, len(_changes(kind)) - 1), min_size=1, max_size=3))
+    hypothesis.note([_changes(kind)[one][0] for one in chosen])
+    definition = hostile.changed(hostile.kinds()[kind], *(_changes(kind)[one][1] for one in chosen))
+    if definition is not None:
+        _judge(definition, at_the_audit)
+
+
+def _judge(definition: common_pb2.TaskDefinition, at_the_audit: Opens) -> None:
+    signed, accepting = hostile.signed(definition), set()
+    for opens in (at_a_device, at_a_local_reader, at_the_enclave, at_the_server, at_the_audit):
+        with contextlib.suppress(OdpError):
+            opens(signed)
+            accepting.add(opens)
+    # A party may have limits of its own. What devices contribute to can be computed by all.
+    if at_a_local_reader in accepting or accepting >= {at_a_device, at_the_enclave}:
+        compute(definition)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", range(len(hostile.kinds())))
+def test_r366_every_field_of_every_kind_of_task_with_every_special_value(kind: int, at_the_audit: Opens) -> None:
+    for _name, change in _changes(kind)[kind % 5 :: 5]:  # a fifth of them, in seconds
+        definition = hostile.changed(hostile.kinds()[kind], change)
+        if definition is not None:
+            _judge(definition, at_the_audit)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 5e-324, 2.2e-308, 1.7e308, -1e61])
+def test_r367_a_number_that_no_field_can_mean_is_refused_in_fields_that_are_not_read(value: float) -> None:
+    asked = odp.Statistics(
+        name="asked", queries={"items": odp.Histogram(bins=4)}, cohort=odp.Cohort(minimum=2, goal=3),
+        privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6),
+    ).definition()  # fmt: skip
+    asked.developer_key = hostile.KEY.public
+    open_task(hostile.signed(asked))
+    for field in ("data.low", "examples.label_low"):
+        unused = common_pb2.TaskDefinition()
+        unused.CopyFrom(asked)
+        part, name = field.split(".")
+        setattr(getattr(unused, part), name, value)
+        with pytest.raises(ConfigurationError, match=re.escape(f"{field}={value!r} of the task definition")):
+            open_task(hostile.signed(unused))
+
+
+@pytest.mark.unforeseen
+def test_r365_an_error_that_no_check_foresaw_is_a_refusal_without_its_text() -> None:
+    def computes() -> None:
+        raise ZeroDivisionError("private 4.5")
+
+    with pytest.raises(UnforeseenRefusal, match="the model was refused: it raises ZeroDivisionError in computes:") as it:
+        with refusing("model"):
+            computes()
+    assert "private" not in str(it.value)
+    with pytest.raises(AuditFailure, match="passes"), refusing("log"):
+        raise AuditFailure("entry 1", "passes through")
+    with pytest.raises(KeyboardInterrupt), refusing("model"):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.unforeseen
+@pytest.mark.parametrize("at_party", [at_a_device, at_a_local_reader, at_the_enclave, at_the_server])
+def test_r365_every_party_refuses_a_task_whatever_its_algorithm_raises(
+    at_party: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [one for one in hostile.kinds() if algorithm_for(one).has_rounds is not (at_party is at_a_local_reader)]
+    signed = hostile.signed(kinds[0])
+
+    def broken(self: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(type(algorithm_for(kinds[0])), "check_for_devices", broken)
+    with pytest.raises(UnforeseenRefusal, match="ZeroDivisionError in broken"):
+        at_party(signed)
+
+
+def test_a_manifest_with_hostile_fields_is_refused_or_accepted() -> None:
+    task = hostile.signed(hostile.kinds()[0])
+    tables = [common_pb2.TableManifest(name=name, rows=2, width=3, sha256=bytes(32)) for name in ("a", "b")]
+    manifest = common_pb2.ModelManifest(task_sha256=task_sha256(task), tables=tables)
+    for _name, change in hostile.changes(manifest):
+        copy = common_pb2.ModelManifest()
+        copy.CopyFrom(manifest)
+        try:
+            change(copy)
+        except (ValueError, TypeError):
+            continue
+        data = copy.SerializeToString()
+        signed = common_pb2.SignedManifest(manifest=data, signature=hostile.KEY.sign(domains.MANIFEST, data))
+        try:
+            open_manifest(signed, task=task, developer_key=hostile.KEY.public)
+        except OdpError:
+            pass
+
+
+def _judged_largest() -> Iterator[str]:
+    """What it takes to judge the largest definitions of each kind that exceeds what R368 allows, line by line."""
+    parties = (at_the_enclave, at_the_server)
+    for definition in hostile.kinds():
+        for opens in parties:
+            opens(hostile.signed(definition)) if algorithm_for(definition).has_rounds else open_task(
+                hostile.signed(definition)
+            )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number, definition in enumerate(hostile.kinds()):
+        for last_first in (False, True):
+            signed = hostile.signed(hostile.largest(definition, last_first=last_first))
+            for opens in (at_a_device, at_a_local_reader, *parties):
+                start = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+                try:
+                    opens(signed)
+                except OdpError:
+                    pass
+                took = resource.getrusage(resource.RUSAGE_SELF).ru_utime - start
+                if took > 2.0:
+                    yield f"{opens.__name__}: {took:.1f} s for kind {number}, {definition.WhichOneof('training')}"
+            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+            if grown > 100:
+                yield f"{grown:.0f} MiB more after kind {number}, {definition.WhichOneof('training')}"
+                return
+
+
+@pytest.mark.slow
+def test_r368_the_largest_definitions_take_two_seconds_and_100_mib_to_judge() -> None:
+    """In a process of its own, whose memory shows the most that was ever in use."""
+    tests = Path(__file__).resolve().parents[1]
+    code = "from security.test_refusals import _judged_largest; print(*_judged_largest(), sep='\\n')"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600, cwd=tests.parent,
+        env={"PYTHONPATH": ":".join([*sys.path, str(tests)]), "OPENBLAS_NUM_THREADS": "1", "PATH": ""},
+    )  # fmt: skip
+    assert run.stdout.strip() == ""
+
+
+def test_r368_columns_that_are_alike_are_one_number_in_memory() -> None:
+    """A release of 2^24 items took 128 MiB, several times over, before anybody contributed."""
+    task = odp.Task(
+        name="films", model=odp.MatrixFactorization(items=2**22, rank=0), data=odp.RatingsData(low=1, high=5),
+        privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=5), training=odp.DPAM(),
+        cohort=odp.Cohort(minimum=2, goal=3),
+    )  # fmt: skip
+    for releases in algorithm_for(task.definition()).planned_releases():
+        for release in releases:
+            assert release.column_std.shape == (2**22,)
+            assert release.column_std.strides == (0,)
