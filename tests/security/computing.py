@@ -80,7 +80,9 @@ def _released(query: Query, payload: bytes) -> dict[str, Any]:
     total.add([payload])
     sums, noise, tensors = total.totals(), GaussianNoise(SeededNoise(3)), {}
     for release in query.releases:
-        tensors[release.name] = to_values(release, draw_noise(release, noise) + sums[release.name].reshape(release.shape))
+        tensors[release.name] = to_values(
+            release, draw_noise(release, noise) + sums[release.name].reshape(release.shape)
+        )
         assert np.isfinite(tensors[release.name]).all(), release.name
     return tensors
 

@@ -40,8 +40,8 @@ _NUMBERS: dict[int, tuple[float, ...]] = {
 }
 _WHOLE = (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64)
 _LARGEST = (
-    2**53, 2**50, 2**31, 2**28, 2**25, 2**24, 2**22, 2**20, 2**18, 2**16, 2**14, 10_000, 2**12, 2**11, 2**10, 2**9, 2**8,
-    100, 64, 32, 16, 8,
+    2**53, 2**50, 2**31, 2**28, 2**25, 2**24, 2**22, 2**20, 2**18, 2**16, 2**14, 10_000, 2**12, 2**11, 2**10, 2**9,
+    2**8, 100, 64, 32, 16, 8,
 )  # fmt: skip
 KEY = SigningKey.from_bytes(hashlib.sha256(b"the developer of tests").digest())
 #: Sets one field to one value.
@@ -73,7 +73,8 @@ def _on_events() -> Iterator[common_pb2.TaskDefinition]:
         where=["price >= 2", 'shelf == "new"'], days=30,
     )  # fmt: skip
     yield odp.Task(
-        name="films", model=odp.MatrixFactorization(items=5, rank=2), data=odp.RatingsData(events=events, low=1, high=5),
+        name="films", model=odp.MatrixFactorization(items=5, rank=2),
+        data=odp.RatingsData(events=events, low=1, high=5),
         privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=2), training=odp.DPAM(steps=1),
         cohort=odp.Cohort(minimum=2, goal=3),
     ).definition()  # fmt: skip
@@ -115,7 +116,9 @@ def changes(message: Message) -> Iterator[tuple[str, Change]]:
     yield from _changes(message, "", lambda whole: whole, depth=0)
 
 
-def _changes(message: Message, path: str, find: Callable[[Message], Message], depth: int) -> Iterator[tuple[str, Change]]:
+def _changes(
+    message: Message, path: str, find: Callable[[Message], Message], depth: int
+) -> Iterator[tuple[str, Change]]:
     for field in message.DESCRIPTOR.fields:
         name = f"{path}{field.name}"
         if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
@@ -180,7 +183,18 @@ def _blobs(held: bytes) -> tuple[bytes, ...]:
     """Bytes of other lengths; and of the same one, as numbers that are special."""
     numbers = tuple(np.full(len(held) // 8, value).tobytes() for value in FLOATS)
     short = tuple(np.full(len(held) // 4, value, np.float32).tobytes() for value in (np.nan, np.inf, 1e-45, 3e38, 1.0))
-    return (b"", b"\0", held[:-1], held + b"\0", held + held, b"\xff" * len(held), bytes(32), b"x" * 5000, *numbers, *short)
+    return (
+        b"",
+        b"\0",
+        held[:-1],
+        held + b"\0",
+        held + held,
+        b"\xff" * len(held),
+        bytes(32),
+        b"x" * 5000,
+        *numbers,
+        *short,
+    )
 
 
 def _shown(value: object) -> str:

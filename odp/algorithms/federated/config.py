@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
 from odp.algorithms.choices import TrainingData
+from odp.algorithms.cohorts import MOST_BLOCKS
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
 from odp.algorithms.dense.rotated import LARGEST_WIDTH, LEAST_WIDTH, RotatedGrid, require_unmasked
 from odp.algorithms.federated.planning import LEAST_NOISE, MOST_NOISE, require_planned
 from odp.algorithms.federated.schedules import PlannedRounds, checked_schedule, planned_blocks, write_cohorts
-from odp.algorithms.federated.terms import MOST_BLOCKS, MOST_ROUNDS, OPTIMIZERS, joint_clip
+from odp.algorithms.federated.terms import MOST_ROUNDS, OPTIMIZERS, joint_clip
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.local_training import LocalTraining

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odp import _validate
-from odp.algorithms.federated.terms import MOST_BLOCKS, MOST_ROUNDS
+from odp.algorithms.cohorts import MOST_BLOCKS
+from odp.algorithms.federated.terms import MOST_ROUNDS
 from odp.errors import ConfigurationError
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling

@@ -13,7 +13,7 @@ from odp.evaluation.noise import NoNoise
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import SampledRound, Sampling
 from odp.v1 import common_pb2
-from trusted_aggregator.enclave import opened_task
+from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.state.records import population_key
 
 VICTIM, DEVICES = 4, 9
@@ -22,8 +22,8 @@ VICTIM, DEVICES = 4, 9
 def _claiming(adjacency: Adjacency, draw: Sampling | None):
     """Charges that say another adjacency than what an enclave's releases are about."""
 
-    def charges(query, sampling):
-        releases = tuple(dataclasses.replace(one, adjacency=adjacency) for one in charges_of(query))
+    def charges(task, round):
+        releases = tuple(dataclasses.replace(one, adjacency=adjacency) for one in charges_of(task.queries[round]))
         return releases if draw is None else (SampledRound(releases, draw),)
 
     return charges
@@ -33,7 +33,7 @@ def _claiming(adjacency: Adjacency, draw: Sampling | None):
 def test_a_charge_for_another_adjacency_is_refused_before_anything_is_drawn(make_world, monkeypatch, draw):
     """The count of contributions leaves with every release: nobody is hidden who might not have uploaded."""
     world = make_world(minimum=3)
-    monkeypatch.setattr(opened_task, "round_entry", _claiming(Adjacency.ADD_REMOVE_USER, draw))
+    monkeypatch.setattr(OpenedTask, "charges", _claiming(Adjacency.ADD_REMOVE_USER, draw))
     with pytest.raises(PrivacyError, match="adjacency='add_remove_user' of event 'counts' does not fit"):
         world.open()
     assert list(world.records) == [population_key(world.population)]
@@ -43,7 +43,7 @@ def test_a_charge_for_another_adjacency_is_refused_before_anything_is_drawn(make
 def test_a_charge_for_another_adjacency_is_refused_at_the_close_as_well(small, monkeypatch):
     small.fill(range(DEVICES))
     with monkeypatch.context() as planted:
-        planted.setattr(opened_task, "round_entry", _claiming(Adjacency.ADD_REMOVE_USER, None))
+        planted.setattr(OpenedTask, "charges", _claiming(Adjacency.ADD_REMOVE_USER, None))
         with pytest.raises(PrivacyError, match="does not fit"):
             small.charge()
     assert small.charges() == 0

@@ -29,7 +29,7 @@ from odp.privacy.events import SampledRound, Sampling, releases_of
 from odp.privacy.ledger_state import LedgerState
 from odp.signed.task import open_task
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.enclave import opened_task
+from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.modes.enclave import enclave_half as rounds
 from trusted_aggregator.modes.enclave import sampling
 from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound as Round
@@ -411,8 +411,8 @@ def _duplicate_ids_count(patch):
 
 def _charges(change: Callable) -> Callable:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        charges = opened_task.round_entry
-        patch.setattr(opened_task, "round_entry", lambda query, draw: change(charges(query, draw)))
+        charges = OpenedTask.charges
+        patch.setattr(OpenedTask, "charges", lambda task, round: change(charges(task, round)))
 
     return plant
 
