@@ -695,6 +695,30 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),
+        ("R365", "numbers that make an algorithm divide by zero, in a task for a device host",
+         "device_runtime/host/test_refused_answers.py::test_r365_a_task_with_hostile_numbers_ends_no_device_host"),
+        ("R365", "what no check foresaw, in an answer for a device host",
+         "device_runtime/host/test_refused_answers.py::test_r365_an_error_that_no_check_foresaw_ends_no_device_host"),
+        ("R365", "data in the text of an unforeseen error",
+         "security/test_refusals.py::test_r365_an_error_that_no_check_foresaw_is_a_refusal_without_its_text"),
+        ("R365", "what no check foresaw, at each party",
+         "security/test_refusals.py::test_r365_every_party_refuses_a_task_whatever_its_algorithm_raises"),
+        ("R366", "special numbers, texts and bytes in up to three fields of any task", "security/test_refusals.py::"
+         "test_r366_a_definition_with_hostile_fields_is_refused_by_name_or_accepted_everywhere"),
+        ("R366", "extreme clips, rates, bounds and noises",
+         "security/test_refusals.py::test_r366_no_extreme_number_of_any_training_makes_a_party_fail"),
+        ("R367", "NaN, infinities and subnormals in fields that are not read", "security/test_refusals.py::"
+         "test_r367_a_number_that_no_field_can_mean_is_refused_in_fields_that_are_not_read"),
+        ("R368", "the largest tasks there can be, to take time and memory",
+         "security/test_refusals.py::test_r368_the_largest_definitions_take_two_seconds_and_100_mib_to_judge"),
+        ("R368", "the longest stream with masks",
+         "security/test_refusals.py::test_r368_the_longest_stream_with_masks_is_judged_without_its_past_sums"),
+        ("R369", "nonsense in a log that is signed anew", "security/test_damaged_logs.py::"
+         "test_r369_an_entry_of_changed_bytes_in_a_log_that_is_signed_anew_is_named"),
+        ("R369", "hostile fields in a release that an attested enclave signed", "security/test_damaged_logs.py::"
+         "test_r369_a_release_with_hostile_fields_that_an_attested_enclave_signed_is_named"),
+        ("R369", "damaged files of a log",
+         "security/test_damaged_logs.py::test_r369_damage_to_any_file_of_a_log_is_named"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),
         ("R8", "evidence", "enclave/test_verifier_nonsense.py::test_any_change_to_a_genuine_token_is_refused"),
     ],

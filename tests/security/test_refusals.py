@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -30,6 +31,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, OdpError
+from odp.privacy.matrix import encoding
 from odp.refusing import UnforeseenRefusal, refusing
 from odp.signed.task import open_manifest, open_task, sign_manifest, task_sha256
 from odp.transparency.entries import TaskEntry, decode
@@ -188,9 +190,10 @@ def test_r365_an_error_that_no_check_foresaw_is_a_refusal_without_its_text() -> 
     def computes() -> None:
         raise ZeroDivisionError("private 4.5")
 
-    with pytest.raises(
-        UnforeseenRefusal, match="the model was refused: it raises ZeroDivisionError in computes:"
-    ) as it, refusing("model"):
+    with (
+        pytest.raises(UnforeseenRefusal, match="the model was refused: it raises ZeroDivisionError in computes:") as it,
+        refusing("model"),
+    ):
         computes()
     assert "private" not in str(it.value)
     with pytest.raises(AuditFailure, match="passes"), refusing("log"):
@@ -280,3 +283,30 @@ def test_r368_columns_that_are_alike_are_one_number_in_memory() -> None:
         for release in releases:
             assert release.column_std.shape == (2**22,)
             assert release.column_std.strides == (0,)
+
+
+def test_r368_the_longest_stream_with_masks_is_judged_without_its_past_sums() -> None:
+    """Its matrix was hashed for each of 10,000 rounds, and half a gigabyte of past sums was made for its length."""
+    kinds = [one for one in hostile.kinds() if one.dpftrl.stream.HasField("banded") and one.cohort.aggregation]
+    definition = hostile.changed(kinds[0])
+    assert definition is not None
+    training = definition.dpftrl
+    training.blocks[0].rounds = 10_000
+    training.stream.banded.coefficients[:] = [2**10, *[1] * 511]
+    training.stream.most, training.stream.separation = 10, 512
+    training.blocks[0].dense.grid_bits, training.blocks[0].dense.noise_std = 8, 1.0
+    signed = hostile.signed(definition)
+    hashed = 0
+    with pytest.MonkeyPatch.context() as patch:
+        digest_of = encoding.digest_of
+
+        def counted(*given: Any) -> bytes:
+            nonlocal hashed
+            hashed += 1
+            return digest_of(*given)
+
+        patch.setattr(encoding, "digest_of", counted)
+        task = OpenedTask.open(signed)
+    assert task.planned == 10_000
+    assert task.stream_bytes > 511 * 4 * 4
+    assert hashed <= 1

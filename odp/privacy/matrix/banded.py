@@ -11,6 +11,7 @@ Sources: Choquette-Choo et al. 2023, section 4 (BandMF); Fichtenberger, Henzinge
 
 from __future__ import annotations
 
+import functools
 import itertools
 from fractions import Fraction
 
@@ -48,8 +49,9 @@ class BandedMatrix:
             raise ConfigurationError(
                 f"Expected diagonals of shape [rounds, bands], bands <= rounds (got {list(diagonals.shape)})"
             )
-        distinct = diagonals[:1] if diagonals.strides[0] == 0 else diagonals
-        if not (distinct[:, 0] > 0).all() or np.abs(distinct).max() >= 2**50:
+        #: The rows that memory holds: one of a Toeplitz matrix.
+        self.distinct = diagonals[:1] if diagonals.strides[0] == 0 else diagonals
+        if not (self.distinct[:, 0] > 0).all() or np.abs(self.distinct).max() >= 2**50:
             raise ConfigurationError("Expected a positive main diagonal, and entries below 2^50: take other bits")
         self.diagonals = diagonals
         self.bits = bits
@@ -71,7 +73,7 @@ class BandedMatrix:
         """The matrix with these diagonals, float64 [rounds, bands], rounded toward zero."""
         return cls(_rounded(diagonals, bits), bits)
 
-    @property
+    @functools.cached_property
     def digest(self) -> bytes:
         """SHA-256 of the diagonals."""
         return encoding.digest_of("banded", self.bits, [self.diagonals])
@@ -145,7 +147,7 @@ class BandedEncoder:
 
     def __init__(self, matrix: BandedMatrix, size: int, limit: int, state: bytes | None = None) -> None:
         encoding.require_size(size)
-        encoding.require_limit(limit, int(np.abs(matrix.diagonals).sum(axis=1).max()))
+        encoding.require_limit(limit, int(np.abs(matrix.distinct).sum(axis=1).max()))
         self._matrix, self._size, self._limit = matrix, size, limit
         self._digest = matrix.digest
         self._past = np.zeros((matrix.bands - 1, size), dtype=np.int32 if limit < 2**31 else np.int64)
@@ -172,6 +174,11 @@ class BandedEncoder:
     def to_bytes(self) -> bytes:
         """The state."""
         return encoding.packed(b"BAND", self._digest, self.round, self._size, [self._past])
+
+    @property
+    def state_bytes(self) -> int:
+        """As ``Encoder.state_bytes``."""
+        return encoding.packed_bytes([self._past])
 
 
 class BandedDecoder:

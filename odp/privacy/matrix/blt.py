@@ -158,6 +158,11 @@ class BufferedEncoder:
         """The state."""
         return encoding.packed(b"BLTE", self._matrix.digest, self.round, self._size, [self._buffers])
 
+    @property
+    def state_bytes(self) -> int:
+        """As ``Encoder.state_bytes``."""
+        return encoding.packed_bytes([self._buffers])
+
 
 class BufferedDecoder:
     """``Decoder`` that keeps one float64 per number and buffer, and the sum."""

@@ -61,6 +61,11 @@ class Encoder(Protocol):
         """The state; its length depends on the matrix and the size alone."""
         ...
 
+    @property
+    def state_bytes(self) -> int:
+        """The length of ``to_bytes``, which is not made for it: it may be half a gigabyte."""
+        ...
+
 
 class Decoder(Protocol):
     """The server's half: encoded sums with noise in, estimates of the prefix sums out. Costs no privacy."""
@@ -176,6 +181,11 @@ def packed(kind: bytes, digest: bytes, round: int, size: int, arrays: Sequence[n
     return b"".join(parts)
 
 
+def packed_bytes(arrays: Sequence[npt.NDArray[np.generic]]) -> int:
+    """The length of ``packed``."""
+    return _HEADER.size + sum(array.nbytes for array in arrays)
+
+
 def unpacked(
     kind: bytes, digest: bytes, size: int, arrays: Sequence[npt.NDArray[np.generic]], data: bytes, *, rounds: int
 ) -> int:
@@ -184,7 +194,7 @@ def unpacked(
     Raises:
         StateError: the bytes are of another kind, matrix or size, or were cut.
     """
-    wanted = _HEADER.size + sum(array.nbytes for array in arrays)
+    wanted = packed_bytes(arrays)
     if len(data) != wanted:
         raise StateError(f"Expected a stream's state of {wanted} bytes, got {len(data)}: restore a backup")
     found = _HEADER.unpack_from(data)

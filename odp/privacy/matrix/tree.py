@@ -101,6 +101,11 @@ class TreeEncoder:
         """The state."""
         return encoding.packed(b"TREE", self._matrix.digest, self.round, self._size, [self._nodes])
 
+    @property
+    def state_bytes(self) -> int:
+        """As ``Encoder.state_bytes``."""
+        return encoding.packed_bytes([self._nodes])
+
 
 class TreeDecoder:
     """``Decoder`` that keeps the last released node of each size."""
