@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import grpc
 
 from odp.errors import OdpError, ServiceUnavailable
+from odp.transport.connections import Connections
 from odp.transport.statuses import UNFORESEEN, one_line, without_paths
 
 #: What follows the last message of a stream.
@@ -31,15 +32,17 @@ class Call(grpc.ServicerContext):
     Attributes:
       connection: the TLS connection that the call came over, as ``ipv4:127.0.0.1:40312``.
       address: the IP address of the caller.
+      progress: what the calls of this connection have done; for the loop's thread only.
       ended: why the call was ended here, while that is under way.
       waits_for_caller: whether nothing happens until the caller sends or reads something.
       bytes_moved: what the caller has sent and read.
     """
 
-    def __init__(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, context: Any, loop: asyncio.AbstractEventLoop, connections: Connections) -> None:
         """On the loop's thread, inside the task that answers the call."""
         self.connection: str = context.peer()
         self.address = self.connection.rpartition(":")[0]
+        self.progress = connections.begin(self.connection)
         self.ended: OdpError | None = None
         self.waits_for_caller = False
         self.bytes_moved = 0

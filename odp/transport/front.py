@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 from odp.errors import ConfigurationError, OdpError, ServiceUnavailable
 from odp.transport import observing, tracing
 from odp.transport.call import END, Call, Requests
+from odp.transport.connections import Connections
 from odp.transport.dispatcher import Dispatcher
 from odp.transport.health import WATCH, Health
 from odp.transport.limits import Limits
@@ -100,7 +101,9 @@ class Front(grpc.GenericRpcHandler):
         callers: Callers | None,
         immediate: Mapping[str, Callable[[Any], bool]],
         health: Health,
+        connections: Connections,
     ) -> None:
+        self._connections = connections
         self._immediate = immediate
         self._health = health
         self._loop = event_loop()
@@ -165,14 +168,18 @@ class Front(grpc.GenericRpcHandler):
     async def _answer(self, name: str, context: Any, work: Callable[[Call], Awaitable[Any]]) -> Any:
         """The result of ``work`` for a call, or the status of its error."""
         began = self._loop.time()
-        call = Call(context, self._loop)
+        call = Call(context, self._loop, self._connections)
+        progress = call.progress
+        admitted = False
         self._calls[call] = self._loop.time() + self._limits.call_seconds
         try:
             self._admit(context)
+            admitted = True
             reply = await work(call)
             if call.code() in (None, grpc.StatusCode.OK):
                 if observing.observed():
                     observing.call_ended(name, "OK", self._loop.time() - began)
+                progress.answered += 1
                 return reply
             status = call.status()
         except asyncio.CancelledError:
@@ -185,9 +192,11 @@ class Front(grpc.GenericRpcHandler):
             status = call.status()
         finally:
             del self._calls[call]
+            progress.calls -= 1
             call.over()
         if observing.observed():
             observing.call_ended(name, status[0].name, self._loop.time() - began)
+        progress.answered += admitted
         return await context.abort(*status)
 
     async def _begin(self, method: _Method, call: Call, context: Any) -> Any:
@@ -238,13 +247,18 @@ class Front(grpc.GenericRpcHandler):
         """The next message of a call; ``END`` after the last, or if its caller has disconnected."""
         self._waiting[call] = self._loop.time() + self._limits.message_seconds
         call.waits_for_caller = True
+        progress = call.progress
+        progress.expected += 1
         try:
             message = await context.read()
         finally:
+            progress.expected -= 1
             call.waits_for_caller = False
             self._waiting.pop(call, None)
         if message is grpc.aio.EOF:
             return END
+        progress.messages += 1
+        progress.message_bytes += len(message)
         call.bytes_moved += len(message)
         return message
 

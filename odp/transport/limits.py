@@ -18,7 +18,8 @@ from odp.transport.channel import LONG_DEADLINE, MAX_REPLY_BYTES, MAX_REQUEST_BY
 _MILLISECONDS = 1000
 _MOST_RECEIVING = 256
 _MOST_PENDING = 4096
-_AHEAD_BYTES = 2**14
+#: What a caller can send of a request before anybody reads it, whatever its bandwidth.
+AHEAD_BYTES = 2**14
 # Files and databases of a program need descriptors too: connections take no more than this share of them.
 _SHARE_OF_DESCRIPTORS = 0.5
 
@@ -42,6 +43,13 @@ class Limits:
       call_seconds: Maximum duration of a call, whatever deadline its caller set.
       streams: Calls at once on one connection; a caller's further ones wait on its side.
       connections: Connections at once, and no more than half of the file descriptors that the process may open.
+      new_connections: Of these, connections without an answered call; beyond it the address with the most of them
+        loses its oldest.
+      unasked_bytes: A connection may send this beyond what its calls explain: its handshake, settings and pings. One
+        that sends more is ended.
+      unasked_all_bytes: The same of all connections together; beyond it those with the most are ended.
+      penalty_seconds: For each connection so ended, its address can open none for this time, times the number of such
+        addresses, and longer each time that it goes on; 0 for never.
       handshake_seconds: TLS is agreed on within this time.
       idle_seconds: A connection without calls is closed after this time.
       age_seconds: Time for which a connection takes new calls; its callers reconnect by themselves.
@@ -63,6 +71,10 @@ class Limits:
     call_seconds: float = LONG_DEADLINE
     streams: int = 64
     connections: int = 2048
+    new_connections: int = 512
+    unasked_bytes: int = 2**16
+    unasked_all_bytes: int = 16 * 2**20
+    penalty_seconds: float = 0.05
     handshake_seconds: float = 10.0
     idle_seconds: float = 300.0
     age_seconds: float = 3600.0
@@ -81,7 +93,9 @@ class Limits:
         _validate.integer(
             low=self.request_bytes, high=2**40, receiving_bytes=self.receiving_bytes, queued_bytes=self.queued_bytes
         )
-        _validate.integer(low=1, high=2**20, connections=self.connections)
+        _validate.integer(low=1, high=2**20, connections=self.connections, new_connections=self.new_connections)
+        _validate.integer(low=2**14, high=2**40, unasked_bytes=self.unasked_bytes, unasked_all_bytes=self.unasked_all_bytes)
+        _validate.within(low=0.0, high=60.0, penalty_seconds=self.penalty_seconds)
         _validate.integer(low=1024, high=2**20, metadata_bytes=self.metadata_bytes)
         _validate.within(low=0.01, high=1.0, share_of_address=self.share_of_address)
         _validate.within(
@@ -116,27 +130,34 @@ class Limits:
         """Maximum number of ``places`` for one IP address."""
         return max(1, int(self.share_of_address * places))
 
+    def most_connections(self) -> int:
+        """``connections``, or fewer where the process may open few descriptors."""
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if descriptors == resource.RLIM_INFINITY:
+            return self.connections
+        return min(self.connections, max(1, int(_SHARE_OF_DESCRIPTORS * descriptors)))
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Maximum bytes of calls that a connection has sent and the listener has not begun."""
+        return self.streams * (AHEAD_BYTES + self.metadata_bytes)
+
     def channel_arguments(self) -> list[tuple[str, int]]:
         """The limits that gRPC itself enforces, as its channel arguments."""
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        connections = self.connections
-        if descriptors != resource.RLIM_INFINITY:
-            connections = min(connections, max(1, int(_SHARE_OF_DESCRIPTORS * descriptors)))
         return [
             ("grpc.max_receive_message_length", self.request_bytes),
             ("grpc.max_send_message_length", MAX_REPLY_BYTES),
             # Two programs on one port would each get half of the connections: the second must fail instead.
             ("grpc.so_reuseport", 0),
             ("grpc.max_concurrent_streams", self.streams),
-            ("grpc.max_allowed_incoming_connections", connections),
+            ("grpc.max_allowed_incoming_connections", self.most_connections()),
             ("grpc.server_handshake_timeout_ms", _ms(self.handshake_seconds)),
             ("grpc.max_connection_idle_ms", _ms(self.idle_seconds)),
             ("grpc.max_connection_age_ms", _ms(self.age_seconds)),
             ("grpc.max_connection_age_grace_ms", _ms(self.call_seconds)),
             ("grpc.max_metadata_size", self.metadata_bytes),
             ("grpc.absolute_max_metadata_size", self.metadata_bytes),
-            # What a caller can send of a request before anybody reads it, whatever its bandwidth.
-            ("grpc.http2.lookahead_bytes", _AHEAD_BYTES),
+            ("grpc.http2.lookahead_bytes", AHEAD_BYTES),
             ("grpc.http2.bdp_probe", 0),
             # Calls that the event loop has not looked at yet: gRPC drops more of them the more there are.
             ("grpc.server.max_pending_requests", _MOST_PENDING),

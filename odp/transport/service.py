@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
@@ -20,8 +22,11 @@ from odp.refusing import UnforeseenRefusal
 from odp.transport.call import Aborted
 from odp.transport.certificates import server_credentials
 from odp.transport.channel import parse_address
+from odp.transport.connections import Connections
 from odp.transport.front import Front, event_loop
+from odp.transport.guard import Guard
 from odp.transport.health import Health
+from odp.transport.kernel_sockets import KernelSockets
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.statuses import UNFORESEEN, NotFound, Unauthenticated, status_of
@@ -49,9 +54,16 @@ class RunningServer:
     """A serving gRPC server. ``address`` is the real one (port 0 was replaced)."""
 
     def __init__(
-        self, server: grpc.aio.Server, front: Front, address: str, status: Health, names: Sequence[str]
+        self,
+        server: grpc.aio.Server,
+        front: Front,
+        guard: Guard | None,
+        address: str,
+        status: Health,
+        names: Sequence[str],
     ) -> None:
         self.address = address
+        self._guard = guard
         self._server = server
         self._front = front
         self._health = status
@@ -69,6 +81,8 @@ class RunningServer:
         if not self._stopped.is_set():
             self._stopped.set()
             self._health.end()
+            if self._guard is not None:
+                self._guard.stop()
             _on_loop(self._server.stop(grace))
             _on_loop(self._front.stop())
 
@@ -107,10 +121,12 @@ def serve(
         grpc_reflection.enable_server_reflection(names, registry)
     credentials = server_credentials(identity, None if callers is None else callers.ca_pem)
 
-    async def start() -> tuple[grpc.aio.Server, Front, int]:
+    async def start() -> tuple[grpc.aio.Server, Front, Guard | None, int]:
+        connections = Connections(limits, most=limits.most_connections(), clock=time.monotonic)
         front = Front(
-            registry.handlers, limits=limits, workers=workers, callers=callers, immediate=immediate, health=status
-        )
+            registry.handlers, limits=limits, workers=workers, callers=callers, immediate=immediate, health=status,
+            connections=connections,
+        )  # fmt: skip
         try:
             server = grpc.aio.server(options=limits.channel_arguments())
             server.add_generic_rpc_handlers((front,))
@@ -119,15 +135,16 @@ def serve(
         except BaseException:
             await front.stop()
             raise
-        return server, front, port
+        guard = Guard(event_loop(), KernelSockets(host, port), connections) if sys.platform == "linux" else None
+        return server, front, guard, port
 
     try:
-        server, front, port = _on_loop(start())
+        server, front, guard, port = _on_loop(start())
     except RuntimeError as error:
         raise ConfigurationError(
             f"cannot listen on {address}: the port is in use or not allowed; give another --listen"
         ) from error
-    running = RunningServer(server, front, f"{host}:{port}", status, service_names)
+    running = RunningServer(server, front, guard, f"{host}:{port}", status, service_names)
     running.set_serving(True)
     return running
 

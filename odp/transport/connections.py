@@ -1,0 +1,293 @@
+"""Which connections of a listener are ended: those that send what no call explains, and those that are too many.
+
+gRPC reads headers, settings and pings of strangers before a program hears of a call, and some of it costs memory or
+time without a limit. So every byte of a connection has to be explained by calls: by what they have sent, and by what
+they may still send. A connection whose bytes nothing explains is ended, whichever kind of frame they are. Its address
+can open no new connection for a while, which grows with what it did; connections that it has stay.
+
+A connection is new until one of its calls has been answered. New ones have few places, so that nobody fills a listener
+with connections that never ask anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from odp.transport.kernel_sockets import Traffic
+from odp.transport.limits import AHEAD_BYTES, Limits
+
+#: Overhead of frames and TLS around a message.
+_FRAMING = 1.25
+#: Of the bytes that a caller receives, a share that its acknowledgements of them may have.
+_ACKNOWLEDGING = 1 / 32
+#: What keeps a connection alive without a call, in bytes per second.
+_ALIVE_RATE = 64.0
+#: A suspect connection is certain once the loop has turned this often, or after these seconds.
+_TURNS, _NEW_SECONDS, _KNOWN_SECONDS = 2, 0.15, 5.0
+#: The largest sum of waits of one address, in seconds.
+_LONGEST_WAIT = 60.0
+_LARGEST_GROWTH = 16
+#: New connections that an address may close unused: this number at once, and this number per second.
+_UNUSED_AT_ONCE, _UNUSED_RATE = 64.0, 8.0
+#: Connections stay below the limit at which gRPC takes nobody any more.
+_SHARE_OF_CONNECTIONS = 7 / 8
+
+
+class Progress:
+    """What the calls of one connection explain; the listener counts it.
+
+    Attributes:
+      calls: calls under way.
+      expected: messages that a call waits for.
+      answered: calls that were answered, also with an error, if their caller was admitted.
+      message_bytes: what calls have received.
+      messages: the number of these messages.
+    """
+
+    __slots__ = ("answered", "calls", "expected", "message_bytes", "messages")
+
+    def __init__(self) -> None:
+        self.calls = self.expected = self.answered = self.message_bytes = self.messages = 0
+
+
+@dataclass
+class _Connection:
+    traffic: Traffic
+    since: float
+    answered: int = 0
+    messages: int = 0
+    message_bytes: int = 0
+    #: Bytes that no call explains yet.
+    unexplained: float = 0.0
+    #: When there were first too many, and the loop's turn then; None while there are not.
+    warned: tuple[float, int] | None = None
+    active: float = 0.0
+
+    @property
+    def address(self) -> str:
+        return self.traffic.peer.rpartition(":")[0]
+
+    @property
+    def is_new(self) -> bool:
+        return self.answered == 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The connections to end, by number, with the reason of each."""
+
+    ended: dict[int, str]
+    #: Whether the listener should look again soon.
+    busy: bool
+
+
+class Connections:
+    """Judges the connections of one listener, on one thread, while another counts what calls do.
+
+    ``clock`` gives seconds that only grow.
+    """
+
+    def __init__(self, limits: Limits, *, most: int, clock: Callable[[], float]) -> None:
+        """``most``: connections that gRPC takes."""
+        self._limits, self._clock = limits, clock
+        self._most = max(1, int(_SHARE_OF_CONNECTIONS * most))
+        self._progress: dict[str, Progress] = {}
+        self._connections: dict[int, _Connection] = {}
+        # By address, the end of its wait, and what each further connection adds to it.
+        self._kept_out: dict[str, tuple[float, float]] = {}
+        self._unused: dict[str, tuple[float, float]] = {}
+        self._before = clock()
+        self._turns = 0
+        self._lock = threading.Lock()
+        self._closed_before: set[str] = set()
+
+    def begin(self, peer: str) -> Progress:
+        """Counts one more call under way of a connection; its end is counted there. Thread-safe."""
+        with self._lock:
+            progress = self._progress.get(peer)
+            if progress is None:
+                progress = self._progress[peer] = Progress()
+            progress.calls += 1
+        return progress
+
+    def turned(self) -> None:
+        """The event loop has turned: calls that arrived before have begun. On the loop's thread."""
+        self._turns += 1
+
+    def kept_out(self) -> list[str]:
+        """The addresses that may open no connection now, those with the longest wait first."""
+        now = self._clock()
+        self._kept_out = {name: entry for name, entry in self._kept_out.items() if entry[0] > now - _LONGEST_WAIT}
+        waiting = {address: until for address, (until, _) in self._kept_out.items() if until > now}
+        return [_ip(address) for address in sorted(waiting, key=waiting.__getitem__, reverse=True)]
+
+    def judge(self, open_now: Iterable[Traffic]) -> Verdict:
+        """Decides about all connections that are open now."""
+        now = self._clock()
+        seconds, self._before = now - self._before, now
+        self._update({traffic.id: traffic for traffic in open_now}, now, seconds)
+        ended: dict[int, str] = {}
+        excess = {id: self._excess(each) for id, each in self._connections.items()}
+        busy = False
+        for id, each in self._connections.items():
+            if excess[id] <= self._limits.unasked_bytes:
+                each.warned = None
+            elif each.warned is None:
+                each.warned = now, self._turns
+            if each.warned is not None and self._is_certain(each, each.warned, excess[id], now):
+                ended[id] = "bytes without a request"
+            busy = busy or each.warned is not None or each.is_new
+        self._end_beyond_sum(excess, ended)
+        for id in ended:
+            self._keep_out(self._connections[id].address, now)
+        self._end_beyond_number(ended)
+        for id in ended:
+            del self._connections[id]
+        return Verdict(ended, busy)
+
+    def _is_certain(self, each: _Connection, warned: tuple[float, int], excess: float, now: float) -> bool:
+        """Whether no call that has just arrived can explain the bytes: the listener has begun all that it could, or
+        there are more bytes than such calls may have.
+        """
+        if excess > self._limits.unasked_bytes + self._limits.ahead_bytes:
+            return True
+        # A loop that hangs may itself be a victim of the attack.
+        patience = _NEW_SECONDS if each.is_new else _KNOWN_SECONDS
+        return self._turns >= warned[1] + _TURNS or now - warned[0] > patience
+
+    def _update(self, open_now: dict[int, Traffic], now: float, seconds: float) -> None:
+        for id in self._connections.keys() - open_now.keys():
+            closed = self._connections.pop(id)
+            self._count(closed)
+            if closed.is_new:
+                self._count_unused(closed.address, now)
+        self._forget_closed({traffic.peer for traffic in open_now.values()})
+        for id, traffic in open_now.items():
+            each = self._connections.get(id)
+            if each is None:
+                each = self._connections[id] = _Connection(
+                    dataclasses.replace(traffic, received=0, acknowledged=0), since=now, active=now
+                )
+            each.unexplained += traffic.received - each.traffic.received
+            explained = _ALIVE_RATE * seconds + _ACKNOWLEDGING * (traffic.acknowledged - each.traffic.acknowledged)
+            each.traffic = traffic
+            if self._count(each, explained):
+                each.active = now
+
+    def _forget_closed(self, peers: set[str]) -> None:
+        with self._lock:
+            closed = {peer for peer, each in self._progress.items() if not each.calls and peer not in peers}
+            # One that opened since the look at the sockets is in the next one.
+            for peer in closed & self._closed_before:
+                del self._progress[peer]
+        self._closed_before = closed
+
+    def _count(self, each: _Connection, explained: float = 0.0) -> bool:
+        """Takes what calls explain from the bytes of a connection; returns whether there was any progress."""
+        progress = self._progress.get(each.traffic.peer)
+        moved = False
+        if progress is not None:
+            done = progress.answered - each.answered + progress.messages - each.messages
+            explained += done * self._limits.metadata_bytes
+            explained += _FRAMING * (progress.message_bytes - each.message_bytes)
+            each.answered, each.messages = progress.answered, progress.messages
+            each.message_bytes = progress.message_bytes
+            moved = done > 0 or progress.calls > 0
+        each.unexplained = max(0.0, each.unexplained - explained)
+        return moved
+
+    def _excess(self, each: _Connection) -> float:
+        """The bytes that neither finished calls explain nor those under way."""
+        progress = self._progress.get(each.traffic.peer)
+        if progress is None:
+            return each.unexplained
+        of_calls = progress.calls * (AHEAD_BYTES + self._limits.metadata_bytes)
+        return max(0.0, each.unexplained - of_calls - progress.expected * _FRAMING * self._limits.request_bytes)
+
+    def _end_beyond_sum(self, excess: dict[int, float], ended: dict[int, str]) -> None:
+        total = sum(size for id, size in excess.items() if id not in ended)
+        for id in sorted(excess, key=excess.__getitem__, reverse=True):
+            if total <= self._limits.unasked_all_bytes:
+                return
+            if id not in ended:
+                ended[id] = "bytes without a request, of all connections together"
+                total -= excess[id]
+
+    def _end_beyond_number(self, ended: dict[int, str]) -> None:
+        left = {id: each for id, each in self._connections.items() if id not in ended}
+        new = {id: each for id, each in left.items() if each.is_new and not self._calls(each)}
+        for id in _largest_first(new, self._limits.new_connections):
+            ended[id] = "too many new connections"
+            del left[id]
+        idle = {id: each for id, each in left.items() if not self._calls(each)}
+        counted = Counter(each.address for each in left.values())
+        most_of_address = self._limits.of_address(self._most)
+        for address, number in counted.items():
+            of_address = {id: each for id, each in idle.items() if each.address == address}
+            for id in _oldest_first(of_address)[: max(0, number - most_of_address)]:
+                ended[id] = "too many connections of one address"
+                del left[id], idle[id]
+        beyond = len(left) - self._most
+        if beyond > 0:
+            for id in _largest_first(idle, len(idle) - beyond):
+                ended[id] = "too many connections"
+
+    def _calls(self, each: _Connection) -> int:
+        progress = self._progress.get(each.traffic.peer)
+        return 0 if progress is None else progress.calls
+
+    def _count_unused(self, address: str, now: float) -> None:
+        if len(self._unused) > self._most:
+            self._unused = {name: entry for name, entry in self._unused.items() if _left(entry, now) > 0}
+        number = 1.0 + _left(self._unused.get(address, (0.0, now)), now)
+        self._unused[address] = number, now
+        if number > _UNUSED_AT_ONCE:
+            self._keep_out(address, now)
+
+    def _keep_out(self, address: str, now: float) -> None:
+        """Adds to the wait of an address, more each time that it comes back to do the same, and more while many others
+        wait: all of them together cost the listener a small share of its time.
+        """
+        until, step = self._kept_out.get(address, (now, self._limits.penalty_seconds))
+        if until < now:
+            until, step = now, min(2 * step, _LARGEST_GROWTH * self._limits.penalty_seconds)
+        waiting = sum(end > now for end, _ in self._kept_out.values()) + 1
+        self._kept_out[address] = min(until + step * waiting, now + _LONGEST_WAIT), step
+
+
+def _ip(address: str) -> str:
+    """``ipv4:127.0.0.1`` or ``ipv6:%5B::1%5D`` without its kind."""
+    return address.partition(":")[2].removeprefix("%5B").removesuffix("%5D")
+
+
+def _left(entry: tuple[float, float], now: float) -> float:
+    number, at = entry
+    return max(0.0, number - _UNUSED_RATE * (now - at))
+
+
+def _oldest_first(connections: dict[int, _Connection]) -> list[int]:
+    """New connections first; of each kind, those first that have done nothing for longest."""
+    return sorted(connections, key=lambda id: (not connections[id].is_new, connections[id].active))
+
+
+def _largest_first(connections: dict[int, _Connection], most: int) -> list[int]:
+    """Those to end so that ``most`` are left: of the address with the most of them, its oldest, again and again."""
+    beyond = len(connections) - most
+    if beyond <= 0:
+        return []
+    of_address: dict[str, list[int]] = {}
+    for id in reversed(_oldest_first(connections)):
+        of_address.setdefault(connections[id].address, []).append(id)
+    largest = [(-len(ids), address) for address, ids in of_address.items()]
+    heapq.heapify(largest)
+    ended = []
+    for _ in range(beyond):
+        number, address = largest[0]
+        ended.append(of_address[address].pop())
+        heapq.heapreplace(largest, (number + 1, address))
+    return ended

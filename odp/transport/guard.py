@@ -1,0 +1,89 @@
+"""Ends hostile connections of a listener while it runs: looks at its sockets some times per second.
+
+``connections`` decides, ``kernel_sockets`` carries it out. The guard has a thread of its own: gRPC works for hostile
+connections on the event loop's, too, and can hold it for seconds. gRPC's own threads read and decrypt for strangers, as
+fast as these send; they yield the processor to the program's, which judge strangers and answer everybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from odp.transport.connections import Connections
+from odp.transport.kernel_sockets import KernelSockets
+from odp.transport.logs import Log
+
+_TASKS = Path("/proc/self/task")
+#: Seconds between two looks: while a connection is new or suspect, and otherwise.
+_SOON, _LATER = 0.02, 0.05
+#: The share of a processor that looking may take, whatever the number of connections.
+_SHARE_OF_TIME = 0.03
+_LOG_SECONDS = 10.0
+#: How gRPC names its threads, and how much nicer to others they are than the program's; 19 is the most.
+_OF_GRPC, _NICENESS, _RENICE_SECONDS = frozenset({"event_engine", "lifeguard"}), 10, 1.0
+
+
+class Guard:
+    """Watches the connections of one listener from its creation to ``stop``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sockets: KernelSockets, connections: Connections) -> None:
+        self._loop, self._sockets, self._connections = loop, sockets, connections
+        self._log = Log("listener")
+        self._ended: Counter[str] = Counter()
+        self._logged = float("-inf")
+        self._kept_out: list[str] = []
+        self._niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
+        self._reniced: set[str] = set()
+        self._renice_at = float("-inf")
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the watch. Idempotent."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = _LATER
+        while not self._stopped.wait(pause):
+            began = time.thread_time()  # a machine that is busy with an attack must not slow the looks
+            busy = self._look()
+            took = time.thread_time() - began
+            pause = max(_SOON if busy else _LATER, took / _SHARE_OF_TIME)
+
+    def _look(self) -> bool:
+        verdict = self._connections.judge(self._sockets.connections())
+        if verdict.busy:
+            self._loop.call_soon_threadsafe(self._connections.turned)
+        for id in verdict.ended:
+            self._sockets.abort(id)
+        kept_out = self._connections.kept_out()
+        if kept_out != self._kept_out:
+            self._kept_out = kept_out
+            self._sockets.drop_new(kept_out)
+        self._ended.update(verdict.ended.values())
+        now = time.monotonic()
+        if self._ended and now - self._logged > _LOG_SECONDS:
+            self._logged = now
+            for why, number in self._ended.items():
+                self._log.warning("connections_ended", why=why, connections=number, addresses_kept_out=len(kept_out))
+            self._ended.clear()
+        if now >= self._renice_at:
+            self._renice_at = now + _RENICE_SECONDS
+            self._renice()
+        return verdict.busy
+
+    def _renice(self) -> None:
+        threads = {task.name for task in _TASKS.iterdir()}
+        for thread in threads - self._reniced:
+            with contextlib.suppress(OSError):  # the thread has ended
+                if (_TASKS / thread / "comm").read_text().strip() in _OF_GRPC:
+                    os.setpriority(os.PRIO_PROCESS, int(thread), self._niceness)
+        self._reniced = threads

@@ -1,0 +1,176 @@
+"""Connections that send what no call explains, before anybody knows them: memory is bounded, and others are served."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from security import hostile_connections
+from security.hostile_connections import KINDS
+
+from odp.transport.channel import connect
+from odp.transport.limits import Limits
+from odp.transport.service import RunningServer, serve
+from odp.transport.state_folder import StateFolder
+from odp.transport.tls import development_identity
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on Linux alone")
+
+CONNECTIONS, ADDRESSES = 48, 100
+SECONDS = 4.0
+UNARY, STREAM = "/odp.test.Test/Do", "/odp.test.Test/Upload"
+QUICK = ("headers", "pings", "resets")
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as opened:
+        yield opened
+
+
+class Listener:
+    """A listener with a call that takes a message, and one that takes many; both reply with the bytes they got."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, **given: Any) -> None:
+        self.ca = folder / "ca" / "ca.pem"
+        state = stack.enter_context(StateFolder.open(folder / "state", "server"))
+        methods = {
+            "Do": grpc.unary_unary_rpc_method_handler(lambda request, _: str(len(request)).encode()),
+            "Upload": grpc.stream_unary_rpc_method_handler(lambda requests, _: str(sum(map(len, requests))).encode()),
+        }
+        handler = grpc.method_handlers_generic_handler("odp.test.Test", methods)
+        self.running: RunningServer = serve(
+            address="127.0.0.1:0",
+            identity=development_identity(state, folder / "ca"),
+            add=lambda server: server.add_generic_rpc_handlers((handler,)),
+            service_names=["odp.test.Test"],
+            workers=2,
+            **given,
+        )
+        stack.callback(self.running.stop, 0.0)
+
+    def channel(self, stack: contextlib.ExitStack) -> grpc.Channel:
+        return stack.enter_context(connect(self.running.address, self.ca))
+
+    def attack(self, kind: str, count: int, sources: int, seconds: float) -> subprocess.Popen[str]:
+        """Hostile connections in a process of their own, once their first bytes are sent."""
+        program = [sys.executable, str(Path(hostile_connections.__file__)), self.running.address, str(self.ca)]
+        process = subprocess.Popen(
+            [*program, str(count), kind, str(seconds), str(sources)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+
+def _resident_mebibytes() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def _took(method: Any, *, seconds: float) -> list[float]:
+    took = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        started = time.perf_counter()
+        assert method(b"", timeout=10.0) == b"0"
+        took.append(time.perf_counter() - started)
+    return took
+
+
+@contextlib.contextmanager
+def _most_memory() -> Iterator[list[float]]:
+    most, ended = [_resident_mebibytes()], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            most[0] = max(most[0], _resident_mebibytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        watcher.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sources"),
+    [
+        *(pytest.param(kind, 0, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS),
+        pytest.param("headers", ADDRESSES, marks=pytest.mark.slow),
+        pytest.param("pings", ADDRESSES, marks=pytest.mark.slow),
+    ],
+)
+def test_r359_bytes_that_no_call_explains_cost_little_memory_and_delay_nobody(
+    kind: str, sources: int, tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    listener = Listener(tmp_path, stack)
+    honest = listener.channel(stack).unary_unary(UNARY)
+    quiet = _took(honest, seconds=SECONDS / 2)
+    before = _resident_mebibytes()
+    with _most_memory() as most:
+        hostile = listener.attack(kind, sources or CONNECTIONS, sources, SECONDS)
+        stack.callback(hostile.communicate)
+        stack.callback(hostile.kill)
+        attacked = _took(honest, seconds=SECONDS)
+    # Sources that share a processor with the listener delay it by themselves: hence the allowance of 50 ms.
+    assert np.percentile(attacked, 99) <= 2 * np.percentile(quiet, 99) + 0.05
+    assert most[0] - before <= 64
+    assert _took(honest, seconds=0.1), "the honest connection is the same"
+
+
+def test_r359_an_endless_header_block_is_reset_before_it_costs_much(
+    tmp_path: Path, stack: contextlib.ExitStack
+) -> None:
+    listener = Listener(tmp_path, stack, limits=Limits(penalty_seconds=0.0))
+    sent = 0
+    context = ssl.create_default_context(cafile=str(listener.ca))
+    context.set_alpn_protocols(["h2"])
+    host, _, port = listener.running.address.rpartition(":")
+    raw = socket.create_connection((host, int(port)), timeout=10.0)
+    with context.wrap_socket(raw, server_hostname="localhost") as caller, pytest.raises(OSError):  # noqa: PT011  # reset or EOF
+        for piece in hostile_connections.attack("headers"):
+            caller.sendall(piece)
+            sent += len(piece)
+            time.sleep(0.02)
+    assert sent < 2**21
+
+
+def test_r360_uploads_that_calls_explain_are_never_ended(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    listener = Listener(tmp_path, stack)
+    piece = bytes(2**20)
+    # On one new connection: many calls at once, each with the largest usual request, and a stream of 64 MiB.
+    channel = listener.channel(stack)
+    with ThreadPoolExecutor(24) as pool:
+        upload = pool.submit(channel.stream_unary(STREAM), iter([piece] * 64), 60.0)
+        calls = [pool.submit(channel.unary_unary(UNARY), piece, 60.0) for _ in range(48)]
+        assert [call.result() for call in calls] == [str(len(piece)).encode()] * 48
+        assert upload.result() == str(64 * len(piece)).encode()
+
+
+def test_r361_connections_that_never_ask_anything_keep_nobody_out(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    listener = Listener(tmp_path, stack, limits=Limits(connections=64, new_connections=16))
+    known = listener.channel(stack).unary_unary(UNARY)
+    assert known(b"", timeout=10.0) == b"0"
+    hostile = listener.attack("silence", 60, 3, 3.0)
+    stack.callback(hostile.communicate)
+    stack.callback(hostile.kill)
+    assert known(b"", timeout=10.0) == b"0"
+    for _ in range(3):
+        with connect(listener.running.address, listener.ca) as channel:
+            assert channel.unary_unary(UNARY)(b"", timeout=10.0, wait_for_ready=True) == b"0"
