@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from odp.transport.connections import Connections
-from odp.transport.kernel_sockets import KernelSockets
+from odp.transport.kernel_sockets import KernelSockets, give_memory_back
 from odp.transport.logs import Log
 
 _TASKS = Path("/proc/self/task")
@@ -25,8 +25,10 @@ _SOON, _LATER = 0.02, 0.05
 #: The share of a processor that looking may take, whatever the number of connections.
 _SHARE_OF_TIME = 0.03
 _LOG_SECONDS = 10.0
+#: After the last ended connection, until what it cost is given back to the system.
+_TRIM_SECONDS = 0.5
 #: How gRPC names its threads, and how much nicer to others they are than the program's; 19 is the most.
-_OF_GRPC, _NICENESS, _RENICE_SECONDS = frozenset({"event_engine", "lifeguard"}), 10, 1.0
+_OF_GRPC, _NICENESS, _RENICE_SECONDS = frozenset({"event_engine", "lifeguard"}), 5, 1.0
 
 
 class Guard:
@@ -41,6 +43,7 @@ class Guard:
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
         self._reniced: set[str] = set()
         self._renice_at = float("-inf")
+        self._trim_at: float | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
         self._thread.start()
@@ -70,11 +73,16 @@ class Guard:
             self._sockets.drop_new(kept_out)
         self._ended.update(verdict.ended.values())
         now = time.monotonic()
+        if verdict.ended:
+            self._trim_at = now + _TRIM_SECONDS
         if self._ended and now - self._logged > _LOG_SECONDS:
             self._logged = now
             for why, number in self._ended.items():
                 self._log.warning("connections_ended", why=why, connections=number, addresses_kept_out=len(kept_out))
             self._ended.clear()
+        if self._trim_at is not None and now >= self._trim_at:
+            self._trim_at = None
+            give_memory_back()
         if now >= self._renice_at:
             self._renice_at = now + _RENICE_SECONDS
             self._renice()

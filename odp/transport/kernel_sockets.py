@@ -35,7 +35,7 @@ _Instruction = tuple[int, int, int, int]
 #: The addresses that a filter holds; the kernel takes 4096 instructions, and an address costs up to five.
 MOST_DROPPED = 512
 
-# No call here waits: the interpreter's lock is held, as handing it over would cost more than the call.
+# Sockets are locked while gRPC reads them: a call that waits for one must not hold the interpreter's lock.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -158,6 +158,12 @@ class KernelSockets:
             return None
         acknowledged, received = struct.unpack_from("QQ", self._info, _COUNTS)
         return received, acknowledged
+
+
+def give_memory_back() -> None:
+    """Returns memory that was freed to the system; the C library alone would keep it for this process."""
+    with contextlib.suppress(AttributeError):  # a C library without it
+        _libc.malloc_trim(0)
 
 
 def peer_name(address: str, port: int) -> str:

@@ -74,7 +74,7 @@ class Limits:
     new_connections: int = 512
     unasked_bytes: int = 2**16
     unasked_all_bytes: int = 16 * 2**20
-    penalty_seconds: float = 0.05
+    penalty_seconds: float = 0.1
     handshake_seconds: float = 10.0
     idle_seconds: float = 300.0
     age_seconds: float = 3600.0
@@ -94,7 +94,9 @@ class Limits:
             low=self.request_bytes, high=2**40, receiving_bytes=self.receiving_bytes, queued_bytes=self.queued_bytes
         )
         _validate.integer(low=1, high=2**20, connections=self.connections, new_connections=self.new_connections)
-        _validate.integer(low=2**14, high=2**40, unasked_bytes=self.unasked_bytes, unasked_all_bytes=self.unasked_all_bytes)
+        _validate.integer(
+            low=2**14, high=2**40, unasked_bytes=self.unasked_bytes, unasked_all_bytes=self.unasked_all_bytes
+        )
         _validate.within(low=0.0, high=60.0, penalty_seconds=self.penalty_seconds)
         _validate.integer(low=1024, high=2**20, metadata_bytes=self.metadata_bytes)
         _validate.within(low=0.01, high=1.0, share_of_address=self.share_of_address)

@@ -616,6 +616,17 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "server/test_transparency.py::"
          "test_r251_new_endorsements_are_taken_up_without_a_restart_and_warned_of_before_they_end"),
     ],
+    "hostile connections": [
+        ("R359", "endless header blocks, pings, unknown frames and resets on 48 connections, or from 100 addresses",
+         "security/test_hostile_connections.py::"
+         "test_r359_bytes_that_no_call_explains_cost_little_memory_and_delay_nobody"),
+        ("R359", "one header block without an end",
+         "security/test_hostile_connections.py::test_r359_an_endless_header_block_is_reset_before_it_costs_much"),
+        ("R360", "honest uploads at the limits",
+         "security/test_hostile_connections.py::test_r360_uploads_that_calls_explain_are_never_ended"),
+        ("R361", "connections that never ask anything",
+         "security/test_hostile_connections.py::test_r361_connections_that_never_ask_anything_keep_nobody_out"),
+    ],
     "ended programs": [
         ("R253", "one of the programs of `odp up` killed",
          "local/test_supervising.py::test_r253_a_killed_program_serves_again_where_it_was"),

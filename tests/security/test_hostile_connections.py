@@ -30,7 +30,9 @@ from odp.transport.tls import development_identity
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on Linux alone")
 
 CONNECTIONS, ADDRESSES = 48, 100
-SECONDS = 4.0
+SECONDS = 6.0
+#: What gRPC has read before the guard sees it; 300 to 2,400 without one, and 30 on a machine that is not busy.
+MEBIBYTES = 160
 UNARY, STREAM = "/odp.test.Test/Do", "/odp.test.Test/Upload"
 QUICK = ("headers", "pings", "resets")
 
@@ -128,9 +130,9 @@ def test_r359_bytes_that_no_call_explains_cost_little_memory_and_delay_nobody(
         stack.callback(hostile.communicate)
         stack.callback(hostile.kill)
         attacked = _took(honest, seconds=SECONDS)
-    # Sources that share a processor with the listener delay it by themselves: hence the allowance of 50 ms.
+    # On a busy machine the first wave delays one call or two; the allowance is for handshakes on the same processors.
     assert np.percentile(attacked, 99) <= 2 * np.percentile(quiet, 99) + 0.05
-    assert most[0] - before <= 64
+    assert most[0] - before <= MEBIBYTES
     assert _took(honest, seconds=0.1), "the honest connection is the same"
 
 
@@ -143,7 +145,7 @@ def test_r359_an_endless_header_block_is_reset_before_it_costs_much(
     context.set_alpn_protocols(["h2"])
     host, _, port = listener.running.address.rpartition(":")
     raw = socket.create_connection((host, int(port)), timeout=10.0)
-    with context.wrap_socket(raw, server_hostname="localhost") as caller, pytest.raises(OSError):  # noqa: PT011  # reset or EOF
+    with context.wrap_socket(raw, server_hostname="localhost") as caller, pytest.raises(OSError):  # reset or EOF
         for piece in hostile_connections.attack("headers"):
             caller.sendall(piece)
             sent += len(piece)

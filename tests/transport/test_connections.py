@@ -1,0 +1,139 @@
+"""Which connections are ended, and which addresses are kept out: the rules without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from odp.transport.connections import Connections
+from odp.transport.kernel_sockets import Traffic
+from odp.transport.limits import AHEAD_BYTES, Limits
+
+KIB = 2**10
+
+
+class World:
+    """Connections with a clock of their own; each look is 20 ms after the one before, and the loop turns between."""
+
+    def __init__(self, limits: Limits | None = None, *, most: int = 64) -> None:
+        self.now = 0.0
+        self.connections = Connections(limits or Limits(), most=most, clock=lambda: self.now)
+
+    def look(self, traffic: Sequence[Traffic], *, seconds: float = 0.02) -> dict[int, str]:
+        self.now += seconds
+        self.connections.turned()
+        return self.connections.judge(traffic).ended
+
+    def answer(self, peer: str, *, size: int = 0) -> None:
+        progress = self.connections.begin(peer)
+        progress.messages += 1
+        progress.message_bytes += size
+        progress.answered += 1
+        progress.calls -= 1
+
+
+def _of(number: int, received: int, *, address: str = "10.0.0.1", acknowledged: int = 0) -> Traffic:
+    return Traffic(number, f"ipv4:{address}:{number}", received, acknowledged)
+
+
+def test_bytes_without_a_call_end_a_connection_and_keep_its_address_out_for_a_while() -> None:
+    world = World()
+    looks = [world.look([_of(1, 65 * KIB * (1 + n)), _of(2, 4 * KIB, address="10.0.0.2")]) for n in range(4)]
+    assert [set(ended) for ended in looks[:3]] == [set(), set(), {1}]
+    assert world.connections.kept_out() == ["10.0.0.1"]
+    world.now += 1.0
+    assert world.connections.kept_out() == []
+
+
+def test_an_address_that_goes_on_waits_longer_each_time() -> None:
+    world, waits = World(), []
+    for wave in range(4):
+        while not world.look([_of(wave, 2**21)]):
+            pass
+        began = world.now
+        while world.connections.kept_out():
+            world.now += 0.01
+        waits.append(world.now - began)
+    assert all(1.5 * before < after for before, after in pairwise(waits))
+
+
+def test_what_calls_sent_and_may_still_send_explains_bytes() -> None:
+    world = World()
+    peer = _of(1, 0).peer
+    received = 0
+    for _ in range(20):
+        received += 2**20
+        world.answer(peer, size=2**20)
+        assert world.look([_of(1, received)]) == {}
+    under_way = [world.connections.begin(peer) for _ in range(64)]
+    received += 64 * AHEAD_BYTES
+    assert [world.look([_of(1, received)]) for _ in range(5)] == [{}] * 5
+    under_way[0].expected += 1
+    received += Limits().request_bytes
+    assert [world.look([_of(1, received)]) for _ in range(5)] == [{}] * 5
+
+
+def test_replies_explain_their_acknowledgements_and_time_what_keeps_a_connection_alive() -> None:
+    world = World()
+    acknowledged = received = 0
+    for _ in range(20):
+        acknowledged, received = acknowledged + 2**20, received + 2**14
+        assert world.look([_of(1, received, acknowledged=acknowledged)]) == {}
+    for _ in range(100):
+        received += 600
+        assert world.look([_of(1, received, acknowledged=acknowledged)], seconds=12.0) == {}
+
+
+def test_calls_cancelled_at_once_explain_nothing() -> None:
+    world = World()
+    received, ended = 0, {}
+    for _ in range(5):
+        world.connections.begin(_of(1, 0).peer).calls -= 1
+        received += 40 * KIB
+        ended = ended or world.look([_of(1, received)])
+    assert set(ended) == {1}
+
+
+def test_of_many_small_floods_the_largest_are_ended_until_the_sum_is_small() -> None:
+    world = World(Limits(unasked_all_bytes=10 * 60 * KIB))
+    ended = world.look([_of(n, (50 + n % 2) * KIB, address=f"10.0.0.{n}") for n in range(20)])
+    assert len(ended) == 9  # of 1,010 KiB, nine times 51 leave less than 600
+    assert all(number % 2 for number in ended)
+
+
+def test_new_connections_beyond_their_number_are_those_of_the_address_with_most_of_them() -> None:
+    world = World(Limits(new_connections=8))
+    honest = [_of(100, 1 * KIB, address="10.0.0.9"), _of(101, 1 * KIB, address="10.0.0.8")]
+    ended = world.look([*(_of(n, 1 * KIB) for n in range(20)), *honest])
+    assert len(ended) == 14
+    assert not {100, 101} & set(ended)
+    assert world.connections.kept_out() == [], "being many is no attack"
+
+
+def test_an_address_has_its_share_of_all_connections_and_those_at_work_stay() -> None:
+    world = World(Limits(share_of_address=0.5), most=32)  # 28 of 32 are used, and 14 of one address
+    for n in range(20):
+        world.answer(_of(n, 0).peer)
+    world.connections.begin(_of(0, 0).peer)
+    ended = world.look([_of(n, KIB) for n in range(20)])
+    assert len(ended) == 6
+    assert 0 not in ended
+
+
+def test_connections_that_close_unused_again_and_again_keep_their_address_out() -> None:
+    world = World()
+    for wave in range(20):
+        world.look([_of(100 * wave + n, KIB) for n in range(10)])
+        world.look([])
+    assert world.connections.kept_out() == ["10.0.0.1"]
+
+
+def test_closed_connections_leave_nothing_behind() -> None:
+    world = World()
+    for n in range(50):
+        world.answer(_of(n, 0).peer)
+        world.look([_of(n, KIB)])
+    for _ in range(3):
+        world.look([])
+    assert not world.connections._connections
+    assert not world.connections._progress

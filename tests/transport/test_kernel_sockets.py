@@ -1,0 +1,84 @@
+"""What the kernel says of connections, and what it does to them."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from odp.transport.kernel_sockets import KernelSockets, peer_name
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on Linux alone")
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def listening(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    with socket.socket(family) as server:
+        server.bind((request.param, 0))
+        server.listen()
+        yield server
+
+
+def _connect(listening: socket.socket, source: str = "") -> socket.socket:
+    caller = socket.socket(listening.family)
+    caller.settimeout(0.5)
+    if source:
+        caller.bind((source, 0))
+    caller.connect(listening.getsockname()[:2])
+    return caller
+
+
+def test_it_counts_the_bytes_of_its_own_connections_and_ends_one(listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    sockets = KernelSockets(host, port)
+    with _connect(listening) as caller, socket.socket() as other:
+        accepted, _ = listening.accept()
+        other.bind(("127.0.0.1", 0))
+        caller.sendall(bytes(5000))
+        accepted.recv(100)
+        (traffic,) = sockets.connections()
+        assert traffic.peer == peer_name(*caller.getsockname()[:2])
+        assert traffic.received == 5000
+        sockets.abort(traffic.id)
+        with pytest.raises(ConnectionResetError):
+            caller.recv(1)
+        with pytest.raises(ConnectionResetError):
+            accepted.recv(1)
+        accepted.close()
+        assert sockets.connections() == []
+
+
+def test_new_connections_of_an_address_are_dropped_and_then_not_and_open_ones_stay(listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    sockets = KernelSockets(host, port)
+    sockets.connections()
+    with _connect(listening) as before:
+        accepted, _ = listening.accept()
+        sockets.drop_new(["10.1.2.3", host, "fe80::1"])
+        with pytest.raises(TimeoutError):
+            _connect(listening)
+        before.sendall(b"x")
+        assert accepted.recv(1) == b"x"
+        accepted.close()
+        sockets.drop_new(["10.1.2.3", "10.1.2.4", "2001:db8::1"])
+        _connect(listening).close()
+        sockets.drop_new([])
+        _connect(listening).close()
+
+
+def test_a_descriptor_that_is_another_sockets_by_now_is_left_alone(listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    sockets = KernelSockets(host, port)
+    with _connect(listening):
+        accepted, _ = listening.accept()
+        (traffic,) = sockets.connections()
+        accepted.close()
+        with _connect(listening) as later:
+            following, _ = listening.accept()
+            sockets.abort(traffic.id)
+            later.sendall(b"x")
+            assert following.recv(1) == b"x"
+            following.close()
