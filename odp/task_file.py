@@ -41,7 +41,7 @@ from odp.models.examples import Examples
 from odp.models.features import KINDS, Category
 from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import UNREADABLE, require_growth, unpacked_bytes
 from odp.task import Cohort, Question, Task, UserLevelDP
 
 _MODELS = {"matrix_factorization": MatrixFactorization, "glm": Glm}
@@ -370,10 +370,13 @@ def _array(key: str, name: object, *, at: str, folder: Path) -> npt.NDArray[Any]
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.lib.npyio.NpzFile) and key == _GROUPED:
             with found:
+                require_growth(path, unpacked_bytes(path))
                 return {group: found[group] for group in found.files}
     except OSError as error:
         reason = error.strerror or f"not a {kinds} file"
         raise ConfigurationError(f"{at}: cannot read {key} {path}: {reason}; check the path") from error
+    except DataError as error:
+        raise ConfigurationError(f"{at}: {error}") from None
     except UNREADABLE as error:
         raise ConfigurationError(f"{at}: {path} is not a {kinds} file of numbers; write it with numpy.save") from error
     if not isinstance(found, np.ndarray):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.errors import DataError
+from odp.numerics.archives import unpacked_gzip
 
 _NEWLINE = 10
 _NUMBER_BYTES = b"0123456789.-"
@@ -36,13 +37,14 @@ def read_bytes(path: Path) -> bytes:
       DataError: the file is missing, unreadable, or a damaged gzip file.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            begins = file.read(2)
+        if begins != b"\x1f\x8b":
+            return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    if content[:2] != b"\x1f\x8b":
-        return content
     try:
-        return gzip.decompress(content)
+        return unpacked_gzip(path)
     except (OSError, EOFError, zlib.error):
         raise DataError(f"{path}: damaged or incomplete gzip file; fetch it again") from None
 

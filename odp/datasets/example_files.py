@@ -22,7 +22,7 @@ from odp.datasets._arguments import parse_arguments
 from odp.datasets.examples import DeclaredExamples, ExamplesSplit, UsersExamples
 from odp.datasets.synthetic_examples import synthetic_examples
 from odp.errors import DataError
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import arrays_of
 
 _SYNTHETIC = "synthetic"
 _USER, _TEST = "user", "test"
@@ -58,11 +58,8 @@ def load_examples(name_or_path: str, terms: DeclaredExamples, *, classes: int | 
 
 def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
     wanted = (*terms.features, terms.label, _USER)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: np.asarray(file[name]) for name in (*wanted, _TEST) if name in file.files}
-    except (OSError, *UNREADABLE):
-        raise DataError(f"{path}: not a readable npz file") from None
+    with arrays_of(path, "not a readable npz file") as file:
+        found = {name: np.asarray(file[name]) for name in (*wanted, _TEST) if name in file.files}
     for name in wanted:
         if name not in found:
             raise DataError(f"{path}: the array {name!r} is missing; a file has {', '.join(wanted)}")

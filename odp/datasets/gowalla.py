@@ -17,7 +17,7 @@ import numpy.typing as npt
 from odp.datasets import _parsing
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import arrays_of
 
 _PARTS = ("train", "valid", "test")
 
@@ -68,11 +68,8 @@ def _load(folder: Path, name: str) -> tuple[Ratings, npt.NDArray[np.int64]]:
 
 
 def _read_npz(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            user, item, part = (file[key].astype(np.int64) for key in ("user", "item", "split"))
-    except (OSError, *UNREADABLE):
-        raise DataError(f"{path}: expected an npz file with the arrays user, item and split") from None
+    with arrays_of(path, "expected an npz file with the arrays user, item and split") as file:
+        user, item, part = (file[key].astype(np.int64) for key in ("user", "item", "split"))
     if not len(user) == len(item) == len(part) or not np.isin(part, (0, 1, 2)).all():
         raise DataError(f"{path}: expected user, item and split of one length, and split 0, 1 or 2")
     return user, item, part

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from odp.datasets import _parsing
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import arrays_of
 
 _NAMES = ("jester1.npz", "jester-data-1.csv", "jester-data-1.xls")
 _UNRATED = 99.0
@@ -71,11 +71,8 @@ def load_jester(path: str | os.PathLike[str], *, whole_catalogue: bool = False) 
 
 
 def _read_npz(path: Path) -> npt.NDArray[np.float64]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            table = file["rating_x100"]
-    except (OSError, *UNREADABLE):
-        raise DataError(f"{path}: expected an npz file with the array rating_x100") from None
+    with arrays_of(path, "expected an npz file with the array rating_x100") as file:
+        table = file["rating_x100"]
     if table.ndim != 2:
         raise DataError(f"{path}: expected rating_x100 to be [users, jokes] (got {list(table.shape)})")
     hundredths: npt.NDArray[np.float64] = table.astype(np.float64)

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from odp.datasets import _parsing
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import arrays_of
 
 _NO_GENRE = "(no genres listed)"
 _GENRES_100K = (
@@ -208,22 +208,16 @@ def _from_text(
 
 
 def _halfstar_arrays(path: Path) -> tuple[Ids, Ids, npt.NDArray[np.float64], Ids]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            user, item, stars, order = (file[key] for key in ("user", "item", "rating_halfstars", "order"))
-    except (OSError, *UNREADABLE):
-        raise DataError(f"{path}: expected an npz file with user, item, rating_halfstars and order") from None
+    with arrays_of(path, "expected an npz file with user, item, rating_halfstars and order") as file:
+        user, item, stars, order = (file[key] for key in ("user", "item", "rating_halfstars", "order"))
     return user.astype(np.int64), item.astype(np.int64), stars / 2.0, order.astype(np.int64)
 
 
 def _timestamps(path: Path, count: int) -> Ids:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            times = np.asarray(file["timestamp"])
-    except KeyError:
-        raise DataError(f"{path}: the rows have an order and no times; take ratings.dat") from None
-    except (OSError, *UNREADABLE):
-        raise DataError(f"{path}: not a readable npz file") from None
+    with arrays_of(path, "not a readable npz file") as file:
+        if "timestamp" not in file.files:
+            raise DataError(f"{path}: the rows have an order and no times; take ratings.dat")
+        times = np.asarray(file["timestamp"])
     if times.shape != (count,) or times.dtype.kind not in "iu":
         raise DataError(f"{path}: expected timestamp to be {count} whole numbers, one per rating")
     return times.astype(np.int64)

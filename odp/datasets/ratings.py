@@ -22,7 +22,7 @@ from odp.datasets._check import checked, index_array, value_array
 from odp.datasets.ids import Ids, id_keys, packed, unpacked
 from odp.datasets.sorting import ranks_in_time, rows_by_user_and_item
 from odp.errors import DataError
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import arrays_of
 
 FORMAT = "odp-ratings-1"
 
@@ -341,13 +341,8 @@ class Ratings:
         Raises:
           DataError: the file is missing, not of format ``odp-ratings-1``, or damaged.
         """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {key: file[key] for key in file.files}
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such file") from None
-        except (OSError, *UNREADABLE):
-            raise DataError(f"{path}: not a readable npz file; write it again with Ratings.save") from None
+        with arrays_of(path, "not a readable npz file; write it again with Ratings.save") as file:
+            arrays = {key: file[key] for key in file.files}
         if "format" not in arrays or str(arrays["format"]) != FORMAT:
             raise DataError(f"{path}: not a file of format {FORMAT!r}; odp.datasets.load() reads other forms")
         try:

@@ -19,8 +19,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from odp import _validate
 from odp.datasets import _parsing
 from odp.datasets._arguments import known_options, parse_arguments
@@ -36,7 +34,7 @@ from odp.datasets.synthetic import synthetic_movielens
 from odp.datasets.table_files import is_frame, is_table_file
 from odp.datasets.tables import TableReading, read_table
 from odp.errors import ConfigurationError, DataError
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import arrays_of
 
 __all__ = ["DATASETS", "DatasetSource", "SourceFile", "load", "load_split"]
 
@@ -289,13 +287,10 @@ def _detect_file(path: Path) -> tuple[str, Path] | None:
 
 
 def _detect_npz(path: Path) -> tuple[str, Path] | None:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = set(file.files)
-            if "format" in arrays:
-                return ("odp", path) if str(file["format"]) == FORMAT else None
-    except (OSError, *UNREADABLE):
-        raise DataError(f"{path}: not a readable npz file") from None
+    with arrays_of(path, "not a readable npz file") as file:
+        arrays = set(file.files)
+        if "format" in arrays:
+            return ("odp", path) if str(file["format"]) == FORMAT else None
     if "rating_halfstars" in arrays:
         return "movielens", path.parent
     if "rating_x100" in arrays:

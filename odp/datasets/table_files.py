@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from odp.datasets.columns import Columns
 from odp.errors import DataError
 from odp.extras import require
+from odp.numerics.archives import require_growth, require_gzip_growth
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +34,7 @@ TABLE_SUFFIXES = (*CSV_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
 _DELIMITERS = (",", "\t", ";", "|")
 _CHUNK = 2**24
 _BLOCK = 2**24
+_CELL_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,14 @@ def read_file(path: Path, columns: Columns) -> RawTable:
         raise DataError(f"{path}: the file is empty")
     name = path.name.lower()
     try:
+        if name.endswith(".gz"):
+            require_gzip_growth(path)
         if name.endswith(PARQUET_SUFFIXES):
             return _read_parquet(path, columns)
         if name.endswith(JSON_SUFFIXES):
             return _read_json(path, columns)
         return _read_csv(path, columns)
-    except (OSError, EOFError, gzip.BadGzipFile) as error:
+    except (OSError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}); check the file") from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
         raise DataError(f"{path}: not a readable table ({_first_line(error)})") from None
@@ -186,6 +191,10 @@ def _read_parquet(path: Path, columns: Columns) -> RawTable:
                 f"{path}: column {name!r} for the {role} is nested ({schema.field(name).type}); "
                 "write one plain value per row"
             )
+    # What each number and the place of each text takes, whatever it was packed to.
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    cells = file.metadata.num_rows * len(roles) * _CELL_BYTES
+    require_growth(path, max(cells, sum(group.total_byte_size for group in groups)))
     texts = [name for name in roles.values() if pa.types.is_string(schema.field(name).type)]
     table = pq.read_table(path, columns=list(roles.values()), read_dictionary=texts)
     parts = {role: table.column(name) for role, name in roles.items()}

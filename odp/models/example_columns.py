@@ -19,7 +19,7 @@ from odp import _validate
 from odp.errors import DataError
 from odp.models.examples import Examples
 from odp.models.features import MOST_AXES, described
-from odp.numerics.archives import UNREADABLE
+from odp.numerics.archives import arrays_of
 from odp.numerics.arrays import Int64Array
 
 if TYPE_CHECKING:
@@ -194,14 +194,9 @@ class ExampleColumns:
         Raises:
           ConfigurationError, DataError: the file is missing or damaged, or as ``of_users``.
         """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                # numpy gives the bytes of what has another name than an array or another start.
-                columns = {name: np.asarray(file[name]) for name in file.files}
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such file") from None
-        except (OSError, *UNREADABLE):
-            raise DataError(f"{path}: not a readable npz file of arrays of numbers or text") from None
+        with arrays_of(path, "not a readable npz file of arrays of numbers or text") as file:
+            # numpy gives the bytes of what has another name than an array or another start.
+            columns = {name: np.asarray(file[name]) for name in file.files}
         users = columns.pop(USER, None)
         if users is None:
             raise DataError(f"{path}: Expected an array {USER!r} that says whose each example is")

@@ -682,6 +682,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R356", "a training that loses its randomizers or its noise on another platform",
          "interop/test_carried.py::test_r356_what_a_process_leaves_out_is_refused_by_name"),
     ],
+    "files that somebody sent": [
+        ("R357", "megabytes that unpack to gigabytes",
+         "security/test_bombs.py::test_r357_a_small_file_of_much_memory_is_refused_before_it_is_unpacked"),
+    ],
     "installation": [
         ("R353", "a text that has people install another's package",
          "security/test_install_lines.py::test_r353_no_tracked_text_installs_the_foreign_distribution"),

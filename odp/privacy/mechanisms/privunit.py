@@ -276,7 +276,7 @@ def _products(left: Float64Array, right: Float64Array) -> Float64Array:
         for column in range(columns):
             place = slice(column * _BLOCK, (column + 1) * _BLOCK)
             np.add.reduce(left[block, place] * right[block, place], axis=1, out=parts[block, column])
-    return np.add.reduce(parts, axis=1)
+    return np.asarray(np.add.reduce(parts, axis=1))
 
 
 def _directions(

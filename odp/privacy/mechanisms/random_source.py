@@ -157,7 +157,7 @@ class RandomSource:
     def tails(self, count: int) -> Int64Array:
         """How often a fair coin falls on tails before heads, int64 [count], exactly and without a largest number."""
         words = self.words(count)
-        found = np.bitwise_count((words & -words) - np.uint64(1)).astype(np.int64)
+        found: Int64Array = np.bitwise_count((words & -words) - np.uint64(1)).astype(np.int64)
         further = np.flatnonzero(words == 0)
         if len(further):
             found[further] += self.tails(len(further))

@@ -69,4 +69,5 @@ def _differences() -> npt.NDArray[np.int8]:
 
 
 def _tails_of_byte(byte: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    return np.bitwise_count((byte & -byte) - 1).astype(np.intp)
+    found: npt.NDArray[np.intp] = np.bitwise_count((byte & -byte) - 1).astype(np.intp)
+    return found
