@@ -37,7 +37,10 @@ def _options(
         bool, typer.Option("--reflection", help="Serve gRPC reflection, which lists the methods to any caller.")
     ] = False,
     metrics: Annotated[
-        str, typer.Option(help="host:port for Prometheus over HTTP (/metrics, /healthz), which anybody there may read.")
+        str, typer.Option(help="host:port for Prometheus over HTTP (/metrics), which anybody there may read.")
+    ] = "",
+    probes: Annotated[
+        str, typer.Option(help="host:port for probes over HTTP (/healthz, /readyz), apart from metrics.")
     ] = "",
     traces: Annotated[
         str,
@@ -54,15 +57,17 @@ def _options(
 
 
 @contextlib.contextmanager
-def watched(program: str, state: Path, *, metrics: str, log_format: str | None, traces: str = "") -> Iterator[None]:
-    """Around a program: its log's format, its traces, and its metrics. Raises ConfigurationError."""
+def watched(
+    program: str, state: Path, *, metrics: str, log_format: str | None, traces: str = "", probes: str = ""
+) -> Iterator[None]:
+    """Around a program: its log's format, its traces, its metrics and its probes. Raises ConfigurationError."""
     from odp import _validate
     from odp.transport.logs import FORMAT_VARIABLE
 
     chosen = os.environ.get(FORMAT_VARIABLE, "text") if log_format is None else log_format
     _validate.one_of(("text", "json"), log_format=chosen)
     os.environ[FORMAT_VARIABLE] = chosen
-    with _traced(program, traces), _measured(program, state, metrics):
+    with _traced(program, traces), _probed(program, probes), _measured(program, state, metrics):
         yield
 
 
@@ -80,6 +85,22 @@ def _traced(program: str, target: str) -> Iterator[None]:
         yield
     finally:
         tracer.close()
+
+
+@contextlib.contextmanager
+def _probed(program: str, address: str) -> Iterator[None]:
+    if not address:
+        yield
+        return
+    from odp.operations.endpoint import Endpoint
+    from odp.transport.logs import Log
+
+    endpoint = Endpoint(address)
+    Log(program).event("probes", address=endpoint.address)
+    try:
+        yield
+    finally:
+        endpoint.close()
 
 
 @contextlib.contextmanager
@@ -124,7 +145,7 @@ def serving(start: Callable[..., Running]) -> Callable[..., None]:
         with_parent = given.pop("with_parent")
         if "limit" not in own:
             given["limits"] = Limits().changed(given.pop("limit"))
-        told = {name: given.pop(name) for name in ("metrics", "log_format", "traces")}
+        told = {name: given.pop(name) for name in ("metrics", "log_format", "traces", "probes")}
         with watched(start.__name__.removeprefix("run_"), given["state"], **told):
             serve_until_stopped(start(**given), given["state"], with_parent=with_parent)
 

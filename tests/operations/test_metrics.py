@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from odp.errors import ConfigurationError
+from odp.operations import endpoint as endpoint_module
 from odp.operations.endpoint import MOST_CALLERS, Endpoint
 from odp.operations.metrics import MOST_TASKS, WATCHED, Metrics
 from odp.transport import observing
@@ -136,21 +138,69 @@ def _no_thread(_):
     raise RuntimeError("can't start new thread")
 
 
-def test_callers_that_say_nothing_keep_only_their_own_places(measured):
+def test_r362_callers_that_drip_keep_no_probe_out(measured):
     endpoint = Endpoint("127.0.0.1:0", measured.registry)
     host, port = endpoint.address.split(":")
-    silent = [socket.create_connection((host, int(port))) for _ in range(MOST_CALLERS)]
+    dripping = [socket.create_connection((host, int(port)), timeout=10) for _ in range(2 * MOST_CALLERS)]
+    ended = threading.Event()
+
+    def drip():
+        while not ended.wait(0.05):
+            for each in dripping:
+                with contextlib.suppress(OSError):
+                    each.sendall(b"G")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
     try:
-        for one in silent:
-            one.sendall(b"GET /metr")
-        late = socket.create_connection((host, int(port)), timeout=30)
-        assert late.recv(1) == b"", "sent away at once, with all places taken"
-        for one in silent:
-            one.close()
-        deadline = 100
-        while deadline and _answered(endpoint.address) != 200:
-            deadline -= 1
-        assert deadline, "their places are free again"
+        assert [_answered(endpoint.address) for _ in range(5)] == [200] * 5
+        assert dripping[0].recv(1) == b"", "it has been there for longest"
+    finally:
+        ended.set()
+        thread.join()
+        for each in dripping:
+            each.close()
+        endpoint.close()
+
+
+def test_r362_a_request_that_drips_ends_when_its_time_is_over(measured, monkeypatch):
+    monkeypatch.setattr(endpoint_module, "_SECONDS", 0.3)
+    endpoint = Endpoint("127.0.0.1:0", measured.registry)
+    host, port = endpoint.address.split(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=0.02) as caller:
+            for _ in range(500):  # 10 s of one byte each
+                with contextlib.suppress(TimeoutError, ConnectionError):
+                    caller.sendall(b"G")
+                    if caller.recv(1) == b"":
+                        break
+            else:
+                pytest.fail("it may drip for ever")
+    finally:
+        endpoint.close()
+
+
+def test_probes_have_a_port_without_metrics():
+    endpoint = Endpoint("127.0.0.1:0")
+    try:
+        assert _get(endpoint.address, "/healthz") == (200, "ok\n")
+        assert _get(endpoint.address, "/metrics")[0] == 404
+    finally:
+        endpoint.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("127.0.0.1:9200", 200), ("[::1]:9200", 200), ("localhost", 200), ("server:9200", 200),
+     ("rebound.example:9200", 421), ("rebound.example", 421)],
+)  # fmt: skip
+def test_r362_a_foreign_name_for_this_machine_is_refused(measured, name, status):
+    endpoint = Endpoint("127.0.0.1:0", measured.registry)
+    try:
+        connection = http.client.HTTPConnection(endpoint.address, timeout=10)
+        connection.request("GET", "/metrics", headers={"Host": name})
+        assert connection.getresponse().status == status
+        connection.close()
     finally:
         endpoint.close()
 

@@ -627,6 +627,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R361", "connections that never ask anything",
          "security/test_hostile_connections.py::test_r361_connections_that_never_ask_anything_keep_nobody_out"),
     ],
+    "probes and metrics": [
+        ("R362", "connections that drip at the port of probes",
+         "operations/test_metrics.py::test_r362_callers_that_drip_keep_no_probe_out"),
+        ("R362", "one request that drips", "operations/test_metrics.py::"
+         "test_r362_a_request_that_drips_ends_when_its_time_is_over"),
+        ("R362", "a web page whose name resolves to the machine",
+         "operations/test_metrics.py::test_r362_a_foreign_name_for_this_machine_is_refused"),
+    ],
     "ended programs": [
         ("R253", "one of the programs of `odp up` killed",
          "local/test_supervising.py::test_r253_a_killed_program_serves_again_where_it_was"),
