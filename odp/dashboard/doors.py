@@ -24,7 +24,7 @@ from odp.dashboard import other_pages
 
 #: Bytes of a form: of a task file in URL encoding, and of any other one.
 LARGEST_TASK, LARGEST_FORM = 256 * 2**10, 4096
-#: Wrong tokens in ``_WINDOW`` seconds, from everybody together, before none is looked at any more.
+#: Wrong tokens in ``_WINDOW`` seconds, from everybody together, before further ones are told to wait.
 MOST_WRONG = 10
 _WINDOW, _BODY_SECONDS = 60.0, 10.0
 _MOST_FIELDS = 8
@@ -77,13 +77,16 @@ class Doors:
         return _same(request.cookies.get(self.cookie, ""), self._session)
 
     def accepts(self, token: str) -> bool:
-        """Whether this is the token. Raises TooMany after too many wrong ones."""
+        """Whether this is the token, which is too long to guess. Raises TooMany for one of too many wrong ones.
+
+        Any web page can have the person's browser send wrong tokens: the right one is admitted all the same.
+        """
+        if _same(token, self._token):
+            return True
         now = self._clock()
         self._wrong = [at for at in self._wrong if now - at < _WINDOW]
         if len(self._wrong) >= MOST_WRONG:
             raise TooMany
-        if _same(token, self._token):
-            return True
         self._wrong.append(now)
         return False
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -19,8 +20,10 @@ from odp.dashboard.poller import Poller
 from odp.dashboard.site import make_app
 from odp.errors import ConfigurationError
 
-#: Connections at a time; seconds until one has sent its first request, and for which one without any is kept.
+#: Connections at a time; seconds until one has sent a whole request, and for which one without any is kept.
 MOST_CONNECTIONS, FIRST_SECONDS, KEEP_SECONDS = 128, 10.0, 5
+# For uvicorn a connection counts until the loop has closed it, and beyond this it sends newcomers away.
+_MOST_OPEN = 16 * MOST_CONNECTIONS
 _LONGEST_HEAD = 16 * 2**10
 
 
@@ -71,22 +74,51 @@ class Place:
 
 
 class _Protocol(H11Protocol):
-    """Closes a connection that sends no whole request: uvicorn itself waits for the first one without end."""
+    """Closes connections that hold their place without a use of it, which uvicorn itself keeps without end.
+
+    - Each request is whole within ``FIRST_SECONDS`` of the one before, or of the connection's start.
+    - An answer is read: what waits to be sent becomes less within that time.
+    - Where all places are taken, a newcomer gets that of whoever has been waited for longest.
+    """
 
     def connection_made(self, transport: Any) -> None:
-        """Starts the clock."""
+        """Starts the clock, and makes way."""
         super().connection_made(transport)
-        self._late = asyncio.get_running_loop().call_later(FIRST_SECONDS, self._close_if_silent)
+        self._loop = asyncio.get_running_loop()
+        self._unsent = 0
+        self._begin()
+        held = [each for each in self.connections if isinstance(each, _Protocol) and not each.transport.is_closing()]
+        if len(held) > MOST_CONNECTIONS:
+            waited_for = [each for each in held if each.is_waited_for()]
+            min(waited_for, key=lambda each: (each is self, each.since)).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the clock."""
         self._late.cancel()
         super().connection_lost(exc)
 
-    def _close_if_silent(self) -> None:
+    def on_response_complete(self) -> None:
+        """Starts the clock of the next request."""
+        self._late.cancel()
+        self._begin()
+        super().on_response_complete()
+
+    def is_waited_for(self) -> bool:
+        """Whether a request, or its rest, has to come from the other side."""
         cycle: Any = self.cycle  # None before the first request, whatever its annotation says
-        if cycle is None:
-            self.transport.close()
+        return cycle is None or cycle.response_complete or self.conn.their_state is h11.SEND_BODY
+
+    def _begin(self) -> None:
+        self.since = self._loop.time()
+        self._late = self._loop.call_later(FIRST_SECONDS, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if self.is_waited_for() or 0 < self._unsent <= unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
+        self._late = self._loop.call_later(FIRST_SECONDS, self._close_if_idle)
 
 
 class ControlRoom:
@@ -113,7 +145,7 @@ class ControlRoom:
         try:
             config = uvicorn.Config(
                 app, http=_Protocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
-                server_header=False, date_header=False, proxy_headers=False, limit_concurrency=MOST_CONNECTIONS,
+                server_header=False, date_header=False, proxy_headers=False, limit_concurrency=_MOST_OPEN,
                 timeout_keep_alive=KEEP_SECONDS, timeout_graceful_shutdown=1,
                 h11_max_incomplete_event_size=_LONGEST_HEAD,
                 ssl_certfile=place.certificate, ssl_keyfile=None if place.key is None else str(place.key),

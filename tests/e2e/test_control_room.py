@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -173,3 +174,45 @@ def test_a_silent_connection_is_closed(room: Room, monkeypatch: pytest.MonkeyPat
         assert silent.recv(100) == b""
     # The poller of this room may have started a thread meanwhile; silence takes none.
     assert threading.active_count() < threads + 5
+
+
+def one_request_and_a_half(room: Room) -> bytes:
+    return f"GET /style.css HTTP/1.1\r\nHost: 127.0.0.1:{room.port}\r\n\r\nGET / HTTP/1.1\r\nHost: ".encode()
+
+
+def test_r363_silence_inside_a_second_request_ends_a_connection(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "FIRST_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", room.port), timeout=SECONDS) as silent:
+        silent.sendall(
+            f"GET /style.css HTTP/1.1\r\nHost: 127.0.0.1:{room.port}\r\n\r\nGET / HTTP/1.1\r\nHost: ".encode()
+        )
+        while silent.recv(65536):
+            pass
+
+
+def test_r363_connections_that_say_nothing_keep_no_newcomer_out(room: Room) -> None:
+    silent = [socket.create_connection(("127.0.0.1", room.port), timeout=SECONDS) for _ in range(160)]
+    try:
+        for each in silent:
+            with contextlib.suppress(ConnectionError):
+                each.sendall(one_request_and_a_half(room))
+        for _ in range(5):
+            connection = http.client.HTTPConnection("127.0.0.1", room.port, timeout=SECONDS)
+            connection.request("GET", "/?token=token")
+            assert connection.getresponse().status == 200
+            connection.close()
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_r363_a_reader_that_does_not_read_is_cut_off(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "FIRST_SECONDS", 0.3)
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.settimeout(SECONDS)
+        reader.connect(("127.0.0.1", room.port))
+        request = f"GET /style.css HTTP/1.1\r\nHost: 127.0.0.1:{room.port}\r\n\r\n".encode()
+        with pytest.raises(ConnectionError):  # noqa: PT012  # whichever of the sends comes after the reset
+            for _ in range(10_000):
+                reader.sendall(request * 20)

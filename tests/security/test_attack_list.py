@@ -627,6 +627,16 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R361", "connections that never ask anything",
          "security/test_hostile_connections.py::test_r361_connections_that_never_ask_anything_keep_nobody_out"),
     ],
+    "control room": [
+        ("R363", "silence inside a second request of a connection",
+         "e2e/test_control_room.py::test_r363_silence_inside_a_second_request_ends_a_connection"),
+        ("R363", "160 silent connections",
+         "e2e/test_control_room.py::test_r363_connections_that_say_nothing_keep_no_newcomer_out"),
+        ("R363", "a reader that does not read",
+         "e2e/test_control_room.py::test_r363_a_reader_that_does_not_read_is_cut_off"),
+        ("R363", "wrong tokens, sent by a web page through the owner's browser",
+         "dashboard/test_site.py::test_r363_wrong_tokens_of_any_page_never_keep_the_right_one_out"),
+    ],
     "probes and metrics": [
         ("R362", "connections that drip at the port of probes",
          "operations/test_metrics.py::test_r362_callers_that_drip_keep_no_probe_out"),
