@@ -31,15 +31,19 @@ def backup(
 def restore(
     archive: Annotated[Path, typer.Argument(help="File of `odp backup`.")],
     state: Annotated[Path, typer.Option(help="Folder that is empty, or holds only the emulated chip.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Move what else is there to <state>.replaced-0; the chip stays.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Restore a backup.
 
-    An aggregator's enclave refuses a backup that is older than its chip's counters.
+    An aggregator's enclave refuses a backup that is older than its chip's counters, and one of another chip: no backup
+    contains a chip.
     """
     from odp.transport.backup import restore as put_back
 
-    made = put_back(archive, state)
+    made = put_back(archive, state, replace=replace)
     if json:
         print_json({"role": made.role, "files": made.files, "bytes": made.bytes, "state": str(state)})
     else:

@@ -11,12 +11,17 @@ from typing import Protocol
 from odp.crypto.hpke import DecryptionError
 from odp.enclave import enclave_start
 from odp.enclave.channel import Connection
+from odp.enclave.platform import CHIP_FILE
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import StateError
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 
 _SEALED_KEYS = "enclave.sealed"
+_LOST_CHIP = (
+    "If its chip is lost, so are its ledgers, and their budgets count as spent: move the state folder aside, and found "
+    "populations under new names"
+)
 
 
 class LaunchedEnclave(Protocol):
@@ -62,6 +67,20 @@ def launch_process(*, platform_folder: Path, entry: str, policy: bytes) -> Launc
     return launcher.launch(platform_folder=platform_folder, entry=entry, policy=policy)
 
 
+def require_chip(state: Path, platform: Path) -> None:
+    """Returns unless the enclave of a state folder sealed something, and no chip is in the folder ``platform``.
+
+    Called before any program starts on that folder: a new chip there would be in the way of the right one.
+
+    Raises StateError.
+    """
+    if (state / _SEALED_KEYS).exists() and not (platform / CHIP_FILE).exists():
+        raise StateError(
+            f"state folder {state} was sealed on the chip in {platform}, which is gone: a backup holds no chip, as it "
+            f"holds no hardware; put that folder back. {_LOST_CHIP}"
+        )
+
+
 @dataclass(frozen=True)
 class Begun:
     """An enclave with its keys; the part of the start that depends on its role comes next."""
@@ -86,9 +105,12 @@ def begin(
     ``may_renew`` says that nothing but the keys was ever sealed: then new code, another platform or another policy
     simply start with new keys, and devices attest again. ``undo`` ends the enclave.
 
-    Raises StateError where the keys cannot be opened and other sealed state hangs on them, and where it does not start.
+    Raises StateError where the keys cannot be opened and other sealed state hangs on them, where their chip is gone,
+    and where it does not start.
     """
     folder = platform if platform is not None else state.path("platform")
+    if not may_renew:
+        require_chip(state.root, folder)
     launched = launch(platform_folder=folder, entry=entry, policy=policy.to_bytes())
     undo.callback(launched.close)
     log.event(
@@ -105,7 +127,8 @@ def begin(
         if not may_renew:
             raise StateError(
                 f"state folder {state.root} was sealed by another version of the {policy.role}, under another policy "
-                "or on another platform; run it as before, and hand it over to this version with `odp enclave upgrade`"
+                f"or on another chip than that in {folder}; run it as before, on its own chip, and hand it over to "
+                f"this version with `odp enclave upgrade`. {_LOST_CHIP}"
             ) from error
         log.warning("enclave_keys_renewed", image=launched.image_digest)
         sealed = enclave_start.start(connection, None)

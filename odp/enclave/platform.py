@@ -47,6 +47,8 @@ from odp.errors import AttestationError, ConfigurationError, StateError
 from odp.transport.durability import Health
 
 TOKEN_SECONDS = 3600
+#: What makes a folder that of a chip.
+CHIP_FILE = "platform.json"
 #: Registers that an enclave may extend; the others are the platform's.
 EXTENDABLE = ("sandbox", "runtime")
 
@@ -169,9 +171,9 @@ class EmulatedPlatform:
             StateError: the folder cannot be used, is readable by others, or its content is damaged. A damaged
                 platform is never replaced: its secrets are the only way to what was sealed under them.
         """
-        _files.make_private_folder(folder, marker="platform.json")
+        _files.make_private_folder(folder, marker=CHIP_FILE)
         with _files.locked(folder / "platform.lock"):
-            data = _files.read_private(folder / "platform.json", limit=_LARGEST_FILE)
+            data = _files.read_private(folder / CHIP_FILE, limit=_LARGEST_FILE)
             if data is not None:
                 return cls(folder, *_parse_platform(data, folder), clock=clock)
             if (folder / "counters.json").exists() and _read_counters(folder):
@@ -180,7 +182,7 @@ class EmulatedPlatform:
             secret = os.urandom(_SECRET_BYTES)
             # The counters come first: a platform without them has lost them, and must not start again at zero.
             _write_counters(folder, {})
-            _files.write_atomically(folder / "platform.json", _format_platform(issued, secret), mode=_files.PRIVATE)
+            _files.write_atomically(folder / CHIP_FILE, _format_platform(issued, secret), mode=_files.PRIVATE)
         return cls(folder, issued, secret, clock=clock)
 
     @property
@@ -292,7 +294,7 @@ def _format_platform(issued: chain.IssuedChain, secret: bytes) -> bytes:
 
 
 def _parse_platform(data: bytes, folder: Path) -> tuple[chain.IssuedChain, bytes]:
-    path = folder / "platform.json"
+    path = folder / CHIP_FILE
     try:
         content: dict[str, Any] = json.loads(data)
         if content["format"] != _FORMAT:

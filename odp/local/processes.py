@@ -312,11 +312,15 @@ class Services:
             if on_serving is not None:
                 on_serving(child)
 
+        from odp.enclave.host import require_chip
+
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
         keep_out_of_git(self.root)
         try:
             adopt_successor(self.root / "aggregator")
+            # Services share a chip: the first one to start would make another.
+            require_chip(self.root / "aggregator", self.root / "platform")
             if self._helper:
                 helper = self.start_child(HELPER, self._helper_port)
                 wait(helper, self._distributor_identity())

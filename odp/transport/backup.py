@@ -7,7 +7,8 @@ The emulated chip is left out, wherever it lies. It is the hardware below an enc
 the newest: a backup of it would be the way to spend a budget twice.
 
 A restore puts everything in place at once, by one rename. It goes into an empty folder, or one that holds nothing but
-chips. Whether the state is the newest, the enclave finds out when it starts.
+chips; what else is there stays beside it where it is to be replaced. The chips of the folder stay in their place, and a
+backup that brings one is refused. Whether the state is the newest, the enclave finds out when it starts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -34,6 +36,8 @@ from odp.transport.state_folder import StateFolder, state_errors, write_atomical
 _FORMAT = "odp-backup-1"
 _MANIFEST = "manifest.json"
 _CHIP = "platform.json"
+#: Files that chips alone have, by any of which a backup would bring one, or a part of it.
+_OF_CHIPS = (_CHIP, "platform.lock", "counters.json", "counters.lock")
 _ROLE_FILE = "format"
 _ROLE = re.compile(rb"odp ([a-z-]{1,32}) 1\n")
 #: Of a start alone: who holds the folder, where it served, how SQLite shares memory, what a kill left unfinished.
@@ -85,12 +89,15 @@ def back_up(state: Path, archive: Path) -> Backup:
     return Backup(role, len(listed), sum(one["size"] for one in listed.values()))
 
 
-def restore(archive: Path, state: Path) -> Backup:
+def restore(archive: Path, state: Path, *, replace: bool = False) -> Backup:
     """Restores ``archive`` into ``state``, which is empty, missing, or has only chips in it. Can be repeated.
 
+    With ``replace`` it may hold more, of programs that are stopped: that is moved to ``<state>.replaced-0``, or the
+    next free number; chips stay.
+
     Raises:
-        ConfigurationError: the file is no backup, or one of its bytes was changed.
-        StateError: the folder holds something else, or cannot be written.
+        ConfigurationError: the file is no backup, one of its bytes was changed, or it brings a chip.
+        StateError: the folder holds something else, a program runs on it, or it cannot be written.
     """
     state = state.absolute()
     unfinished, whole = (state.with_name(f".{state.name}.restoring{end}") for end in ("", ".whole"))
@@ -108,13 +115,20 @@ def restore(archive: Path, state: Path) -> Backup:
         if unfinished.exists() and not whole.exists():
             shutil.rmtree(unfinished)  # a kill came while it was unpacked
         chips = _chips(state)
-        _require_empty(state, chips)
+        kept = replace and bool(_others(state, chips))
+        if kept:
+            _require_stopped(state)
+        else:
+            _require_empty(state, chips)
         if not unfinished.exists():
+            _require_chips_apart(_manifest(_read_manifest(archive), archive), _names(chips, state), archive)
             data = _unpack(archive, unfinished)
             write_atomically(whole, data)
         found = _manifest(whole.read_bytes(), archive)
         _move(chips, state, unfinished)
-        if state.exists():
+        if kept:
+            state.rename(_free_name(state))
+        elif state.exists():
             _remove_empty(state)
         unfinished.rename(state)
         sync_folder(state.parent)
@@ -143,6 +157,10 @@ def _all_folders(state: Path) -> Iterator[Path]:
 
 def _chips(state: Path) -> list[Path]:
     return [folder for folder in _all_folders(state) if (folder / _CHIP).is_file()]
+
+
+def _names(chips: list[Path], state: Path) -> list[str]:
+    return [chip.relative_to(state).as_posix() for chip in chips]
 
 
 def _move(chips: list[Path], source: Path, target: Path) -> None:
@@ -258,11 +276,44 @@ def _write(content: IO[bytes], path: Path, expected: dict[str, Any], archive: Pa
         raise ConfigurationError(f"{archive} is damaged: {path.name} is not what was backed up")
 
 
-def _require_empty(state: Path, chips: list[Path]) -> None:
+def _others(state: Path, chips: list[Path]) -> list[Path]:
+    """The files of a folder that are of no chip."""
     inside = [path for path in state.rglob("*") if not path.is_dir()] if state.exists() else []
-    others = [path for path in inside if not any(chip in path.parents for chip in chips)]
+    return [path for path in inside if not any(chip in path.parents for chip in chips)]
+
+
+def _require_empty(state: Path, chips: list[Path]) -> None:
+    others = _others(state, chips)
     if others:
-        raise StateError(f"{state} is not empty ({others[0].name}, ..): restore into an empty folder")
+        raise StateError(
+            f"{state} is not empty ({others[0].name}, ..): restore into an empty folder, or give --replace, which "
+            "moves what is there to a folder beside it and leaves the chip where it is"
+        )
+
+
+def _require_stopped(state: Path) -> None:
+    with contextlib.ExitStack() as held:
+        for folder in _folders(state):
+            if (folder / _ROLE_FILE).is_file():
+                held.enter_context(StateFolder.open(folder, _role(folder)))
+
+
+def _require_chips_apart(manifest: dict[str, Any], chips: list[str], archive: Path) -> None:
+    """Raises ConfigurationError where a backup has a file of a chip, or one in the folder of a chip that is there."""
+    for name in manifest["files"]:
+        folder, _, file = name.rpartition("/")
+        if file in _OF_CHIPS or any(f"{folder}/".startswith(f"{chip}/") for chip in chips):
+            raise ConfigurationError(
+                f"{archive} brings a chip ({name}): no backup holds one, since its counters say which state is the "
+                "newest; whoever made this file wants a budget spent twice"
+            )
+
+
+def _free_name(state: Path) -> Path:
+    return next(
+        path for path in (state.with_name(f"{state.name}.replaced-{number}") for number in itertools.count())
+        if not path.exists()
+    )  # fmt: skip
 
 
 def _remove_empty(state: Path) -> None:

@@ -7,10 +7,11 @@
 - ``<!-- first:`` and lines of Python: what the page does not show, and its next block needs;
 - ``<!-- file: NAME -->``: what the reader of a tutorial writes into that file;
 - ``<!-- fails -->``: commands that end with an error, as the page says;
-- ``<!-- runs until stopped -->``: commands that serve until the page ends.
+- ``<!-- runs until stopped -->``: commands that serve until a block that says ``stopped``, or until the page ends;
+- ``<!-- stopped -->``: commands that run once whatever serves was stopped with Ctrl-C.
 
-Python runs in order, page by page, in one namespace and an empty folder. So do the commands of a tutorial; elsewhere
-their names, options, targets and files are checked.
+Python runs in order, page by page, in one namespace and an empty folder. So do the commands of a tutorial and of an
+operator's page (``test_operators_pages.py``); elsewhere their names, options, targets and files are checked.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from odp.cli.main import app
 
 WHOLE: Any = typer.main.get_command(app)
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-NOTES = r"not run: |run by |part of |first:\n|file: |printed$|fails$|runs until stopped$"
+NOTES = r"not run: |run by |part of |first:\n|file: |printed$|fails$|runs until stopped$|stopped$"
 #: Tutorials have tests of their own: test_tutorials.py.
 PYTHON_PAGES = [
     page
@@ -38,7 +38,7 @@ PYTHON_PAGES = [
     if not is_tutorial(page) and any(block.language == "python" and block.runs_here for block in blocks_of(page))
 ]
 #: What a shell line may begin with, besides names of this tree.
-TOOLS = ("cd", "mkdir", "cat", "python", "pip", "pipx", ".")
+TOOLS = ("cd", "mkdir", "cat", "cp", "mv", "rm", "python", "pip", "pipx", ".")
 
 
 def _of(language: str) -> list[Block]:

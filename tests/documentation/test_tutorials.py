@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import io
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from documentation.code_blocks import ROOT, Block, blocks_of, check_printed
+from documentation import running
+from documentation.code_blocks import ROOT, Block, blocks_of
 
 TUTORIALS = ROOT / "docs" / "tutorials"
-ENVIRONMENT = {
-    **os.environ,
-    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    "MPLBACKEND": "Agg",
-    "COLUMNS": "120",
-    "NO_COLOR": "1",
-    "PYTHONIOENCODING": "utf-8",
-}
 
 
 @pytest.fixture
@@ -91,56 +77,4 @@ def _blocks(name: str, language: str) -> list[Block]:
 
 def run_page(name: str) -> dict[str, Any]:
     """Runs the page in the working folder; returns the names that its Python has defined."""
-    names: dict[str, Any] = {"__name__": "__page__"}
-    printed = ""
-    with contextlib.ExitStack() as stack:
-        for block in blocks_of(TUTORIALS / f"{name}.md"):
-            if not block.runs_here:
-                continue
-            if block.note == "printed":
-                check_printed(block, printed)
-            elif block.note.startswith("file: "):
-                Path(block.note.removeprefix("file: ")).write_text(block.text, encoding="utf-8")
-            elif block.note == "runs until stopped":
-                stack.enter_context(_served(block))
-            elif block.language == "python":
-                out = io.StringIO()
-                code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")
-                with contextlib.redirect_stdout(out):
-                    exec(code, names)
-                printed = out.getvalue()
-            elif block.language == "bash":
-                printed = _commands(block)
-    return names
-
-
-def _commands(block: Block) -> str:
-    """What the commands print; they succeed, or fail where the page says so."""
-    finished = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block.text],
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert (finished.returncode != 0) == (block.note == "fails"), f"{block.place}: {finished.stdout}"
-    assert "Traceback" not in finished.stdout, f"{block.place}: {finished.stdout}"
-    return finished.stdout
-
-
-@contextlib.contextmanager
-def _served(block: Block) -> Iterator[None]:
-    """Runs the one command of ``block`` from its line "ready at .." to the end of the page."""
-    (command,) = block.text.splitlines()
-    process = subprocess.Popen(
-        command.split(), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        lines: list[str] = []
-        for line in process.stdout or ():
-            lines.append(line)
-            if line.startswith("ready at "):
-                break
-        else:
-            pytest.fail(f"{block.place} ended: {''.join(lines)}")
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
+    return running.run_page(TUTORIALS / f"{name}.md")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import json
 import os
@@ -131,6 +132,64 @@ def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path, name: 
         restore(tmp_path / "backup.tar", tmp_path / "new")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "platform/platform.json", "platform.json", "server/new/platform.json", "platform/counters.json",
+        "aggregator/platform/counters.json", "platform/slots/00", "platform/notes",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("replace", [False, True])
+def test_r383_a_backup_that_brings_a_chip_is_refused_and_changes_nothing(
+    state: Path, tmp_path: Path, name: str, replace: bool
+) -> None:
+    """Its counters would say that an old ledger is the newest: the budget would be spent twice."""
+    before = _content(state)
+    other = tmp_path / "other"
+    shutil.copytree(state, other)
+    for chip in (other / "platform", other / "aggregator" / "platform"):
+        shutil.rmtree(chip)
+    (other / "not-yet").write_text("a chip of whoever made this")
+    back_up(other, tmp_path / "genuine.tar")
+    crafted = tmp_path / "crafted.tar"
+    with tarfile.open(tmp_path / "genuine.tar") as genuine, tarfile.open(crafted, "w") as tar:
+        members = {member.name: genuine.extractfile(member).read() for member in genuine}  # type: ignore[union-attr]
+        manifest = json.loads(members.pop("manifest.json"))
+        manifest["files"][name] = manifest["files"].pop("not-yet")
+        members[f"state/{name}"] = members.pop("state/not-yet")
+        files = [("manifest.json", json.dumps(manifest).encode()), *sorted(members.items())]
+        for path, data in files:
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    if not replace:
+        _empty(state)
+        before = _content(state)
+    with pytest.raises(ConfigurationError, match=r"brings a chip .*: no backup holds one"):
+        restore(crafted, state, replace=replace)
+    assert _content(state) == before
+    assert not list(tmp_path.glob(".state*"))
+
+
+def test_a_folder_that_is_in_use_or_full_is_replaced_around_its_chips_and_stays_beside(
+    state: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "backup.tar"
+    before = _content(state)
+    back_up(state, archive)
+    (state / "server" / "data.db").write_bytes(b"damaged")
+    damaged = {name: one for name, one in _content(state).items() if "platform" not in name}
+    with pytest.raises(StateError, match="give --replace"):
+        restore(archive, state)
+    with StateFolder.open(state / "server", "server"), pytest.raises(StateError, match="in use"):
+        restore(archive, state, replace=True)
+    restore(archive, state, replace=True)
+    assert _content(state) == before
+    assert _content(tmp_path / "state.replaced-0") == damaged
+    restore(archive, state, replace=True)
+    assert _content(tmp_path / "state.replaced-1") == {name: before[name] for name in damaged}
+
+
 def test_a_link_in_a_state_folder_is_not_followed(state: Path, tmp_path: Path) -> None:
     (state / "server" / "link").symlink_to(tmp_path)
     with pytest.raises(StateError, match="neither a file nor a folder"):
@@ -141,7 +200,9 @@ class _Killed(BaseException):
     pass
 
 
-def _deaths(archive: Path, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def _deaths(
+    archive: Path, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, replace: bool = False
+) -> Iterator[Path]:
     """Copies of ``state`` in which a restore of ``archive`` died at its first step, its second, and so on."""
     steps = {name: getattr(os, name) for name in ("fsync", "rename", "replace", "rmdir", "unlink")}
     for number in itertools.count(1):
@@ -158,7 +219,7 @@ def _deaths(archive: Path, state: Path, tmp_path: Path, monkeypatch: pytest.Monk
             for name in steps:
                 patched.setattr(os, name, functools.partial(dying, name=name))
             try:
-                restore(archive, place)
+                restore(archive, place, replace=replace)
                 return
             except _Killed:
                 pass
@@ -182,6 +243,23 @@ def test_a_restore_that_dies_at_any_step_is_finished_by_the_next_one(
         restore(archive, place)
         assert _content(place) == before
         assert [path.name for path in place.parent.iterdir()] == ["state"]
+        finished += 1
+    assert finished > 10
+
+
+def test_a_restore_in_place_that_dies_at_any_step_is_finished_by_the_next_one(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "backup.tar"
+    before = _content(state)
+    back_up(state, archive)
+    (state / "server" / "data.db").write_bytes(b"damaged")
+    finished = 0
+    for place in _deaths(archive, state, tmp_path, monkeypatch, replace=True):
+        restore(archive, place, replace=True)
+        assert _content(place) == before
+        aside = [path for path in place.parent.iterdir() if path.name.startswith("state.replaced-")]
+        assert (aside[0] / "server" / "data.db").read_bytes() == b"damaged"
         finished += 1
     assert finished > 10
 

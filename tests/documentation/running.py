@@ -1,0 +1,90 @@
+"""Runs a page of the documentation in the working folder: its files, its Python and its commands, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documentation.code_blocks import Block, blocks_of, check_printed
+
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "MPLBACKEND": "Agg",
+    "COLUMNS": "120",
+    "NO_COLOR": "1",
+    "PYTHONIOENCODING": "utf-8",
+}
+_SECONDS = 300.0
+
+
+def run_page(page: Path) -> dict[str, Any]:
+    """Runs every block that tests run; returns the names that its Python has defined.
+
+    Lines after ``first:`` have a function ``run``, which takes a command, and returns what it printed.
+    """
+    names: dict[str, Any] = {"__name__": "__page__", "run": run}
+    printed = ""
+    with contextlib.ExitStack() as stack:
+        for block in blocks_of(page):
+            if not block.runs_here:
+                continue
+            if block.note == "printed":
+                check_printed(block, printed)
+                continue
+            if block.note == "stopped":
+                stack.close()
+            exec(block.first, names)
+            if block.note.startswith("file: "):
+                Path(block.note.removeprefix("file: ")).write_text(block.text, encoding="utf-8")
+            elif block.note == "runs until stopped":
+                stack.enter_context(_served(block))
+            elif block.language == "python":
+                out = io.StringIO()
+                code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")
+                with contextlib.redirect_stdout(out):
+                    exec(code, names)
+                printed = out.getvalue()
+            elif block.language == "bash":
+                printed = run(block.text, fails=block.note == "fails", place=block.place)
+    return names
+
+
+def run(commands: str, *, fails: bool = False, place: str = "") -> str:
+    """What the commands print; they succeed, or fail where the page says so."""
+    finished = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=False,
+    )  # fmt: skip
+    assert (finished.returncode != 0) == fails, f"{place}: {commands}: {finished.stdout}"
+    assert "Traceback" not in finished.stdout, f"{place}: {finished.stdout}"
+    return finished.stdout
+
+
+@contextlib.contextmanager
+def _served(block: Block) -> Iterator[None]:
+    """Runs the one command of ``block`` from its line "ready at .." until it is stopped, or to the end of the page."""
+    (command,) = block.text.splitlines()
+    process = subprocess.Popen(
+        command.split(), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        lines: list[str] = []
+        for line in process.stdout or ():
+            lines.append(line)
+            if line.startswith("ready at "):
+                break
+        else:
+            pytest.fail(f"{block.place} ended: {''.join(lines)}")
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
