@@ -154,6 +154,7 @@ def main() -> None:
     for name in _LAZY:
         _imported(name)
     os.environ.clear()
+    install_paths.forget((*prepared["paths"], str(Path(__file__).parents[2])))
     gc.collect()
     gc.freeze()
     # After this nothing is loaded from a file, or it would be shared again.
@@ -175,7 +176,7 @@ if __name__ == "__main__":
     # The packages are beside this one; of their folder nothing else is wanted.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     from odp.isolated import worker
-    from odp.sandbox import kernel, namespaces, private_memory
+    from odp.sandbox import install_paths, kernel, namespaces, private_memory
     from odp.sandbox.frames import receive_frame, send_frame
     from odp.sandbox.kernel import end_with_parent
 

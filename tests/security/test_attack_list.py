@@ -17,6 +17,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R120", "files read", "device_runtime/isolated/test_escapes.py::test_it_reads_no_file"),
         ("R120", "files written", "device_runtime/isolated/test_escapes.py::test_it_writes_no_file"),
         ("R120", "fork, exec", "device_runtime/isolated/test_escapes.py::test_it_makes_and_signals_no_process"),
+        ("R120", "in which folder, and under whose name, ODP is installed",
+         "device_runtime/isolated/test_escapes.py::test_n353_it_does_not_see_where_it_is_installed"),
         ("R121", "hanging", "device_runtime/isolated/test_escapes.py::"
          "test_what_does_not_answer_is_killed_and_the_next_call_works"),
         ("R121", "eating memory", "device_runtime/isolated/test_escapes.py::test_it_cannot_eat_memory"),

@@ -117,6 +117,12 @@ def test_it_has_no_environment(start: Callable[..., IsolatedHost], monkeypatch: 
     assert Attacker(start("hostile.py")).attempt("environment") == []
 
 
+def test_n353_it_does_not_see_where_it_is_installed(attacker: Attacker) -> None:
+    """Not by Python, not by C, and not by what the kernel put beside its first stack."""
+    own = {sys.prefix, sys.base_prefix, sys.executable, str(Path(__file__).resolve().parents[3]), str(Path.home())}
+    assert attacker.attempt("places", wanted=sorted(place for place in own if len(place) > 1)) == []
+
+
 def test_it_is_as_closed_while_its_module_is_loaded(attacker: Attacker) -> None:
     came = attacker.attempt("at import")
     assert set(came) == {"read", "socket", "fork"}

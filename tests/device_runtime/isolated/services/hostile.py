@@ -6,6 +6,7 @@ import builtins
 import ctypes
 import errno
 import fcntl
+import gc
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,7 @@ def everything(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
         "raise limit": lambda: outcome(lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1))),
         "syscalls": syscalls,
         "environment": environment,
+        "places": lambda: places(list(work["wanted"])),
         "at import": lambda: at_import,
         "eat": lambda: eat(10_000),
         "eat at once": lambda: outcome(lambda: np.ones(2**33)),
@@ -180,6 +183,31 @@ def everything(stores: Stores, work: Mapping[str, Any]) -> dict[str, Any]:
         "raw": lambda: raw(bytes.fromhex(str(work["bytes"]))),
     }
     return {"came": attempts[name]()}
+
+
+def places(wanted: list[str]) -> list[str]:
+    """What this process says of these folders: by Python, by C, and by the start of the program."""
+    texts = [repr(value) for name, value in vars(sys).items() if name not in ("modules", "meta_path")]
+    for module in list(sys.modules.values()):
+        texts += [repr(value) for value in vars(module).values() if isinstance(value, (str, Path, list, tuple))]
+        texts += [repr(module), repr(getattr(module, "__spec__", None))]
+        texts += [str(getattr(getattr(module, "__loader__", None), "path", ""))]
+    codes = [found.__code__ for found in gc.get_objects() if isinstance(found, types.FunctionType)]
+    frame = sys._getframe()
+    while frame is not None:
+        codes.append(frame.f_code)
+        frame = frame.f_back  # type: ignore[assignment]
+    texts += [code.co_filename for code in codes]
+    libc = ctypes.CDLL(None)
+    libc.getauxval.restype, libc.getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    start = libc.getauxval(31)  # the program's name, on the stack behind arguments and environment
+    texts.append(ctypes.string_at(start - 200, 208).decode("latin-1"))
+    for name in ("Py_GetProgramFullPath", "Py_GetPrefix", "Py_GetPath", "Py_GetExecPrefix"):
+        function = getattr(ctypes.pythonapi, name, None)
+        if function is not None:
+            function.restype = ctypes.c_wchar_p
+            texts.append(str(function()))
+    return sorted({text[:200] for text in texts if any(place in text for place in wanted)})[:50]
 
 
 def environment() -> list[str]:
