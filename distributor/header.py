@@ -11,6 +11,7 @@ from odp.algorithms.registry import algorithm_for, training_of
 from odp.broadcast.sizes import ServedSizes
 from odp.errors import ConfigurationError
 from odp.public_tables.table import check_entries, is_table, open_published
+from odp.refusing import refusing
 from odp.signed.task import model_sha256, open_manifest, task_sha256
 from odp.v1 import common_pb2
 from odp.wire.tables import entry_bytes, entry_row_bytes
@@ -41,6 +42,7 @@ class ModelHeader:
         return int(task.table.rows_per_request if is_table(task) else algorithm_for(task).rows_per_request or 0)
 
 
+@refusing("header of a model")
 def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> ModelHeader:
     """Checks a publish header: both signatures of the task's developer, the task's hash, and the tables' declarations.
 
