@@ -11,18 +11,13 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from task_combinations import COMBINATIONS, DEVICES, ITEMS, OF_EXAMPLES, WORDS, Combination
+from e2e.combination_devices import devices_of
+from task_combinations import COMBINATIONS, DEVICES, Combination
 
-import device_runtime
-import odp
-from device_runtime.host.provision import provision
 from odp.client import TaskHandle, connect
-from odp.datasets import Ratings, synthetic_movielens
 from odp.enclave.policy import EnclavePolicy
 from odp.local.processes import Services
-from odp.transport.logs import Log
 from odp.v1 import server_pb2
 from trusted_aggregator.state.limits import MOST_POPULATIONS
 
@@ -51,35 +46,8 @@ def _finished(combinations: list[Combination], root: Path) -> dict[Combination, 
         handles = {one: connection.submit(one.task(services.helper_key)) for one in combinations}
         for combination, handle in handles.items():
             _until(lambda handle=handle: bool(handle.status().rounds))
-            stack.callback(_devices(services, combination).stop)
+            stack.callback(devices_of(services, combination).stop)
         return {one: _ended(handle) for one, handle in handles.items()}
-
-
-def _devices(services: Services, combination: Combination) -> device_runtime.Running:
-    folder = services.root / combination.name
-    ratings = synthetic_movielens(n_users=DEVICES, n_items=ITEMS, ratings_per_user=5, seed=7)
-    if combination.algorithm == "implicit":
-        seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
-        ratings = Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
-    data: dict[str, object] = {"ratings": ratings}
-    if combination.algorithm in OF_EXAMPLES:
-        owners = np.arange(20) % combination.devices
-        columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
-        data = {"examples": odp.ExampleColumns.of_users(columns, owners)}
-    if combination.algorithm == "heavy_hitters":
-        provision(folder, ratings)
-        for user, word in enumerate(WORDS):
-            with device_runtime.Store.open(device_runtime.store_path(folder, user)) as store:
-                store.data("keyboard").add_event("typed", {"word": word}, time=1e9)
-    config = device_runtime.Config(
-        state=folder, server=services.server_address, ca=services.ca, reference_values=services.reference_values,
-        population=combination.name, limits=device_runtime.Limits(min_cohort=DEVICES), durable=False, keyring=False,
-    )  # fmt: skip
-    return device_runtime.start(config, **data, log=Log("devices", stream=_opened(folder)))
-
-
-def _opened(folder: Path) -> object:
-    return Path(f"{folder}.log").open("a")
 
 
 def _until(holds: object) -> None:

@@ -24,6 +24,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int sync_at, write_at, write_errno;
 static long syncs, writes;
 
+// A program that tests start, and cannot call: its n-th sync fails with EIO, its n-th write with an errno (n:errno).
+__attribute__((constructor)) static void planned(void) {
+  const char *sync = getenv("FAULTS_FAIL_SYNC"), *write = getenv("FAULTS_FAIL_WRITE");
+  if (sync) sync_at = atoi(sync);
+  if (write) sscanf(write, "%d:%d", &write_at, &write_errno);
+}
+
 void faults_fail_sync(int nth) { sync_at = nth; }
 void faults_fail_write(int nth, int code) { write_at = nth; write_errno = code; }
 long faults_syncs(void) { return syncs; }

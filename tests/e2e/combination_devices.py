@@ -1,0 +1,49 @@
+"""The devices of tasks of every combination."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from task_combinations import DEVICES, ITEMS, OF_EXAMPLES, WORDS, Combination
+
+import device_runtime
+import odp
+from device_runtime.host.provision import provision
+from odp.datasets import Ratings, synthetic_movielens
+from odp.local.processes import Services
+from odp.transport.logs import Log
+
+
+def devices_of(
+    services: Services, combination: Combination, *, population: str = "", folder: Path | None = None
+) -> device_runtime.Running:
+    """A host of as many devices as the task of a combination has, with data for it; it runs until it is stopped.
+
+    ``population`` is that of the task, by default its name; ``folder`` keeps the devices over several hosts.
+    """
+    population = population or combination.name
+    folder = services.root / population if folder is None else folder
+    ratings = synthetic_movielens(n_users=DEVICES, n_items=ITEMS, ratings_per_user=5, seed=7)
+    if combination.algorithm == "implicit":
+        seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
+        ratings = Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
+    data: dict[str, object] = {"ratings": ratings}
+    if combination.algorithm in OF_EXAMPLES:
+        owners = np.arange(20) % combination.devices
+        columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
+        data = {"examples": odp.ExampleColumns.of_users(columns, owners)}
+    if combination.algorithm == "heavy_hitters" and not folder.exists():
+        provision(folder, ratings)
+        for user, word in enumerate(WORDS):
+            with device_runtime.Store.open(device_runtime.store_path(folder, user)) as store:
+                store.data("keyboard").add_event("typed", {"word": word}, time=1e9)
+    config = device_runtime.Config(
+        state=folder, server=services.server_address, ca=services.ca, reference_values=services.reference_values,
+        population=population, limits=device_runtime.Limits(min_cohort=DEVICES), durable=False, keyring=False,
+    )  # fmt: skip
+    return device_runtime.start(config, **data, log=Log("devices", stream=_opened(folder)))
+
+
+def _opened(folder: Path) -> object:
+    return Path(f"{folder}.log").open("a")

@@ -1,0 +1,165 @@
+"""Real services that a campaign kills, whose disks fail, whose clock leaps and whose machine loses its power."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+from e2e import crash, shifted_clock
+from e2e.killing import ClockedServices, crashing_at
+from faults.disk import Disk
+from task_combinations import DEVICES
+
+from odp.client import Connection, connect
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import OdpError, ServiceError
+from odp.local.processes import Child
+
+SECONDS = 150.0
+Found = TypeVar("Found")
+
+
+class Stuck(Exception):
+    """Something did not come in time."""
+
+
+class Machine(Disk):
+    """What a power cut leaves of the files below ``root``, whose programs run under the layer of disk.c."""
+
+    def __init__(self, layer: Path, root: Path, shadow: Path) -> None:
+        self._layer = ctypes.CDLL(str(layer))
+        self._root, self._shadow = root, shadow
+
+    def lose_power(self, *, names_survive: bool) -> None:
+        """Puts what a power cut leaves in the place of the folder; every program on it is dead."""
+        left = self.cut(self._root.with_name(f"{self._root.name}.cut"), names_survive=names_survive)
+        shutil.rmtree(self._root)
+        left.rename(self._root)
+        # It is on the disk, under other numbers than before.
+        for path in [self._root, *self._root.rglob("*")]:
+            target = self._shadow / self._number(path)
+            if path.is_dir():
+                lines = [f"{'d' if one.is_dir() else 'f'} {self._number(one)} {one.name}\n" for one in path.iterdir()]
+                target.write_text("".join(lines))
+            else:
+                target.write_bytes(path.read_bytes())
+
+
+class Deployment:
+    """Services of one folder; each is one process tree, which restarts on its ports."""
+
+    def __init__(self, root: Path, layer: Path, stack: contextlib.ExitStack, *, leaves: int) -> None:
+        shadow, self.clock = root.with_name(f"{root.name}.shadow"), root.with_name(f"{root.name}.clock")
+        shadow.mkdir()
+        shifted_clock.create(self.clock)
+        self.root, self._layer = root, layer
+        self._environment = {
+            "LD_PRELOAD": str(layer), "FAULTS_ROOT": str(root.resolve()), "FAULTS_SHADOW": str(shadow.resolve()),
+        }  # fmt: skip
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=DEVICES, leaves=leaves)
+        self.services = ClockedServices(root, policy=policy, aggregator_options=["--secagg-silent", "60"])
+        self.services.command = crashing_at(f"{crash.CLOCK}{self.clock}")
+        with self._under():
+            stack.enter_context(self.services)
+        self.ports = {name: int(child.address.rpartition(":")[2]) for name, child in self.services.children.items()}
+        self._controls = {name: child.control_address for name, child in self.services.children.items()}
+        self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
+        self.machine = Machine(layer, root.resolve(), shadow)
+        self.tasks = 0
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of its programs."""
+        return tuple(self.ports)
+
+    @contextlib.contextmanager
+    def _under(self, **more: str) -> Iterator[None]:
+        """What is started within has the disk, and the faults of ``more``."""
+        given = {**self._environment, **more}
+        os.environ.update(given)
+        try:
+            yield
+        finally:
+            for name in given:
+                os.environ.pop(name, None)
+
+    def start(self, name: str, **faults: str) -> Child:
+        """Starts a program on its folder and its ports."""
+        with self._under(**faults):
+            child = self.services.start_child(name, self.ports[name])
+        child.address, child.control_address = f"127.0.0.1:{self.ports[name]}", self._controls[name]
+        return child
+
+    def kill(self, name: str, *, inside: int = 0) -> None:
+        """SIGKILL to a program, or to the process ``inside`` levels below it; returns when all of them are gone."""
+        child = self.services.children[name]
+        tree = [psutil.Process(child.process.pid)] if child.process.poll() is None else []
+        for process in tree:
+            tree += process.children()
+        if tree:
+            tree[min(inside, len(tree) - 1)].send_signal(signal.SIGKILL)
+        _, alive = psutil.wait_procs(tree, timeout=20.0)
+        if alive:
+            raise Stuck(f"{name} did not end after its {'host' if not inside else 'inner process'} was killed")
+        child.stop()
+
+    def serving(self) -> None:
+        """Returns when every program serves; starts those again that ended by themselves, as `odp up` does."""
+        for name in self.names:
+            for _ in range(5):
+                child = self.services.children[name]
+                if child.process.poll() is not None:
+                    child.stop()
+                    child = self.start(name)
+                try:
+                    child.wait_serving(self.services.ca, deadline=SECONDS)
+                    break
+                except ServiceError:
+                    if child.process.poll() is None:
+                        raise
+            else:
+                raise Stuck(f"{name} ends at every start: {child.last_line()}")
+
+    def lose_power(self, draws: random.Random) -> None:
+        """All programs end at once, what they did not sync is gone, and all start again."""
+        for name in self.names:
+            self.services.children[name].process.kill()
+        for name in self.names:
+            self.kill(name)
+        self.machine.lose_power(names_survive=draws.random() < 0.5)
+        for name in self.names:
+            self.start(name)
+            if name.startswith("leaf"):
+                self.services.children[name].wait_serving(self.services.ca, deadline=SECONDS)
+
+    def leap(self, seconds: float, *, lasts: float) -> None:
+        """The clock of all programs is off for a moment."""
+        shifted_clock.advance(self.clock, seconds)
+        threading.Event().wait(lasts)
+        shifted_clock.advance(self.clock, -seconds)
+
+    def until(self, ask: Callable[[], Found | None], *, what: str) -> Found:
+        """The first true answer; a service that is away is asked again. Raises Stuck."""
+        end, last = time.monotonic() + SECONDS, ""
+        while time.monotonic() < end:
+            try:
+                if found := ask():
+                    return found
+            except OdpError as error:
+                last = f": {error}"
+            for name in self.names:
+                if self.services.children[name].process.poll() is not None:
+                    self.services.children[name].stop()
+                    self.start(name)
+            threading.Event().wait(0.1)
+        raise Stuck(f"{what} did not come in {SECONDS:.0f} s{last}")
