@@ -45,9 +45,14 @@ class Machine(Disk):
         left = self.cut(self._root.with_name(f"{self._root.name}.cut"), names_survive=names_survive)
         shutil.rmtree(self._root)
         left.rename(self._root)
-        # It is on the disk, under other numbers than before.
+        self.note()
+
+    def note(self) -> None:
+        """Takes what is there, and no program synced under this number, for stored: the campaign put it there."""
         for path in [self._root, *self._root.rglob("*")]:
             target = self._shadow / self._number(path)
+            if target.exists():
+                continue
             if path.is_dir():
                 lines = [f"{'d' if one.is_dir() else 'f'} {self._number(one)} {one.name}\n" for one in path.iterdir()]
                 target.write_text("".join(lines))
@@ -75,6 +80,7 @@ class Deployment:
         self._controls = {name: child.control_address for name, child in self.services.children.items()}
         self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
         self.machine = Machine(layer, root.resolve(), shadow)
+        self.machine.note()
         self.tasks = 0
 
     @property

@@ -727,6 +727,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "server/test_driver.py::test_r382_a_round_says_that_the_certificate_of_the_aggregators_chip_ended"),
         ("R383", "a crafted backup with a chip of its own",
          "transport/test_backup.py::test_r383_a_backup_that_brings_a_chip_is_refused_and_changes_nothing"),
+        ("R386", "crashes, power cuts, clocks and disks under real services, at random",
+         "faults/test_campaign.py::test_r386_three_trials_of_the_campaign_hold"),
         ("R377", "a full or broken disk at the second of two counters", "security/test_counters.py::"
          "test_r377_a_failed_write_of_a_counter_is_finished_by_a_later_call_and_advises_no_restore"),
     ],
