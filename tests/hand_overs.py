@@ -21,7 +21,14 @@ from odp.transparency.merkle import leaf_hash, root_of
 from odp.v1 import attestation_pb2, hand_over_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.taking_over import TakingOver
-from trusted_aggregator.state.records import LATER_PREFIXES, LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord
+from trusted_aggregator.state.records import (
+    LATER_PREFIXES,
+    LEDGER_PREFIX,
+    PARTICIPATION_PREFIX,
+    RELEASE_PREFIX,
+    STREAM_PREFIX,
+    SealedRecord,
+)
 
 OLD = "sha384:" + "0" * 96
 NEW, OTHER, STRANGER = ("sha384:" + digit * 96 for digit in "123")
@@ -109,16 +116,17 @@ class Upgrade:
         found = self.identity.evidence(nonce)
         return attestation_pb2.GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log)
 
-    def request(self) -> hand_over_pb2.HandOverRequest:
+    def request(self, *, void_rounds: bool = False) -> hand_over_pb2.HandOverRequest:
         return hand_over_pb2.HandOverRequest(
+            void_rounds=void_rounds,
             successor=self.evidence(self.world.core.draw_nonce()),
             nonce=self.taking.draw_nonce(),
             log=self.endorsers.excerpt(),
         )
 
-    def run(self, step: Step = no_step) -> AggregatorCore:
+    def run(self, step: Step = no_step, *, void_rounds: bool = False) -> AggregatorCore:
         """The whole hand-over; ``step`` is told after each step, and may raise: that is where all processes die."""
-        request = self.request()
+        request = self.request(void_rounds=void_rounds)
         step("asked")
         writes = self.world.core.begin_hand_over(request)
         step("prepared")
@@ -134,16 +142,17 @@ class Upgrade:
 
     def adopt(self, records: Mapping[str, bytes], step: Step = no_step) -> AggregatorCore:
         """The new enclave, from the key on."""
-        releases = [
-            self.taking.reseal(SealedRecord(key, data))
+        resealed = [
+            one
             for key, data in records.items()
-            if key.startswith(RELEASE_PREFIX)
+            if key.startswith((RELEASE_PREFIX, PARTICIPATION_PREFIX, STREAM_PREFIX))
+            for one in self.taking.reseal(SealedRecord(key, data))
         ]
         needed = {key: data for key, data in records.items() if not key.startswith(LATER_PREFIXES)}
         core = AggregatorCore.succeed(self.taking.finish(needed), noise=self.world.made_by)
         step("the records were read")
         self.stored = {key: data for key, data in records.items() if key.startswith(LEDGER_PREFIX)}
-        self.stored |= {record.key: record.data for record in (*releases, *core.restored_writes) if record.data}
+        self.stored |= {record.key: record.data for record in (*resealed, *core.restored_writes) if record.data}
         step("the records are on the new disk")
         core.commit()
         step("the records are in force")

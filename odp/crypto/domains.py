@@ -26,12 +26,14 @@ CHARTER = b"odp/v1/charter"
 CATALOGUE = b"odp/v1/catalogue"
 ABANDON = b"odp/v1/abandon"
 ROUND_KEY = b"odp/v1/round-key"
+VOIDED_KEY = b"odp/v1/voided-key"
 REFUSAL = b"odp/v1/refusal"
 HAND_OVER = b"odp/v1/hand-over/statement"
 HAND_OVER_PACKAGE = b"odp/v1/hand-over/package"
 DELEGATION = b"odp/v1/delegation/order"
 
 HAND_OVER_KEY = b"odp/v1/hand-over/key"
+HAND_OVER_STREAMS = b"odp/v1/hand-over/streams"
 DELEGATION_KEY = b"odp/v1/delegation/key"
 PART_KEY = b"odp/v1/part/key"
 PART_SET = b"odp/v1/part/set"
@@ -82,8 +84,8 @@ TOKEN_BLINDING = b"odp/v1/token-blinding"
 SIGNED = frozenset(
     {
         TASK, MANIFEST, OPEN, CLOSE, RELEASE, LEDGER, ENDORSEMENT, WITHDRAWAL, CHARTER, ABANDON, SECAGG_ADVERT,
-        SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT, ROUND_KEY, REFUSAL, HAND_OVER,
-        HAND_OVER_PACKAGE, DELEGATION, CATALOGUE,
+        SECAGG_SURVIVORS, TOKEN_KEY, TOKEN_ORDER, DEVICE_STATEMENT, ROUND_KEY, VOIDED_KEY, REFUSAL,
+        HAND_OVER, HAND_OVER_PACKAGE, DELEGATION, CATALOGUE,
     }
 )  # fmt: skip
 
@@ -134,6 +136,17 @@ def round_key(task_sha256: bytes, round: int, model_sha256: bytes, policy_sha256
     return named + _hash(policy_sha256=policy_sha256) + _hash(hpke_key=hpke_key)
 
 
+def voided_key(task_sha256: bytes, round: int, hpke_key: bytes) -> bytes:
+    """The message that an enclave signs (domain ``VOIDED_KEY``) for an opening of a round that never has a release.
+
+    Raises:
+        ConfigurationError: the hash or the key is not 32 bytes, or the round is out of range.
+
+    Source: ``VoidedKey`` of common.proto.
+    """
+    return _hash(task_sha256=task_sha256) + _round(round) + _hash(hpke_key=hpke_key)
+
+
 def refusal(
     task_sha256: bytes, round: int, code: int, hpke_key: bytes, sealed_sha256: bytes, masked_sha256: bytes
 ) -> bytes:
@@ -172,6 +185,11 @@ def hand_over_package(nonce: bytes, statement_sha256: bytes, sealed: bytes) -> b
 def hand_over_info(nonce: bytes, statement_sha256: bytes) -> bytes:
     """HPKE ``info`` of the sealing key in a package; arguments and errors as ``hand_over_package``."""
     return HAND_OVER_KEY + _hash(statement_sha256=statement_sha256) + _hash(nonce=nonce)
+
+
+def hand_over_streams_info(nonce: bytes, statement_sha256: bytes) -> bytes:
+    """HPKE ``info`` of the secrets of streams in a package; arguments and errors as ``hand_over_package``."""
+    return HAND_OVER_STREAMS + _hash(statement_sha256=statement_sha256) + _hash(nonce=nonce)
 
 
 def delegation(nonce: bytes, statement_sha256: bytes, sealed: bytes) -> bytes:

@@ -49,10 +49,12 @@ class AskNonceResponse(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class GetHandedRecordsRequest(_message.Message):
-    __slots__ = ("after",)
+    __slots__ = ("after", "offset")
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     after: str
-    def __init__(self, after: _Optional[str] = ...) -> None: ...
+    offset: int
+    def __init__(self, after: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class GetHandedRecordsResponse(_message.Message):
     __slots__ = ("records",)
@@ -61,22 +63,38 @@ class GetHandedRecordsResponse(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[HandedRecord, _Mapping]]] = ...) -> None: ...
 
 class HandedRecord(_message.Message):
-    __slots__ = ("key", "data")
+    __slots__ = ("key", "data", "unfinished")
     KEY_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     key: str
     data: bytes
-    def __init__(self, key: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+    unfinished: bool
+    def __init__(self, key: _Optional[str] = ..., data: _Optional[bytes] = ..., unfinished: _Optional[bool] = ...) -> None: ...
 
 class GetHandOversRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetHandOversResponse(_message.Message):
-    __slots__ = ("hand_overs",)
+    __slots__ = ("hand_overs", "root_name", "attempts")
     HAND_OVERS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     hand_overs: _containers.RepeatedCompositeFieldContainer[_hand_over_pb2.HandOver]
-    def __init__(self, hand_overs: _Optional[_Iterable[_Union[_hand_over_pb2.HandOver, _Mapping]]] = ...) -> None: ...
+    root_name: bytes
+    attempts: _containers.RepeatedCompositeFieldContainer[UsedAttempts]
+    def __init__(self, hand_overs: _Optional[_Iterable[_Union[_hand_over_pb2.HandOver, _Mapping]]] = ..., root_name: _Optional[bytes] = ..., attempts: _Optional[_Iterable[_Union[UsedAttempts, _Mapping]]] = ...) -> None: ...
+
+class UsedAttempts(_message.Message):
+    __slots__ = ("task_sha256", "round", "attempts")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    attempts: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., attempts: _Optional[int] = ...) -> None: ...
 
 class CheckTaskRequest(_message.Message):
     __slots__ = ("task",)

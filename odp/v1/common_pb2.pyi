@@ -333,6 +333,16 @@ class SignedRelease(_message.Message):
     def __init__(self, release: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class SignedRoundKey(_message.Message):
+    __slots__ = ("hpke_key", "signature", "voided")
+    HPKE_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    VOIDED_FIELD_NUMBER: _ClassVar[int]
+    hpke_key: bytes
+    signature: bytes
+    voided: _containers.RepeatedCompositeFieldContainer[VoidedKey]
+    def __init__(self, hpke_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., voided: _Optional[_Iterable[_Union[VoidedKey, _Mapping]]] = ...) -> None: ...
+
+class VoidedKey(_message.Message):
     __slots__ = ("hpke_key", "signature")
     HPKE_KEY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from odp.v1 import attestation_pb2 as odp_dot_v1_dot_attestation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16odp/v1/hand_over.proto\x12\x06odp.v1\x1a\x18odp/v1/attestation.proto\"F\n\nLogExcerpt\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12\x0e\n\x06leaves\x18\x02 \x01(\x0c\x12\x14\n\x0c\x65ndorsements\x18\x03 \x03(\x0c\"\x9e\x01\n\x11HandOverStatement\x12\x19\n\x11predecessor_image\x18\x01 \x01(\t\x12\x0f\n\x07\x63hip_id\x18\x02 \x01(\x0c\x12\x17\n\x0fsuccessor_image\x18\x03 \x01(\t\x12\x15\n\rpolicy_sha256\x18\x04 \x01(\x0c\x12-\n\x0bpopulations\x18\x05 \x03(\x0b\x32\x18.odp.v1.HandedPopulation\"p\n\x10HandedPopulation\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\x11\n\tledger_id\x18\x02 \x01(\x0c\x12\x16\n\x0e\x63harter_sha256\x18\x03 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x04 \x01(\r\x12\x0c\n\x04head\x18\x05 \x01(\x0c\"_\n\x08HandOver\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12-\n\x08\x65vidence\x18\x03 \x01(\x0b\x32\x1b.odp.v1.GetEvidenceResponse\"q\n\x0fHandOverRequest\x12.\n\tsuccessor\x18\x01 \x01(\x0b\x32\x1b.odp.v1.GetEvidenceResponse\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x1f\n\x03log\x18\x03 \x01(\x0b\x32\x12.odp.v1.LogExcerpt\"r\n\x10HandOverResponse\x12(\n\x07waiting\x18\x01 \x01(\x0b\x32\x15.odp.v1.WaitingRoundsH\x00\x12*\n\x07package\x18\x02 \x01(\x0b\x32\x17.odp.v1.HandOverPackageH\x00\x42\x08\n\x06\x61nswer\"6\n\rWaitingRounds\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x15\n\rcontributions\x18\x02 \x01(\r\"Y\n\x0fHandOverPackage\x12#\n\thand_over\x18\x01 \x01(\x0b\x32\x10.odp.v1.HandOver\x12\x0e\n\x06sealed\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16odp/v1/hand_over.proto\x12\x06odp.v1\x1a\x18odp/v1/attestation.proto\"F\n\nLogExcerpt\x12\x12\n\ncheckpoint\x18\x01 \x01(\x0c\x12\x0e\n\x06leaves\x18\x02 \x01(\x0c\x12\x14\n\x0c\x65ndorsements\x18\x03 \x03(\x0c\"\x9e\x01\n\x11HandOverStatement\x12\x19\n\x11predecessor_image\x18\x01 \x01(\t\x12\x0f\n\x07\x63hip_id\x18\x02 \x01(\x0c\x12\x17\n\x0fsuccessor_image\x18\x03 \x01(\t\x12\x15\n\rpolicy_sha256\x18\x04 \x01(\x0c\x12-\n\x0bpopulations\x18\x05 \x03(\x0b\x32\x18.odp.v1.HandedPopulation\"p\n\x10HandedPopulation\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\x11\n\tledger_id\x18\x02 \x01(\x0c\x12\x16\n\x0e\x63harter_sha256\x18\x03 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x04 \x01(\r\x12\x0c\n\x04head\x18\x05 \x01(\x0c\"_\n\x08HandOver\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12-\n\x08\x65vidence\x18\x03 \x01(\x0b\x32\x1b.odp.v1.GetEvidenceResponse\"\x86\x01\n\x0fHandOverRequest\x12.\n\tsuccessor\x18\x01 \x01(\x0b\x32\x1b.odp.v1.GetEvidenceResponse\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x1f\n\x03log\x18\x03 \x01(\x0b\x32\x12.odp.v1.LogExcerpt\x12\x13\n\x0bvoid_rounds\x18\x04 \x01(\x08\"r\n\x10HandOverResponse\x12(\n\x07waiting\x18\x01 \x01(\x0b\x32\x15.odp.v1.WaitingRoundsH\x00\x12*\n\x07package\x18\x02 \x01(\x0b\x32\x17.odp.v1.HandOverPackageH\x00\x42\x08\n\x06\x61nswer\"J\n\rWaitingRounds\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x15\n\rcontributions\x18\x02 \x01(\r\x12\x12\n\nunvoidable\x18\x03 \x01(\r\"\x8c\x01\n\x0fHandOverPackage\x12#\n\thand_over\x18\x01 \x01(\x0b\x32\x10.odp.v1.HandOver\x12\x0e\n\x06sealed\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x16\n\x0esealed_streams\x18\x04 \x01(\x0c\x12\x19\n\x11streams_signature\x18\x05 \x01(\x0c\"6\n\rStreamSecrets\x12%\n\x07streams\x18\x01 \x03(\x0b\x32\x14.odp.v1.StreamSecret\"B\n\x0cStreamSecret\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0e\n\x06secret\x18\x03 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,12 +40,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HANDEDPOPULATION']._serialized_end=405
   _globals['_HANDOVER']._serialized_start=407
   _globals['_HANDOVER']._serialized_end=502
-  _globals['_HANDOVERREQUEST']._serialized_start=504
-  _globals['_HANDOVERREQUEST']._serialized_end=617
-  _globals['_HANDOVERRESPONSE']._serialized_start=619
-  _globals['_HANDOVERRESPONSE']._serialized_end=733
-  _globals['_WAITINGROUNDS']._serialized_start=735
-  _globals['_WAITINGROUNDS']._serialized_end=789
-  _globals['_HANDOVERPACKAGE']._serialized_start=791
-  _globals['_HANDOVERPACKAGE']._serialized_end=880
+  _globals['_HANDOVERREQUEST']._serialized_start=505
+  _globals['_HANDOVERREQUEST']._serialized_end=639
+  _globals['_HANDOVERRESPONSE']._serialized_start=641
+  _globals['_HANDOVERRESPONSE']._serialized_end=755
+  _globals['_WAITINGROUNDS']._serialized_start=757
+  _globals['_WAITINGROUNDS']._serialized_end=831
+  _globals['_HANDOVERPACKAGE']._serialized_start=834
+  _globals['_HANDOVERPACKAGE']._serialized_end=974
+  _globals['_STREAMSECRETS']._serialized_start=976
+  _globals['_STREAMSECRETS']._serialized_end=1030
+  _globals['_STREAMSECRET']._serialized_start=1032
+  _globals['_STREAMSECRET']._serialized_end=1098
 # @@protoc_insertion_point(module_scope)

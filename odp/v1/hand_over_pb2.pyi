@@ -56,14 +56,16 @@ class HandOver(_message.Message):
     def __init__(self, statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ...) -> None: ...
 
 class HandOverRequest(_message.Message):
-    __slots__ = ("successor", "nonce", "log")
+    __slots__ = ("successor", "nonce", "log", "void_rounds")
     SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    VOID_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     successor: _attestation_pb2.GetEvidenceResponse
     nonce: bytes
     log: LogExcerpt
-    def __init__(self, successor: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., nonce: _Optional[bytes] = ..., log: _Optional[_Union[LogExcerpt, _Mapping]] = ...) -> None: ...
+    void_rounds: bool
+    def __init__(self, successor: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., nonce: _Optional[bytes] = ..., log: _Optional[_Union[LogExcerpt, _Mapping]] = ..., void_rounds: _Optional[bool] = ...) -> None: ...
 
 class HandOverResponse(_message.Message):
     __slots__ = ("waiting", "package")
@@ -74,19 +76,41 @@ class HandOverResponse(_message.Message):
     def __init__(self, waiting: _Optional[_Union[WaitingRounds, _Mapping]] = ..., package: _Optional[_Union[HandOverPackage, _Mapping]] = ...) -> None: ...
 
 class WaitingRounds(_message.Message):
-    __slots__ = ("rounds", "contributions")
+    __slots__ = ("rounds", "contributions", "unvoidable")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    UNVOIDABLE_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     contributions: int
-    def __init__(self, rounds: _Optional[int] = ..., contributions: _Optional[int] = ...) -> None: ...
+    unvoidable: int
+    def __init__(self, rounds: _Optional[int] = ..., contributions: _Optional[int] = ..., unvoidable: _Optional[int] = ...) -> None: ...
 
 class HandOverPackage(_message.Message):
-    __slots__ = ("hand_over", "sealed", "signature")
+    __slots__ = ("hand_over", "sealed", "signature", "sealed_streams", "streams_signature")
     HAND_OVER_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SEALED_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     hand_over: HandOver
     sealed: bytes
     signature: bytes
-    def __init__(self, hand_over: _Optional[_Union[HandOver, _Mapping]] = ..., sealed: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    sealed_streams: bytes
+    streams_signature: bytes
+    def __init__(self, hand_over: _Optional[_Union[HandOver, _Mapping]] = ..., sealed: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., sealed_streams: _Optional[bytes] = ..., streams_signature: _Optional[bytes] = ...) -> None: ...
+
+class StreamSecrets(_message.Message):
+    __slots__ = ("streams",)
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[StreamSecret]
+    def __init__(self, streams: _Optional[_Iterable[_Union[StreamSecret, _Mapping]]] = ...) -> None: ...
+
+class StreamSecret(_message.Message):
+    __slots__ = ("task_sha256", "round", "secret")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    round: int
+    secret: bytes
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...

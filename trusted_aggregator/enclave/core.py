@@ -66,8 +66,6 @@ class AggregatorCore(WithLargeValues):
         self._noise_of = noise_of(identity.policy) if noise is None else lambda round: noise
         # Tasks whose end is not in force yet, held or not: a host may have withheld their records.
         self._ended: set[bytes] = set()
-        # Tasks whose round is over, and its key not erased yet: until it is, nothing that rests on the end leaves.
-        self._over: set[bytes] = set()
         # What evidence shows of each population, and how often it changed since the launch.
         self._shown: dict[str, bytes] = {}
         self._changes: Counter[str] = Counter()
@@ -98,6 +96,7 @@ class AggregatorCore(WithLargeValues):
         )
         core._closed.add_charged(core._holdings.rounds())
         core._over.update(core._holdings.tasks_without_rounds())
+        core._remember_voided()
         core._erase_over()
         core._show_charters()
         changed = [population for population in core._populations.values() if population.changed]
@@ -108,7 +107,7 @@ class AggregatorCore(WithLargeValues):
     def succeed(cls, taken: TakenOver, *, noise: IntegerNoise | None = None) -> AggregatorCore:
         """The enclave that continues the state of another version; the host has to store ``restored_writes``."""
         core = cls(taken.identity, noise=noise)
-        core._populations, core._holdings = dict(taken.populations), taken.holdings
+        core._populations, core._holdings, core._streams = dict(taken.populations), taken.holdings, taken.streams
         written = (record for population in core._populations.values() for record in population.writes(core._sealer))
         core.restored_writes = (*written, *taken.tasks)
         return core
@@ -160,6 +159,7 @@ class AggregatorCore(WithLargeValues):
             released = [round for round in held if round.status is Status.SEALED]
             self._closed.add_charged(held)
             self._closed.add_ended(self._ending)
+            self._remember_voided()
             self._over.update(round.task_sha256 for round in released)
             self._over.update(self._ended)
             self._ending, self._ended = [], set()
@@ -269,7 +269,7 @@ class AggregatorCore(WithLargeValues):
         """The signed public key of an open or charged round; the host forwards it once the opening is stored."""
         with self._admin:
             found = self._find_round(task_sha256, round)
-            return None if isinstance(found, Refusal) else self._keys.signed(found)
+            return None if isinstance(found, Refusal) else self._signed_key(found)
 
     def charge(self, order: bytes, signature: bytes) -> Charged:
         """Closes the set of contributions and charges the ledger for it. Idempotent.

@@ -8,9 +8,11 @@ successor alone: the code, under the same policy, on the same chip.
 Who may be a successor: an enclave whose evidence this enclave's own chip signed over a fresh nonce, with the same
 policy, and with code that enough of the endorsers of that policy have endorsed in the transparency log.
 
-No round goes along: what devices sealed to code that they verified is not opened by other code. So a hand-over waits
-until every contribution is released, void or ended; rounds to which nobody contributed are dropped, and the server
-opens them again.
+No open round goes along: what devices sealed to code that they verified is not opened by other code. A hand-over waits
+until every contribution is released, unless its host asks for the end of the open rounds. A round that is open then is
+void: its keys are erased, no copy of this enclave can charge it, and its public key is in the population's record. So
+both enclaves can sign that nothing which was sealed to it ever had a release, and its devices contribute anew, to the
+round that the server opens at the successor. Of a stream, its state goes along (``streams.py``).
 
 Every step can be repeated. The successor is the code and not a process of it: if it dies, the next one gets the same.
 If it never takes over, another one can be named; the counters decide between the two.
@@ -29,7 +31,7 @@ from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.signed.task import check_length
 from odp.transparency.excerpt import EndorsedImages
-from odp.v1 import attestation_pb2, hand_over_pb2
+from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.enclave.round_keys import RoundKeys
 from trusted_aggregator.enclave.streams import Streams
@@ -38,7 +40,7 @@ from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import SealedRecord, Writes
-from trusted_aggregator.state.sealed_state import Sealer, Successor
+from trusted_aggregator.state.sealed_state import Sealer, Successor, VoidedKey
 
 
 class HandingOver(Submissions):
@@ -49,21 +51,29 @@ class HandingOver(Submissions):
         self._sealer = Sealer(identity.sealing_key)
         self._keys = RoundKeys(identity)
         self._streams = Streams(identity)
+        # Tasks whose round is over, and its key not erased yet: until it is, nothing that rests on the end leaves.
+        self._over: set[bytes] = set()
         # Of tasks that are being ended, or handed over: what can never count once that is in force.
         self._ending: list[Round] = []
         # The nonce that a successor's evidence has to be over; None before one is drawn.
         self._nonce: bytes | None = None
 
     def draw_nonce(self) -> bytes:
-        """32 random bytes for the evidence of a successor; earlier nonces become invalid."""
+        """32 random bytes for the evidence of a successor; earlier nonces become invalid.
+
+        Erases the secrets of streams that a successor has taken over: only it goes on with them.
+        """
         with self._admin:
+            taken = [population.name for population in self._populations.values() if population.is_taken_over]
+            self._streams.erase_taken(task.sha256 for name in taken for task in self._holdings.tasks_of(name))
             self._nonce = os.urandom(NONCE_BYTES)
             return self._nonce
 
     def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> Writes:
         """Names the successor in every population's record. Idempotent for that successor.
 
-        Nothing is named, and nothing has to be written, while rounds hold contributions: they have to be closed first.
+        Nothing is named, and nothing has to be written, while rounds hold contributions: they have to be closed first,
+        or be void if the request says so. Rounds that are charged, and those of SecAgg+ with survivors, have to close.
 
         Raises:
             AttestationError, TransparencyError: the evidence is not accepted, or too few endorsers stand behind it.
@@ -77,11 +87,11 @@ class HandingOver(Submissions):
             founded = self._founded()
             for population in founded:
                 population.require_may_hand_over(successor)
-            if not self._freeze_rounds():
+            if not self._freeze_rounds(void=request.void_rounds):
                 return ()
-            erased = self._drop_rounds()
+            voided, erased = self._drop_rounds()
             for population in founded:
-                population.hand_over(successor)
+                population.hand_over(successor, voided=voided.get(population.name, ()))
             written = (record for population in founded for record in population.writes(self._sealer))
             return (*written, *erased)
 
@@ -100,6 +110,11 @@ class HandingOver(Submissions):
             digest = hashlib.sha256(statement).digest()
             info = domains.hand_over_info(request.nonce, digest)
             sealed = hpke.seal(verified.hpke_key, self._identity.sealing_key, info)
+            secrets = self._streams.secrets().SerializeToString(deterministic=True)
+            streams = b""
+            if secrets:
+                streams_info = domains.hand_over_streams_info(request.nonce, digest)
+                streams = hpke.seal(verified.hpke_key, secrets, streams_info)
             evidence = self._identity.evidence(request.nonce)
             sign = self._identity.signing.sign
             return hand_over_pb2.HandOverPackage(
@@ -112,6 +127,10 @@ class HandingOver(Submissions):
                 ),
                 sealed=sealed,
                 signature=sign(domains.HAND_OVER_PACKAGE, domains.hand_over_package(request.nonce, digest, sealed)),
+                sealed_streams=streams,
+                streams_signature=sign(
+                    domains.HAND_OVER_PACKAGE, domains.hand_over_package(request.nonce, digest, streams)
+                ),
             )
 
     def _require_holder(self) -> None:
@@ -144,29 +163,51 @@ class HandingOver(Submissions):
             raise ConfigurationError("no population is founded here: there is nothing to hand over")
         return founded
 
-    def _freeze_rounds(self) -> bool:
-        """Whether the open rounds have no contributions; if so, they accept no more."""
+    def _freeze_rounds(self, *, void: bool) -> bool:
+        """Whether the open rounds can end here; if so, they accept no more. ``void``: also those with contributions."""
+
+        def can_end(round: Round) -> bool:
+            return not round.contributions or (void and round.can_be_void)
+
         held = self._holdings.rounds()
-        if any(round.status is not Status.OPEN or round.contributions for round in held):
+        if not all(round.status is Status.OPEN and can_end(round) for round in held):
             return False
-        # One may have come in between.
-        empty = all(not round.freeze()[0] for round in held)
-        if not empty:
+        for round in held:
+            round.freeze()
+        # A contribution may have come in between.
+        ended = all(map(can_end, held))
+        if not ended:
             for round in held:
                 round.thaw()
-        return empty
+        return ended
 
-    def _drop_rounds(self) -> Writes:
-        """Drops all rounds; returns what the host has to erase."""
+    def _drop_rounds(self) -> tuple[dict[str, list[VoidedKey]], Writes]:
+        """Drops all rounds; returns their public keys by population, and what the host has to erase.
+
+        Their secrets are erased once that is in force: before, a death leaves the rounds open.
+        """
+        voided: dict[str, list[VoidedKey]] = {}
         held = self._holdings.rounds()
         for round in held:
+            task = self._holdings.task(round.task_sha256)
+            if task is not None:
+                key = VoidedKey(round.task_sha256, round.number, round.public_key)
+                voided.setdefault(task.population, []).append(key)
             self._holdings.drop_round(round)
-        self._ending += held
-        streams = self._streams.held()
-        ended = self._streams.end(streams)
-        self._erase({*streams, *(round.task_sha256 for round in held)})
+        self._over.update(round.task_sha256 for round in held)
         keys = [names.round_key(round.task_sha256, round.number) for round in held]
-        return (*(SealedRecord(name, None) for key in keys for name in (key, names.noise_beside(key))), *ended)
+        return voided, tuple(SealedRecord(name, None) for key in keys for name in (key, names.noise_beside(key)))
+
+    def _signed_key(self, round: Round) -> common_pb2.SignedRoundKey:
+        """The signed public key of a round, with those under which the same round was void."""
+        every = (one for population in self._populations.values() for one in population.voided)
+        same = (one for one in every if (one.task_sha256, one.round) == (round.task_sha256, round.number))
+        return self._keys.signed(round, [one.hpke_key for one in same])
+
+    def _remember_voided(self) -> None:
+        """Has the refusals of void openings signed, as far as they are in force."""
+        for _, population in sorted(self._populations.items()):
+            self._closed.add_voided(population.voided)
 
     def _erase(self, tasks: Collection[bytes]) -> None:
         """Erases the secrets of these tasks' rounds, and of what their streams need no more. Raises StateError."""

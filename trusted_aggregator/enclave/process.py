@@ -97,7 +97,7 @@ def _predecessor(
             connection.send(0, EnclaveReply(done=enclave_pb2.Done()))
         else:
             given = SealedRecord(request.reseal.key, request.reseal.data)
-            connection.send(0, _written([taking.reseal(given)]))
+            connection.send(0, _written(taking.reseal(given)))
 
 
 def _records(connection: Connection, page: enclave_pb2.SealedRecords) -> dict[str, bytes]:

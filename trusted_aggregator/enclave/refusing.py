@@ -4,7 +4,8 @@ A device charges itself for what it sent unless it has that word. The enclave si
 
 - The bytes and the round's opening alone decide that the round does not take them: they do not open under its key, or
   what is in them is not what the round takes. Every copy of this enclave that knows the key decides the same.
-- The round's set is in force, by a charge or by the end of its task, and these bytes are not in it. A ciphertext begins
+- The round's set is in force, by a charge, by the end of its task or by a hand-over that made it void, and these bytes
+  are not in it. A ciphertext begins
   with a public key that its device drew for it alone, so the enclave remembers the first bytes of what counted, of a
   bounded number of closed rounds, until its next start.
 
@@ -30,6 +31,7 @@ from odp.errors import Refusal
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Sealed, Status
 from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Round
+from trusted_aggregator.state.sealed_state import VoidedKey
 
 #: Contributions of closed rounds whose first bytes are remembered, and rounds.
 MOST_MARKS = 2**21
@@ -65,17 +67,25 @@ class ClosedRounds:
     def add_charged(self, rounds: Iterable[Round]) -> None:
         """Adds those of ``rounds`` that are charged, in force."""
         for round in rounds:
-            known = round.signs_refusals and round.status is not Status.OPEN
-            if known and (round.task_sha256, round.number) not in self._rounds:
-                self._add(round, bytes(round.marks))
+            if round.signs_refusals and round.status is not Status.OPEN:
+                before = self._rounds.get((round.task_sha256, round.number))
+                if before is None or before.public_key != round.public_key:
+                    self._add(round, bytes(round.marks))
 
     def add_ended(self, rounds: Iterable[Round]) -> None:
         """Adds rounds whose task ended before their release, in force: no contribution to them counted."""
         for round in rounds:
             self._add(round, b"")
 
+    def add_voided(self, voided: Iterable[VoidedKey]) -> None:
+        """Adds void openings of rounds, oldest first, in force: no contribution to them counted."""
+        for task_sha256, round, hpke_key in voided:
+            self._add_closed((task_sha256, round), ClosedRound(hpke_key, _sorted(b"")))
+
     def _add(self, round: Round, marks: bytes) -> None:
-        key, closed = (round.task_sha256, round.number), ClosedRound(round.public_key, _sorted(marks))
+        self._add_closed((round.task_sha256, round.number), ClosedRound(round.public_key, _sorted(marks)))
+
+    def _add_closed(self, key: Key, closed: ClosedRound) -> None:
         with self._lock:
             before = self._rounds.pop(key, None)
             self._rounds[key] = closed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from odp.crypto.hpke import HpkeKey
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError, StateError
 from odp.privacy.matrix.participation import ParticipationRecord
@@ -23,7 +24,7 @@ from trusted_aggregator.state import records as names
 from trusted_aggregator.state.ledger_writes import restored_ledger
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import SealedRecord, Writes
-from trusted_aggregator.state.sealed_state import PopulationRecord, RoundRecord, Sealer, TaskRecord
+from trusted_aggregator.state.sealed_state import PopulationRecord, RoundRecord, Sealer, TaskRecord, VoidedKey
 
 # Opened where what they belong to is.
 _BY_THEMSELVES = (names.ROUND_PREFIX, names.PARTICIPATION_PREFIX, names.LEDGER_PREFIX, names.LEDGER_STATE_PREFIX)
@@ -123,6 +124,9 @@ def _restored(
     standing = population.find(task.id, order.round)
     charge = None if standing is None else standing.charge
     if standing is not None and charge is None:
+        return False
+    opening = VoidedKey(task.sha256, order.round, HpkeKey.from_bytes(record.hpke_key).public)
+    if opening in population.voided:  # its host brings it back
         return False
     try:
         participation = streams.participation(task, order.round, population)

@@ -12,7 +12,7 @@ What stays possible: whoever copies the memory of a running enclave, or the slot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -49,13 +49,20 @@ class RoundKeys:
         if names:
             self._identity.guest.slots.erase(names)
 
-    def signed(self, round: Round) -> common_pb2.SignedRoundKey:
-        """A round's signed public key: the same bytes at every call and after every restart."""
+    def signed(self, round: Round, voided: Sequence[bytes] = ()) -> common_pb2.SignedRoundKey:
+        """A round's signed public key: the same bytes at every call and after every restart.
+
+        ``voided`` are the public keys of the same round's openings that never have a release.
+        """
         data = domains.round_key(
             round.task_sha256, round.number, round.model_sha256, self._identity.policy.sha256, round.public_key
         )
-        signature = self._identity.signing.sign(domains.ROUND_KEY, data)
-        return common_pb2.SignedRoundKey(hpke_key=round.public_key, signature=signature)
+        sign = self._identity.signing.sign
+        found = common_pb2.SignedRoundKey(hpke_key=round.public_key, signature=sign(domains.ROUND_KEY, data))
+        for key in voided:
+            stated = domains.voided_key(round.task_sha256, round.number, key)
+            found.voided.add(hpke_key=key, signature=sign(domains.VOIDED_KEY, stated))
+        return found
 
     def _sealer(self, secret: bytes) -> Sealer:
         derived = HKDF(hashes.SHA384(), length=sealing.KEY_BYTES, salt=secret, info=domains.ROUND_SEALING)

@@ -5,6 +5,9 @@ may not come back yet. The state after round t names the release of round t by i
 which is bound to the platform's counters, says which release that was: any other state is refused, whether it is older
 or of a copy of this enclave. Without its state a stream is over: what was charged stays charged.
 
+A hand-over takes the states along: the successor gets the secrets of their slots inside the sealed package, and seals
+the states under secrets of its own. The old ones are erased once it has taken over.
+
 The state is stored together with the release that it follows. It is sealed under a secret of its own in an erasable
 slot of the platform. A stream has two slots in turn, so that a death at any step leaves one state that can be read: the
 slot of the state before is erased once the release is in force, and before its signature leaves. So what a stream needs
@@ -28,6 +31,7 @@ from odp.errors import PopulationFull, PrivacyError, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.matrix.encoding import Encoder
 from odp.privacy.matrix.participation import ParticipationRecord
+from odp.v1 import hand_over_pb2
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.rounds.enclave_half import Round
@@ -183,18 +187,41 @@ class Streams:
             if not key.startswith(names.PARTICIPATION_PREFIX):
                 continue
             sha256, round = names.task_and_round(key)
-            task, sealer = holdings.task(sha256), self._sealer(sha256, round)
-            plaintext = b"" if sealer is None else sealer.open(key, data)
-            position = None if task is None else _position(task, round, plaintext, populations[task.population])
-            if position is None:
+            sealer = self._sealer(sha256, round)
+            if not self.take_up(key, b"" if sealer is None else sealer.open(key, data), populations, holdings):
                 erased += [SealedRecord(name, None) for name in (key, names.stream_beside(key))]
-            else:
-                self._positions[sha256] = position
         return tuple(erased)
 
-    def held(self) -> set[bytes]:
-        """The tasks whose streams are under way, after their first round."""
-        return set(self._positions)
+    def take_up(
+        self, key: str, participation: bytes, populations: Mapping[str, Population], holdings: Holdings
+    ) -> bool:
+        """Whether a stream goes on from the plaintext of its record ``key``; it is the newest of a held task then."""
+        sha256, round = names.task_and_round(key)
+        task = holdings.task(sha256)
+        position = None if task is None else _position(task, round, participation, populations[task.population])
+        if position is not None:
+            self._positions[sha256] = position
+        return position is not None
+
+    def secrets(self) -> hand_over_pb2.StreamSecrets:
+        """What opens the records of all streams, besides the sealing key."""
+        found = hand_over_pb2.StreamSecrets()
+        for task, position in sorted(self._positions.items()):
+            secret = self._identity.guest.slots.read(_slot(task, position.round % 2))
+            if secret is not None:
+                found.streams.add(task_sha256=task, round=position.round, secret=secret)
+        return found
+
+    def resealed(self, key: str, plaintext: bytes) -> SealedRecord:
+        """A record of a predecessor's stream, for this enclave. Raises StateError where the platform cannot store."""
+        task, round = names.task_and_round(key)
+        sealer = self._sealer(task, round)
+        return (self._new_sealer(task, round) if sealer is None else sealer).seal(key, plaintext)
+
+    def erase_taken(self, tasks: Iterable[bytes]) -> None:
+        """Erases the secrets of streams that a successor goes on with. Raises StateError if that fails."""
+        gone = [task for task in tasks if self._positions.pop(task, None) is not None]
+        self.erase(gone)
 
     def _ended(self, task: OpenedTask, round: int) -> PrivacyError:
         return PrivacyError(
@@ -210,8 +237,13 @@ class Streams:
         return None if secret is None else self._derived(secret)
 
     def _derived(self, secret: bytes) -> Sealer:
-        derived = HKDF(hashes.SHA384(), length=sealing.KEY_BYTES, salt=secret, info=domains.STREAM_SEALING)
-        return Sealer(derived.derive(self._identity.sealing_key))
+        return stream_sealer(self._identity.sealing_key, secret)
+
+
+def stream_sealer(sealing_key: bytes, secret: bytes) -> Sealer:
+    """The sealer for the records of a stream before one round, under the secret of its slot."""
+    derived = HKDF(hashes.SHA384(), length=sealing.KEY_BYTES, salt=secret, info=domains.STREAM_SEALING)
+    return Sealer(derived.derive(sealing_key))
 
 
 def _slot(task_sha256: bytes, turn: int) -> str:

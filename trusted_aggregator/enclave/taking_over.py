@@ -29,6 +29,7 @@ from odp.transparency.excerpt import EndorsedImages
 from odp.v1 import enclave_pb2, hand_over_pb2
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
+from trusted_aggregator.enclave.streams import Streams, stream_sealer
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.ledger_writes import restored_ledger
 from trusted_aggregator.state.population import Population
@@ -43,6 +44,7 @@ class TakenOver:
     identity: EnclaveIdentity
     populations: Mapping[str, Population]
     holdings: Holdings
+    streams: Streams
     tasks: Writes
 
 
@@ -54,6 +56,9 @@ class TakingOver:
         self._own = Sealer(identity.sealing_key)
         self._nonce: bytes | None = None
         self._predecessor: Sealer | None = None
+        self._streams = Streams(identity)
+        # Of the predecessor's records of streams, by their keys.
+        self._stream_sealers: dict[str, Sealer] = {}
         self._statement = hand_over_pb2.HandOverStatement()
 
     def draw_nonce(self) -> bytes:
@@ -96,22 +101,29 @@ class TakingOver:
         key = self._identity.hpke.open(package.sealed, domains.hand_over_info(self._nonce, digest))
         check_length("the predecessor's sealing key", key, KEY_BYTES)
         self._predecessor, self._statement = Sealer(key), statement
+        self._stream_sealers = self._sealers_of_streams(package, old.signing_key, digest, key)
 
-    def reseal(self, record: SealedRecord) -> SealedRecord:
-        """A release of the predecessor, sealed and signed by this enclave.
+    def reseal(self, record: SealedRecord) -> Writes:
+        """A release or a record of a stream of the predecessor, sealed and signed by this enclave.
 
-        Its hash is in the ledger, which decides whether it is handed out.
+        The hash of a release is in the ledger, which decides whether it is handed out. A record of a stream that did
+        not go along is left out.
 
-        Raises StateError where it is no release, or the predecessor did not seal it.
+        Raises StateError where it is another record, or the predecessor did not seal it.
         """
+        if record.data is not None and record.key.startswith((names.PARTICIPATION_PREFIX, names.STREAM_PREFIX)):
+            sealer = self._stream_sealers.get(record.key)
+            if sealer is None:
+                return ()
+            return (self._streams.resealed(record.key, sealer.open(record.key, record.data)),)
         if not record.key.startswith(names.RELEASE_PREFIX) or record.data is None:
-            raise StateError(f"sealed record {record.key!r} is not a release")
+            raise StateError(f"sealed record {record.key!r} is neither a release nor of a stream")
         stored = enclave_pb2.StoredRelease.FromString(self._opened(record.key, record.data))
         stored.signature = self._identity.signing.sign(domains.RELEASE, stored.release)
-        return self._own.seal(record.key, stored.SerializeToString(deterministic=True))
+        return (self._own.seal(record.key, stored.SerializeToString(deterministic=True)),)
 
     def finish(self, records: Mapping[str, bytes]) -> TakenOver:
-        """Populations and tasks from the predecessor's ``records``; records of rounds are dropped.
+        """Populations, tasks and streams from the predecessor's ``records``; records of rounds are dropped.
 
         Raises:
             StateError: a record was changed or is missing, or a population was rolled back.
@@ -137,7 +149,26 @@ class TakingOver:
                 if task.population in populations and not holdings.is_ended(task.sha256):
                     holdings.add_task(task)
                     tasks.append(self._own.seal(key, plaintext))
-        return TakenOver(self._identity, populations, holdings, tuple(tasks))
+        for key, sealer in self._stream_sealers.items():
+            if key.startswith(names.PARTICIPATION_PREFIX) and key in records:
+                self._streams.take_up(key, sealer.open(key, records[key]), populations, holdings)
+        return TakenOver(self._identity, populations, holdings, self._streams, tuple(tasks))
+
+    def _sealers_of_streams(
+        self, package: hand_over_pb2.HandOverPackage, signing_key: bytes, digest: bytes, sealing_key: bytes
+    ) -> dict[str, Sealer]:
+        if not package.sealed_streams or self._nonce is None:
+            return {}  # earlier versions end streams
+        signed = domains.hand_over_package(self._nonce, digest, package.sealed_streams)
+        verify(signing_key, package.streams_signature, domains.HAND_OVER_PACKAGE, signed)
+        info = domains.hand_over_streams_info(self._nonce, digest)
+        found: dict[str, Sealer] = {}
+        for one in hand_over_pb2.StreamSecrets.FromString(
+            self._identity.hpke.open(package.sealed_streams, info)
+        ).streams:
+            key = names.participation_key(one.task_sha256, one.round)
+            found[key] = found[names.stream_beside(key)] = stream_sealer(sealing_key, one.secret)
+        return found
 
     def _ledger_at(self, records: Mapping[str, bytes]) -> Callable[[LedgerHead], LedgerState]:
         return lambda head: restored_ledger(head, self._required(), records)

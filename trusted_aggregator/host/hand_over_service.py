@@ -1,13 +1,15 @@
 """The old host's half of a hand-over: it closes rounds first, then the enclave names its successor, durably.
 
-The successor's host asks until it gets the package. From its first question on, no further round is opened here; when
-it stops asking for a minute, rounds are opened again, unless the populations were handed over by then.
+The successor's host asks until it gets the package. From its first question on, no further round is opened here and no
+session of SecAgg+ begins; when it stops asking for a minute, both go on, unless the populations were handed over by
+then. On its word, open rounds end as void, but for those with a session under way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -17,13 +19,18 @@ from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, hand_over_pb2
 from trusted_aggregator.boundary.interface import Aggregator, Status
 from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.modes.hosting import HostModes
+from trusted_aggregator.modes.secagg.rounds import read_attempts
+from trusted_aggregator.rounds.host_half import Key
 from trusted_aggregator.state.records import (
     LEDGER_PREFIX,
     LEDGER_STATE_PREFIX,
+    PARTICIPATION_PREFIX,
     POPULATION_PREFIX,
     RELEASE_PREFIX,
+    STREAM_PREFIX,
     TASK_PREFIX,
     piece_key,
     release_of,
@@ -35,7 +42,13 @@ PAUSE_SECONDS = 60.0
 #: File of a state folder: a GetHandOversResponse.
 HISTORY = "hand-overs"
 
-_HANDED = (POPULATION_PREFIX, LEDGER_PREFIX, LEDGER_STATE_PREFIX, RELEASE_PREFIX, TASK_PREFIX)
+#: File of the state folder of a tree's root: 32 bytes by which its leaves know it.
+ROOT_NAME = "root-name"
+
+_HANDED = (
+    POPULATION_PREFIX, LEDGER_PREFIX, LEDGER_STATE_PREFIX, RELEASE_PREFIX, TASK_PREFIX, PARTICIPATION_PREFIX,
+    STREAM_PREFIX,
+)  # fmt: skip
 _PAGE_BYTES = 2**20
 _MOST_PIECES = 999_999
 # When a server comes back whose round is not opened now.
@@ -54,6 +67,7 @@ class HandOverService:
         log: Log,
         modes: HostModes,
         *,
+        rounds: HostedRounds,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
@@ -62,6 +76,7 @@ class HandOverService:
         self._changes = changes
         self._log = log
         self._modes = modes
+        self._rounds = rounds
         self._clock = clock
         self._asked = float("-inf")
         self._given = False
@@ -77,21 +92,26 @@ class HandOverService:
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
         """The package, or the number of rounds that have to close first. Raises as ``HandingOver.begin_hand_over``."""
-        with self._changes.turn():
+        # Leaves may be slow to answer: nothing else waits for them.
+        stays = {key for key, waits in self._uncounted().items() if waits and not request.void_rounds}
+        with self._changes.turn(), self._holding_sessions():
+            stays |= {key for key in self._open_rounds() if not self._modes.of(key).can_be_void(key)}
+            before = self._rounds.held()
             # Of some contributions the enclave knows nothing yet.
-            writes = () if self._are_uncounted() else self._core.begin_hand_over(request)
-            # A successor that the enclave refuses holds nobody up.
+            writes = () if stays else self._core.begin_hand_over(request)
             self._asked = self._clock()
             if not writes:
-                states = [state for state in self._core.round_states() if state.status is not Status.VOID]
-                contributions = sum(state.contributions for state in states)
-                waiting = hand_over_pb2.WaitingRounds(rounds=len(states), contributions=contributions)
-                return hand_over_pb2.HandOverResponse(waiting=waiting)
+                return hand_over_pb2.HandOverResponse(waiting=self._waiting(stays))
+            self._modes.keep_attempts()
             self._changes.settle(writes)
             package = self._core.finish_hand_over(request)
-        self._given = True
+            self._given = True
+            self._rounds.erase_ended(before)
         statement = hand_over_pb2.HandOverStatement.FromString(package.hand_over.statement)
-        self._log.event("handed_over", successor=statement.successor_image, populations=len(statement.populations))
+        self._log.event(
+            "handed_over", successor=statement.successor_image, populations=len(statement.populations),
+            void_rounds=len(before),
+        )  # fmt: skip
         return hand_over_pb2.HandOverResponse(package=package)
 
     def records(self, request: aggregator_pb2.GetHandedRecordsRequest) -> aggregator_pb2.GetHandedRecordsResponse:
@@ -99,11 +119,18 @@ class HandOverService:
         if not self._given:
             raise PrivacyError("there was no hand-over since the start of this program: request it again")
         reply, size = aggregator_pb2.GetHandedRecordsResponse(), 0
+        if request.offset:
+            rest = (self._storage.record(request.after) or b"")[request.offset :]
+            reply.records.add(key=request.after, data=rest[:_PAGE_BYTES], unfinished=len(rest) > _PAGE_BYTES)
+            return reply
         for key, data in self._handed(request.after):
             if reply.records and size + len(data) > _PAGE_BYTES:
                 break
-            reply.records.add(key=key, data=data)
+            unfinished = len(data) > _PAGE_BYTES
+            reply.records.add(key=key, data=data[:_PAGE_BYTES], unfinished=unfinished)
             size += len(data)
+            if unfinished:
+                break
         return reply
 
     def _handed(self, after: str) -> Iterator[tuple[str, bytes]]:
@@ -121,12 +148,45 @@ class HandOverService:
                 yield piece_key(key, number), piece
 
     def history(self) -> aggregator_pb2.GetHandOversResponse:
-        """The hand-overs that led to this enclave, oldest first."""
-        return read_history(self._state)
+        """The hand-overs that led to this enclave, oldest first, and what its host had to remember."""
+        found = read_history(self._state)
+        found.root_name = self._state.read(ROOT_NAME) or b""
+        found.attempts.extend(read_attempts(self._state))
+        return found
 
-    def _are_uncounted(self) -> bool:
-        keys = [(each.task_sha256, each.round) for each in self._core.round_states() if each.status is Status.OPEN]
-        return any(self._modes.of(key).has_uncounted(key) for key in keys)
+    @contextlib.contextmanager
+    def _holding_sessions(self) -> Iterator[None]:
+        """Holds the sessions of clients from here on, unless the enclave refuses the successor: it holds nobody up."""
+        self._modes.hold_sessions(PAUSE_SECONDS)
+        try:
+            yield
+        except BaseException:
+            self._modes.hold_sessions(PAUSE_SECONDS - (self._clock() - self._asked))
+            raise
+
+    def _open_rounds(self) -> list[Key]:
+        return [(each.task_sha256, each.round) for each in self._core.round_states() if each.status is Status.OPEN]
+
+    def _uncounted(self) -> dict[Key, int]:
+        """Of each open round, the contributions that its enclave does not know of."""
+        return {key: self._modes.of(key).uncounted(key) for key in self._open_rounds()}
+
+    def _waiting(self, stays: Collection[Key]) -> hand_over_pb2.WaitingRounds:
+        """What has to close: all rounds with contributions, or of ``stays``, which the host knows of."""
+        uncounted = self._uncounted()
+        states = [state for state in self._core.round_states() if state.status is not Status.VOID]
+        counts = {
+            (state.task_sha256, state.round): max(
+                state.contributions, uncounted.get((state.task_sha256, state.round), 0)
+            )
+            for state in states
+        }
+        charged = {(state.task_sha256, state.round) for state in states if state.status is not Status.OPEN}
+        final = charged | {key for key in counts if key not in charged and not self._modes.of(key).can_be_void(key)}
+        waiting = {key for key, count in counts.items() if count or key in stays} | charged
+        return hand_over_pb2.WaitingRounds(
+            rounds=len(waiting), contributions=sum(counts[key] for key in waiting), unvoidable=len(final)
+        )
 
 
 def read_history(state: StateFolder) -> aggregator_pb2.GetHandOversResponse:

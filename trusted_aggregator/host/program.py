@@ -31,7 +31,7 @@ from trusted_aggregator.host import leaf_program
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.config import ROLE, Config
 from trusted_aggregator.host.control import ControlService, control_servicer
-from trusted_aggregator.host.hand_over_service import HandOverService
+from trusted_aggregator.host.hand_over_service import ROOT_NAME, HandOverService
 from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.leaves import LeafClient, TreeLeaves
 from trusted_aggregator.host.postgresql_storage import open_storage
@@ -46,7 +46,6 @@ from trusted_aggregator.state.records import POPULATION_PREFIX, noise_key, parti
 if TYPE_CHECKING:
     from odp.privacy.mechanisms import IntegerNoise
 
-_ROOT_NAME = "root-name"
 # A hand-over comes with the hash of every entry of the log: a million of them.
 _CONTROL_LIMITS = Limits(request_bytes=2**25, queued_bytes=2**26)
 
@@ -95,8 +94,8 @@ def start(
         changes = Changes(core, storage, failed=failure)
         service = AggregatorService(core, storage, changes, modes, failed=failure)
         undo.callback(service.close)
-        hand_over = HandOverService(core, storage, state, changes, log, modes)
         rounds = HostedRounds(core, storage, changes, modes, log)
+        hand_over = HandOverService(core, storage, state, changes, log, modes, rounds=rounds)
         idle = IdleTasks(storage, idle_seconds=config.idle_days * DAY)
         control = ControlService(core, storage, changes, log, rounds=rounds, idle=idle, hand_over=hand_over)
         control.resume()
@@ -158,10 +157,10 @@ def _leaves(
 ) -> TreeLeaves | None:  # fmt: skip
     if not config.leaves:
         return None
-    name = state.read(_ROOT_NAME)
+    name = state.read(ROOT_NAME)
     if name is None:
         name = os.urandom(32)
-        state.write_atomically(_ROOT_NAME, name)
+        state.write_atomically(ROOT_NAME, name)
     clients = [
         LeafClient(undo.enter_context(connect(address, tls.ca_pem, identity=tls)), address) for address in config.leaves
     ]

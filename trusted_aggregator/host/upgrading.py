@@ -35,17 +35,27 @@ from odp.v1 import (
     hand_over_pb2,
     population_pb2,
 )
-from trusted_aggregator.host.hand_over_service import HISTORY, read_history
+from trusted_aggregator.host.hand_over_service import HISTORY, ROOT_NAME, read_history
 from trusted_aggregator.host.remote import RemoteAggregator, Successor, restore
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.state.records import LEDGER_PREFIX, RELEASE_PREFIX, SealedRecord, release_of
+from trusted_aggregator.modes.secagg.rounds import ATTEMPTS
+from trusted_aggregator.state.records import (
+    LEDGER_PREFIX,
+    PARTICIPATION_PREFIX,
+    RELEASE_PREFIX,
+    STREAM_PREFIX,
+    SealedRecord,
+    release_of,
+)
 
 ROLE = "aggregator"
 #: (image, the predecessor's, policy) -> what the enclaves see of the log: the endorsements of both, and every leaf.
 Excerpt = Callable[[str, str, EnclavePolicy], hand_over_pb2.LogExcerpt]
 
 _ASK_SECONDS = 2.0
+# For rounds that are charged, and sessions under way, once the others are void.
+_FINISH_SECONDS = 120.0
 
 
 class Predecessor(Protocol):
@@ -71,8 +81,8 @@ class Predecessor(Protocol):
         """All charters of a population, oldest first."""
         ...
 
-    def history(self) -> list[hand_over_pb2.HandOver]:
-        """The hand-overs that led to the predecessor, oldest first."""
+    def history(self) -> aggregator_pb2.GetHandOversResponse:
+        """The hand-overs that led to the predecessor, oldest first, and what its host had to remember."""
         ...
 
 
@@ -111,11 +121,22 @@ class PredecessorClient:
         return reply
 
     def records(self, after: str) -> list[SealedRecord]:
+        what = "fetch the records that were handed over"
         reply: aggregator_pb2.GetHandedRecordsResponse = call(
             self._stub.GetHandedRecords, aggregator_pb2.GetHandedRecordsRequest(after=after), timeout=LONG_DEADLINE,
-            what="fetch the records that were handed over", address=self._control_address,
+            what=what, address=self._control_address,
         )  # fmt: skip
-        return [SealedRecord(record.key, record.data) for record in reply.records]
+        *whole, last = reply.records or [aggregator_pb2.HandedRecord()]
+        while last.unfinished:
+            last.unfinished = False
+            request = aggregator_pb2.GetHandedRecordsRequest(after=last.key, offset=len(last.data))
+            more: aggregator_pb2.GetHandedRecordsResponse = call(
+                self._stub.GetHandedRecords, request, timeout=LONG_DEADLINE, what=what, address=self._control_address
+            )
+            for record in more.records:
+                last.data += record.data
+                last.unfinished = record.unfinished
+        return [SealedRecord(record.key, record.data) for record in (*whole, last) if record.key]
 
     def charters(self, population: str) -> list[population_pb2.SignedCharter]:
         found: list[population_pb2.SignedCharter] = []
@@ -129,12 +150,12 @@ class PredecessorClient:
                 return found
             found += reply.charters
 
-    def history(self) -> list[hand_over_pb2.HandOver]:
+    def history(self) -> aggregator_pb2.GetHandOversResponse:
         reply: aggregator_pb2.GetHandOversResponse = call(
             self._stub.GetHandOvers, aggregator_pb2.GetHandOversRequest(), timeout=SHORT_DEADLINE,
             what="fetch the hand-overs before", address=self._control_address,
         )  # fmt: skip
-        return list(reply.hand_overs)
+        return reply
 
 
 def upgrade(
@@ -147,6 +168,7 @@ def upgrade(
     log: Log,
     waiting: Callable[[hand_over_pb2.WaitingRounds], None] = lambda rounds: None,
     seconds: float = 3600.0,
+    void_rounds: bool = False,
     launch: Launch = launch_process,
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -154,8 +176,8 @@ def upgrade(
     """Makes the enclave of this code the successor of ``predecessor``; returns the statement about it.
 
     ``image`` is the digest of this code. Its enclave runs under the predecessor's policy, on the chip in the folder
-    ``platform``. ``waiting`` is called with the rounds that have to close first; after ``seconds`` of that, this gives
-    up, and nothing has changed.
+    ``platform``. ``waiting`` is called with the rounds that have to close first. After ``seconds`` of that, this gives
+    up, and nothing has changed; or, with ``void_rounds``, open rounds end as void, and their devices contribute again.
 
     Raises:
         ServiceError: the predecessor refused, did not answer, or its rounds were not closed in time.
@@ -191,46 +213,73 @@ def upgrade(
             undo=undo,
         )
         successor = Successor(begun.connection)
-        until = clock() + seconds
+        asked = clock()
         while True:
             request = hand_over_pb2.HandOverRequest(
                 successor=successor.evidence(predecessor.nonce()),
                 nonce=successor.draw_nonce(),
                 log=excerpt(begun.image_digest, predecessor_image, policy),
+                void_rounds=void_rounds and clock() - asked >= seconds,
             )
             answer = predecessor.hand_over(request)
             if answer.WhichOneof("answer") == "package":
                 break
             waiting(answer.waiting)
-            if clock() >= until:
-                raise ServiceError(
-                    f"{answer.waiting.rounds} rounds with {answer.waiting.contributions} contributions "
-                    f"did not close within {seconds:.0f} s; wait for them or cancel their tasks, then run this again"
-                )
+            if clock() - asked >= seconds + (_FINISH_SECONDS if void_rounds else 0.0):
+                raise ServiceError(_too_long(answer.waiting, clock() - asked))
             pause(_ASK_SECONDS)
         given = answer.package.hand_over
         successor.take_over(answer.package, request.log)
         records, writes = _resealed(predecessor, successor, storage)
+        history = predecessor.history()
+        history.hand_overs.append(given)
         writes += restore(begun.connection, records, lambda task, round: ())
         statement = hand_over_pb2.HandOverStatement.FromString(given.statement)
         for handed in statement.populations:
             for charter in predecessor.charters(handed.population):
                 storage.keep_charter(handed.population, open_charter(charter).sequence, charter.SerializeToString())
-        history = aggregator_pb2.GetHandOversResponse(hand_overs=[*predecessor.history(), given])
-        folder.write_atomically(HISTORY, history.SerializeToString(deterministic=True))
+        _keep(folder, history)
         storage.apply(writes)
         client = Client(begun.connection, ended=lambda error: None)
         undo.callback(client.close)
         RemoteAggregator(client).commit()
+        with contextlib.suppress(ServiceError):
+            predecessor.nonce()  # it erases what it gave away, if it still runs
         log.event("taken_over", predecessor=statement.predecessor_image, populations=len(statement.populations))
         return statement
+
+
+def _keep(folder: StateFolder, history: aggregator_pb2.GetHandOversResponse) -> None:
+    """Stores what the predecessor's host remembered."""
+    if history.root_name:
+        folder.write_atomically(ROOT_NAME, history.root_name)
+    if history.attempts:
+        attempts = aggregator_pb2.GetHandOversResponse(attempts=history.attempts)
+        folder.write_atomically(ATTEMPTS, attempts.SerializeToString(deterministic=True))
+    stated = aggregator_pb2.GetHandOversResponse(hand_overs=history.hand_overs)
+    folder.write_atomically(HISTORY, stated.SerializeToString(deterministic=True))
+
+
+def _too_long(rounds: hand_over_pb2.WaitingRounds, seconds: float) -> str:
+    void = rounds.rounds - rounds.unvoidable
+    final = (
+        f"; {rounds.unvoidable} of them are charged or have a session of SecAgg+ under way, and have to close: does "
+        "their server run?"
+        if rounds.unvoidable
+        else ""
+    )
+    return (
+        f"{rounds.rounds} rounds with {rounds.contributions} contributions did not close within {seconds:.0f} s{final}; "
+        "wait for them or cancel their tasks, then run this again"
+        + ("; or end them with --void-rounds: their devices contribute again, and pay once" if void > 0 else "")
+    )
 
 
 def _resealed(
     predecessor: Predecessor, successor: Successor, storage: Storage
 ) -> tuple[dict[str, bytes], list[SealedRecord]]:
     """The predecessor's records that the successor reads first, and the writes to store: entries, and resealed
-    releases.
+    releases and streams.
 
     The pieces of releases are stored here: they are sealed under a key of their record, and stay as they are.
     """
@@ -244,11 +293,11 @@ def _resealed(
             storage.write_pieces(releases[release], (record.data or b"" for record in handed))
             continue
         for record in handed:
-            if record.key.startswith(RELEASE_PREFIX):
+            if record.key.startswith((RELEASE_PREFIX, PARTICIPATION_PREFIX, STREAM_PREFIX)):
                 resealed = successor.reseal(record)
                 releases.update((each.key, each.data) for each in resealed if each.data is not None)
                 writes += resealed
-            elif record.data is not None:
+            if record.data is not None and not record.key.startswith((RELEASE_PREFIX, STREAM_PREFIX)):
                 records[record.key] = record.data
                 if record.key.startswith(LEDGER_PREFIX):  # not sealed: it stays as it is
                     writes.append(record)

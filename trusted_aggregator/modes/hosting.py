@@ -117,6 +117,14 @@ class HostModes:
                 halves.enter_context(half.opening(request))
             yield
 
+    def hold_sessions(self, seconds: float) -> None:
+        """Lets no session of clients begin for ``seconds``; those that began go on."""
+        self._sessions.hold(seconds)
+
+    def keep_attempts(self) -> None:
+        """Stores how many sessions each round had, for whoever opens it after a hand-over. Raises StateError."""
+        self._sessions.keep_attempts()
+
     def forget(self, key: Key) -> None:
         """Deletes all state of a round that is over. Idempotent."""
         for half in self._halves:

@@ -64,6 +64,8 @@ class Round(abc.ABC):
     wraps = False
     #: Whether the enclave can tell for good that a contribution does not count.
     signs_refusals = True
+    #: Whether nothing of the round can ever be known once its enclave has erased it.
+    can_be_void = True
     #: Of a stream: who was in the rounds before this one. Nobody is taken who may not come back yet.
     participation: ParticipationRecord | None = None
 

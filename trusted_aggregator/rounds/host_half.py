@@ -62,9 +62,13 @@ class HostHalf:
         """The number of contributions of a round. Raises PrivacyError if it has failed and can never have a sum."""
         return state.contributions
 
-    def has_uncounted(self, key: Key) -> bool:
-        """Whether the host has contributions to an open round that its enclave does not know of."""
-        return False
+    def uncounted(self, key: Key) -> int:
+        """The number of contributions to an open round that its enclave does not know of."""
+        return 0
+
+    def can_be_void(self, key: Key) -> bool:
+        """Whether an open round can end now without harm to those who contributed to it."""
+        return True
 
     def survivors(self, key: Key) -> Survivors | None:
         """The contributions that a charge would cover; None if the enclave has them. Raises PrivacyError if there are

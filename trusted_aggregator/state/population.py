@@ -29,7 +29,7 @@ from trusted_aggregator.state.ledger_writes import LedgerWrites
 from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_CHARGES, MOST_EVENTS, MOST_SAMPLED, MOST_TASKS
 from trusted_aggregator.state.records import Writes, population_key
 from trusted_aggregator.state.rollback import ZERO, RollbackGuard, RolledBack
-from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Successor
+from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Successor, VoidedKey
 
 
 def _require_zero_out(events: Sequence[LedgerEvent]) -> None:
@@ -234,8 +234,20 @@ class Population:
             )
         )
 
-    def hand_over(self, successor: Successor) -> None:
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether the successor that this enclave named has written a version of its own, in force."""
+        return self.successor is not None and self._guard.current != self._committed.stamp
+
+    @property
+    def voided(self) -> tuple[VoidedKey, ...]:
+        """The openings of rounds that never have a release, in force."""
+        return self._committed.voided
+
+    def hand_over(self, successor: Successor, *, voided: Sequence[VoidedKey] = ()) -> None:
         """Prepares the version of ``successor``: once it is in force, this enclave charges nothing. Idempotent.
+
+        ``voided`` are the rounds that were open, and never have a release then.
 
         One that was named before, and has not taken over, does not get the population any more: it would move the
         counters from a version that is no longer the newest.
@@ -246,7 +258,7 @@ class Population:
         """
         self.require_may_hand_over(successor)
         if self.record.successor != successor:
-            self._pending = self._committed.handed_to(successor)
+            self._pending = self._committed.handed_to(successor, voided=voided)
 
     def require_may_hand_over(self, successor: Successor) -> None:
         """Returns if the population can go to ``successor``, or went there. Raises as ``hand_over``."""

@@ -23,7 +23,7 @@ LATER_PREFIXES = (NOISE_PREFIX, RELEASE_PREFIX, STREAM_PREFIX)
 
 _NUMBER_BYTES = 8
 _ENTRY_KEY = re.compile(LEDGER_PREFIX + "([^/]+)/([0-9]{1,18})")
-_ROUND_KEY = re.compile(f"(?:{ROUND_PREFIX}|{PARTICIPATION_PREFIX})([0-9a-f]{{64}})/([0-9]{{1,10}})")
+_ROUND_KEY = re.compile(f"(?:{ROUND_PREFIX}|{PARTICIPATION_PREFIX}|{STREAM_PREFIX})([0-9a-f]{{64}})/([0-9]{{1,10}})")
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 =========================  ==========================================================================================
 key                        plaintext
 =========================  ==========================================================================================
-``population/<name>``      charter, head of the ledger and its id, abandoned tasks, whom it was handed over to, and the
-                           stamp that ties them to the platform's counters (``rollback.py``)
+``population/<name>``      charter, head of the ledger and its id, abandoned tasks, keys of void openings, whom it was
+                           handed over to, and the stamp that ties them to the platform's counters (``rollback.py``)
 ``ledger-state/<name>``    the state after the first entries of the ledger; their number precedes it in clear
 ``ledger/<name>/<n>``      entry n of the ledger, not sealed: it is public, and the head stands for it
 ``task/<task>``            the signed task definition, and what limits need to know of it
@@ -50,6 +50,8 @@ from trusted_aggregator.state.records import SealedRecord
 from trusted_aggregator.state.rollback import ZERO, Stamp
 
 HASH_BYTES = 32
+#: Voided keys that a population remembers: of all rounds that it may have open, over sixteen hand-overs.
+MOST_VOIDED = 256
 _TASK_HEADER = struct.Struct("!QI")
 
 
@@ -80,6 +82,14 @@ class Successor(NamedTuple):
     policy_sha256: str
 
 
+class VoidedKey(NamedTuple):
+    """The public key of an opening of a round that never had a release, and never will."""
+
+    task_sha256: bytes
+    round: int
+    hpke_key: bytes
+
+
 @dataclass(frozen=True)
 class PopulationRecord:
     """One version of a population, with the stamp of this version and of the one before it. Nothing changes in it.
@@ -92,6 +102,7 @@ class PopulationRecord:
         stamp, parent: of this version, and of the one before it.
         ledger_id: 32 random bytes, drawn with the first version: every later one has them, whichever code wrote it.
         successor: whom the population was handed over to; None where it is this enclave's.
+        voided: openings of rounds that hand-overs ended, oldest first, of rounds that nothing was charged for since.
     """
 
     name: str
@@ -102,6 +113,7 @@ class PopulationRecord:
     parent: Stamp
     ledger_id: bytes
     successor: Successor | None = None
+    voided: tuple[VoidedKey, ...] = ()
 
     @classmethod
     def unfounded(cls, name: str) -> PopulationRecord:
@@ -111,7 +123,7 @@ class PopulationRecord:
     def after(
         self, *, ledger: LedgerState, charter: Charter | None = None, abandoned: frozenset[bytes] | None = None
     ) -> PopulationRecord:
-        """The next version, with a new stamp; None keeps the old value."""
+        """The next version, with a new stamp; None keeps the old value. A charge, or an end, outdates voided keys."""
         return dataclasses.replace(
             self,
             charter_bytes=self.charter_bytes if charter is None else charter.signed.SerializeToString(),
@@ -119,11 +131,25 @@ class PopulationRecord:
             abandoned=self.abandoned if abandoned is None else abandoned,
             stamp=self.stamp.successor(),
             parent=self.stamp,
+            voided=tuple(
+                one
+                for one in self.voided
+                if one.task_sha256 not in (abandoned or ()) and ledger.find(one.task_sha256.hex(), one.round) is None
+            ),
         )
 
-    def handed_to(self, successor: Successor | None) -> PopulationRecord:
-        """The next version, owned by ``successor``; None means the enclave that writes it."""
-        return dataclasses.replace(self, stamp=self.stamp.successor(), parent=self.stamp, successor=successor)
+    def handed_to(self, successor: Successor | None, *, voided: Sequence[VoidedKey] = ()) -> PopulationRecord:
+        """The next version, owned by ``successor``; None means the enclave that writes it.
+
+        ``voided`` are the openings that end with it, besides those that ended before.
+        """
+        return dataclasses.replace(
+            self,
+            stamp=self.stamp.successor(),
+            parent=self.stamp,
+            successor=successor,
+            voided=(*self.voided, *voided)[-MOST_VOIDED:],
+        )
 
     def knows(self, task_sha256: bytes) -> bool:
         """Whether a task was charged or ended."""
@@ -147,6 +173,7 @@ class PopulationRecord:
             "parent": list(self.parent),
             "stamp": list(self.stamp),
             "successor": None if self.successor is None else list(self.successor),
+            "voided": [[task.hex(), round, key.hex()] for task, round, key in self.voided],
         }
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
@@ -163,6 +190,11 @@ class PopulationRecord:
             parent=Stamp(*value["parent"]),
             ledger_id=bytes.fromhex(value["ledger_id"]),
             successor=None if value["successor"] is None else Successor(*value["successor"]),
+            # Earlier versions wrote none.
+            voided=tuple(
+                VoidedKey(bytes.fromhex(task), round, bytes.fromhex(key))
+                for task, round, key in value.get("voided", ())
+            ),
         )
 
 

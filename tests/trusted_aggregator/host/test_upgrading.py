@@ -57,7 +57,9 @@ def test_a_population_goes_on_in_the_new_program_with_what_is_left_of_its_budget
     assert [charter.charter for charter in new.client.charters(programs.world.population)] == [
         programs.world.charter.charter
     ]
-    assert [given.statement for given in new.client.history()] == [statement.SerializeToString(deterministic=True)]
+    assert [given.statement for given in new.client.history().hand_overs] == [
+        statement.SerializeToString(deterministic=True)
+    ]
     with pytest.raises(grpc.RpcError):
         programs.open(old, 1)
     old.stop()

@@ -32,6 +32,8 @@ _LARGEST_INTEGER = 2**62
 class SecAggRound(Round):
     """A round whose contributions go to sessions of clients at the host; the enclave refuses contributions."""
 
+    # Its devices add the noise, and its host can unmask their sum.
+    can_be_void = False
     # The newest session's survivors, as announced.
     _clients = 0
     _survivors_sha256 = b""

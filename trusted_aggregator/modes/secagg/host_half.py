@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-from odp.errors import PrivacyError
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Aggregator, Charged, HostSum, RoundState, Status
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept
@@ -32,11 +31,11 @@ class SecAggHost(HostHalf):
             return state.contributions
         return self._rounds.survivors((state.task_sha256, state.round))
 
-    def has_uncounted(self, key: Key) -> bool:
-        try:
-            return self._rounds.survivors(key) > 0
-        except PrivacyError:  # its sessions failed: it never has a sum
-            return False
+    def uncounted(self, key: Key) -> int:
+        return self._rounds.clients_under_way(key)
+
+    def can_be_void(self, key: Key) -> bool:
+        return not self.uncounted(key)
 
     def survivors(self, key: Key) -> Survivors | None:
         """See ``HostHalf``; None for a round that was charged before."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from odp import _validate
@@ -82,17 +83,23 @@ class Pace:
 
 
 class Memory:
-    """Memory that sessions reserve, in bytes. Thread-safe."""
+    """Memory that sessions reserve, in bytes. Thread-safe.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: of all of them together.
+        held: whether no session may begin now.
+    """
+
+    def __init__(self, most: int, *, held: Callable[[], bool] = lambda: False) -> None:
         self.most = most
+        self._held = held
         self._taken = 0
         self._lock = threading.Lock()
 
     def take(self, amount: int) -> bool:
-        """Reserves ``amount`` if that much is left; returns whether it did."""
+        """Reserves ``amount`` if that much is left and sessions may begin; returns whether it did."""
         with self._lock:
-            if self._taken + amount > self.most:
+            if self._held() or self._taken + amount > self.most:
                 return False
             self._taken += amount
             return True

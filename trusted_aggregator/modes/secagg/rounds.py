@@ -17,10 +17,11 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from odp.algorithms.cohorts import goal_of
 from odp.algorithms.dense.query import DenseQuery
@@ -52,6 +53,8 @@ _LATER_SECONDS = (10.0, 60.0)
 # How long an attempt after the first gathers clients: at least so many seconds, and so many times of a round.
 _GATHER_SECONDS, _GATHER_ROUNDS = 600.0, 4
 _FILE = "secagg-{task}-{round}"
+#: Of rounds that a hand-over ended: a GetHandOversResponse with the number of the next session of each.
+ATTEMPTS = "secagg-attempts"
 _ATTEMPT_BYTES = 4
 
 
@@ -106,7 +109,8 @@ class SecAggRounds:
         limits: SessionLimits | None = None,
     ) -> None:
         self._limits = SessionLimits() if limits is None else limits
-        self._memory = Memory(self._limits.memory)
+        self._held_until = -math.inf
+        self._memory = Memory(self._limits.memory, held=self._is_held)
         self._state = state
         self._parts = parts
         self._log = log
@@ -131,9 +135,40 @@ class SecAggRounds:
             if sum(not opened.failure for opened in self._rounds.values()) >= MOST_ROUNDS:
                 raise Busy(f"{MOST_ROUNDS} rounds of SecAgg+ are open here: try again later", *_LATER_SECONDS)
             data = request.SerializeToString()
-            self._write(key, data, attempt=-1)
-            self._rounds[key] = _opened(definition, request, data, attempt=-1)
+            used = {(one.task_sha256, one.round): one.attempts for one in read_attempts(self._state)}
+            attempt = used.get(key, 0) - 1
+            self._write(key, data, attempt=attempt)
+            self._rounds[key] = _opened(definition, request, data, attempt=attempt)
         return True
+
+    def hold(self, seconds: float) -> None:
+        """Lets no session begin for some time; those that began go on, and others go on gathering."""
+        self._held_until = self._clock() + seconds
+
+    def clients_under_way(self, key: Key) -> int:
+        """Known clients of a session that began, at least 1: what they sent cannot be called back. 0 without one."""
+        with self._lock:
+            opened = self._rounds.get(key)
+            if opened is None or opened.failure:
+                return 0
+        session = self._current(key)
+        under_way = session is not None and session.phase not in (Phase.VOID, Phase.OVER) and not session.gathering
+        return max(session.survivors.clients, 1) if session is not None and under_way else 0
+
+    def _is_held(self) -> bool:
+        return self._clock() < self._held_until
+
+    def keep_attempts(self) -> None:
+        """Stores the number of the next session of each round, which outlives the round. Raises StateError."""
+        known = {(one.task_sha256, one.round): one.attempts for one in read_attempts(self._state)}
+        with self._lock:
+            for key, opened in self._rounds.items():
+                gathers = opened.session is not None and opened.session.gathering
+                known[key] = opened.attempt + (not gathers)
+        reply = aggregator_pb2.GetHandOversResponse()
+        for (task, round), attempts in list(known.items())[-MOST_ROUNDS:]:
+            reply.attempts.add(task_sha256=task, round=round, attempts=max(attempts, 0))
+        self._state.write_atomically(ATTEMPTS, reply.SerializeToString(deterministic=True))
 
     def opened(self, key: Key) -> None:
         """Marks the round as open at the enclave: its sessions may begin."""
@@ -274,7 +309,7 @@ class SecAggRounds:
             if session is not None:
                 self._log.warning("secagg_void", task=short(key[0]), round=key[1], reason=session.reason)
                 opened.session, opened.reason = None, session.reason
-            if opened.failure or not opened.ready:
+            if opened.failure or not opened.ready or (self._is_held() and not opened.restarted):
                 return None
             if not opened.restarted:
                 # Its number first: what is erased after it is of no session any more.
@@ -328,6 +363,14 @@ class SecAggRounds:
 
     def _write(self, key: Key, request: bytes, *, attempt: int) -> None:
         self._state.write_atomically(_name(key), (attempt + 1).to_bytes(_ATTEMPT_BYTES, "big") + request)
+
+
+def read_attempts(state: StateFolder) -> Sequence[aggregator_pb2.UsedAttempts]:
+    """The number of the next session of rounds that a hand-over ended. Raises StateError."""
+    try:
+        return aggregator_pb2.GetHandOversResponse.FromString(state.read(ATTEMPTS) or b"").attempts
+    except DecodeError:
+        raise StateError(f"{state.path(ATTEMPTS)} is damaged: restore the state folder") from None
 
 
 @contextlib.contextmanager
