@@ -150,7 +150,8 @@ class OneAggregator:
         write_reference_values(self._root / "platform", self.policy, pinned)
         addresses = PinnedAddresses.at(aggregator=self.child.address)
         with contextlib.closing(Services(self.child.address, self.ca, pinned=addresses)) as services:
-            Enclaves(services, ReferenceValues.load(pinned)).verified("aggregator", self.child.address)
+            values = ReferenceValues.load(pinned)
+            Enclaves(services, lambda: values).verified("aggregator", self.child.address)
 
     def target(self, round: int) -> Target:
         """To what the contributions of a round are sealed."""

@@ -128,11 +128,8 @@ def ingest(contributions: int, times: int) -> list[Figure]:
             real.address, ca, pinned=PinnedAddresses(by_role={"aggregator": (real.address, bare.address)})
         )
         stack.callback(services.close)
-        verified = (
-            Enclaves(services, ReferenceValues.load(root / "reference_values.json"))
-            .verified("aggregator", real.address)
-            .enclave
-        )
+        values = ReferenceValues.load(root / "reference_values.json")
+        verified = Enclaves(services, lambda: values).verified("aggregator", real.address).enclave
         client = aggregator_client(real, program_identity(root, "server", root / "ca"))
         progress(f"sealing {contributions * times} contributions of {_SIZE:,} numbers")
         opened = _open(task, client, developer, verified, contributions * times)

@@ -98,9 +98,9 @@ def participation(chosen: Plan) -> list[Figure]:
         try:
             participant = Participant(
                 services=clients,
-                enclaves=Enclaves(clients, values),
+                enclaves=Enclaves(clients, lambda: values),
                 gate=Gate(limits=_limits(chosen)),
-                records=Records(folder / FOLDER, values),
+                records=Records(folder / FOLDER, lambda: values),
                 log=log_guard(clients, values, folder),
                 charters=charter_memory(values, folder),
                 admission=Admission(

@@ -73,7 +73,8 @@ class Parties:
         write_reference_values(root / "platform", EnclavePolicy(role="aggregator"), pinned)
         addresses = PinnedAddresses.at(distributor=self.address)
         with contextlib.closing(Services(self.address, self.ca, pinned=addresses)) as services:
-            found = Enclaves(services, ReferenceValues.load(pinned)).verified("distributor", self.address).enclave
+            values = ReferenceValues.load(pinned)
+            found = Enclaves(services, lambda: values).verified("distributor", self.address).enclave
         self.hpke_key = found.hpke_key
 
     def publish(self, model: Model) -> None:

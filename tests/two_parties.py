@@ -159,7 +159,8 @@ class Parties:
             retrievals = Retrievals.over(services, helper_keys=[self.key] if pinned else [])
             retrievals.require(work.model)
             return retrievals.of(work.model).fetch(work, wanted, traffic)
-        enclaves = Enclaves(services, self._reference_values())
+        values = self._reference_values()
+        enclaves = Enclaves(services, lambda: values)
         checked = enclaves.verified("distributor", self.leader.address)
         return SealedRows(services, checked, lambda _: checked, os.urandom).fetch(work, wanted, traffic)
 

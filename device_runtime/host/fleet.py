@@ -167,7 +167,7 @@ class Fleet:
         made = self.counts.contributions() - before
         if most is None or not made or made >= most:
             return most is not None and made > 0
-        if last is None or not last.is_last or self._roster.pending(last.key):
+        if last is None or not last.is_last or self._roster.pending(last.opening):
             return False
         self.reason = ("idle", "that was the last round of the task")
         return True
@@ -184,8 +184,8 @@ class Fleet:
             try:
                 with Store.open(path) as store:
                     self._look(store, device)
-                    for task, round, state in store.settled():
-                        self._roster.settle((task, round), device)
+                    for task, round, recipient, state in store.settled():
+                        self._roster.settle((task, round, recipient), device)
                         entry = counts.setdefault((task, round), [0, 0])
                         entry[0] += state is State.SENT
                         entry[1] += state is State.REFUSED
@@ -221,7 +221,7 @@ class Fleet:
             self._check_ins.new_round()
         self._last = work
         self.counts.count(work.key, "", traffic, now=self._clock())
-        pending = self._roster.pending(work.key)
+        pending = self._roster.pending(work.opening)
         if not pending:
             self._recovered_from_outage()
             self._say_what_is_awaited(work)
@@ -296,7 +296,7 @@ class Fleet:
         if self._options.until_finished:
             last = self._last
             # The server may be between two answers for one moment: devices that still wanted the round ask once more.
-            if last is not None and last.is_last and (self._idle_answers > 1 or not self._roster.pending(last.key)):
+            if last is not None and last.is_last and (self._idle_answers > 1 or not self._roster.pending(last.opening)):
                 return None
             if now - self._idle_since > _QUIET_SECONDS:
                 self._log.warning("no_open_round", seconds=round(now - self._idle_since))
@@ -389,7 +389,7 @@ class Fleet:
                     sweep.end(retry=answer.retry)
                     return ""
                 seen.append(work.key)
-                if self._roster.has_settled(work.key, device):
+                if self._roster.has_settled(work.opening, device):
                     return ""
                 return self._settle(sweep, work, device, self._participant.take_part(store, work, traffic))
 
@@ -401,7 +401,7 @@ class Fleet:
 
     def _settle(self, sweep: Sweep, work: Work, device: int, outcome: Outcome) -> str:
         """Notes that a device has nothing left to do in a round; what that counts as."""
-        self._roster.settle(work.key, device)
+        self._roster.settle(work.opening, device)
         sweep.count_settled()
         return _COUNTED[outcome]
 

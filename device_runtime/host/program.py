@@ -17,6 +17,7 @@ from device_runtime.host.scheduler import Scheduler
 from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
+from device_runtime.network.pinned_values import PinnedAddressesOf, PinnedValues
 from device_runtime.network.services import Services
 from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
@@ -249,11 +250,12 @@ def start(
         raise ConfigurationError("Expected count, the number of devices to run, when no data are given")
     stopped = threading.Event()
     events = log if log is not None else Log("devices")
-    reference_values = ReferenceValues.load(config.reference_values)
+    newest_values = PinnedValues(config.reference_values, log=events)
+    reference_values = newest_values()
     roster = None if config.roster is None else read_roster(config.roster)
     if reference_values.log is None:
         events.warning("no_log_required", reference_values=str(config.reference_values))
-    pinned = PinnedAddresses.of(reference_values, allow_private=config.allow_private_addresses)
+    pinned = PinnedAddresses(by_role=PinnedAddressesOf(newest_values), allow_private=config.allow_private_addresses)
     services = Services(config.server, config.ca, pinned=pinned, patience=Patience(wait=stopped.wait))
     try:
         vendor = reference_values.emulated_vendor
@@ -295,12 +297,12 @@ def start(
                 state=state,
                 participant=Participant(
                     services=services,
-                    enclaves=Enclaves(services, reference_values, clock=clock),
+                    enclaves=Enclaves(services, newest_values, clock=clock),
                     gate=gate,
                     retrievals=Retrievals.over(
                         services, cache=TableCache(config.state / TABLES), helper_keys=reference_values.helper_keys
                     ),
-                    records=Records(config.state / FOLDER, reference_values, clock=clock),
+                    records=Records(config.state / FOLDER, newest_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     charters=charter_memory(reference_values, config.state),
                     catalogues=catalogue_memory(services, config.state),

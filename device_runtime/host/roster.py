@@ -17,6 +17,8 @@ REST_SECONDS = 30.0
 
 #: A task and a round of it.
 Key = tuple[bytes, int]
+#: The same with the key of an opening of the round, where it has several: devices settle each by itself.
+Opening = tuple[bytes, int] | tuple[bytes, int, bytes]
 #: In the place of a round: no device settles or declines it.
 NO_ROUND = -1
 
@@ -33,7 +35,7 @@ class Roster:
         self._devices = devices
         self._clock = clock
         self._lock = threading.Lock()
-        self._settled: dict[Key, bytearray] = {}
+        self._settled: dict[Opening, bytearray] = {}
         self._declined: dict[Key, bytearray] = {}
         self._declined_tasks: set[bytes] = set()
         self._aside = bytearray(len(devices))
@@ -41,12 +43,12 @@ class Roster:
         self._resting = array("d", bytes(8 * len(devices)))
         self._rests_told: set[tuple[str, ...]] = set()
 
-    def pending(self, key: Key) -> list[int]:
+    def pending(self, key: Opening) -> list[int]:
         """Devices that may still take part in a round."""
         count = len(self._devices)
         with self._lock:
             settled = self._settled.get(key, bytearray(count))
-            declined = self._declined.get(key, bytearray(count))
+            declined = self._declined.get(key[:2], bytearray(count))
             aside, resting = bytes(self._aside), self._resting[:]
         return [
             device
@@ -54,12 +56,12 @@ class Roster:
             if not (settled[place] or declined[place] or aside[place] or resting[place])
         ]
 
-    def settle(self, key: Key, device: int) -> None:
+    def settle(self, key: Opening, device: int) -> None:
         """Records that a device has nothing left to do in a round."""
         with self._lock:
             self._settled.setdefault(key, bytearray(len(self._devices)))[self._place(device)] = 1
 
-    def has_settled(self, key: Key, device: int) -> bool:
+    def has_settled(self, key: Opening, device: int) -> bool:
         """Whether a device has nothing left to do in a round."""
         with self._lock:
             entry = self._settled.get(key)

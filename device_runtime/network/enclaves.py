@@ -1,7 +1,8 @@
 """The enclaves that the device host has verified: it sends nothing to any other.
 
 Evidence is asked for with a fresh random nonce, checked against the reference values that the person pinned, and then
-trusted until it expires. All devices of a process share it: they pin the same reference values.
+trusted until it expires, or until the person pins other values. All devices of a process share it: they pin the same
+reference values.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Enclaves:
 
     Args:
       services: how to reach them.
-      reference_values: what the person pinned: roots, images, policies.
+      reference_values: gives what the person pins now: roots, images, policies. The same object means the same values.
       clock: seconds since the epoch.
       random_bytes: source of nonces.
     """
@@ -55,13 +56,14 @@ class Enclaves:
     def __init__(
         self,
         services: Services,
-        reference_values: ReferenceValues,
+        reference_values: Callable[[], ReferenceValues],
         *,
         clock: Callable[[], float] = time.time,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._services = services
         self._reference_values = reference_values
+        self._values = reference_values()
         self._clock = clock
         self._random_bytes = random_bytes
         self._lock = threading.Lock()
@@ -81,7 +83,11 @@ class Enclaves:
           ServiceUnavailable: nobody answers there.
         """
         key = (role, address)
+        values = self._reference_values()
         with self._lock:
+            if values is not self._values:
+                self._values = values
+                self._verified.clear()
             asking = self._asking[key]
         # One thread asks, the others wait for its answer.
         with asking:
@@ -100,7 +106,7 @@ class Enclaves:
                     event_log=reply.event_log,
                     nonce=nonce,
                     role=role,
-                    reference_values=self._reference_values,
+                    reference_values=values,
                     now=evidence.time,
                 )
             except AttestationError as error:

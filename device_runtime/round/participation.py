@@ -21,9 +21,9 @@ public facts, the person's decisions, mains power and network alone, and never o
 the empty contribution (``contribution.py``).
 
 Before 7 a device that comes back starts again, after 7 it sends the stored bytes again; it never seals twice for one
-round. So the server sees at most one
-contribution of a device to a round, whatever the device's local data became in between. A person who pauses their
-device or opts out is heard at each of these places, the last of them 7's transaction and 8.
+opening of a round. So the server sees at most one contribution of a device to it, whatever the device's local data
+became in between. After one that its enclave signed to be void, the next may come (``reopened.py``). A pause, or an
+opting out, takes effect at each of these places, the last of them 7's transaction and 8.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from device_runtime.round.contribution import (
 from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.program_time import ProgramTime, Turn
+from device_runtime.round.reopened import is_answered, takes_part_again
 from device_runtime.round.round_keys import require_round_key
 from device_runtime.round.verification import Records
 from device_runtime.rows.retrieval import Retrievals, SealedRows, asks_enclave
@@ -158,7 +159,7 @@ class Participant:
         """
         model, task = work.model, work.model.task_sha256
         prepared = store.participation(task, work.round)
-        if prepared is not None and (prepared.state is not State.PREPARED or prepared.sealed is None):
+        if prepared is not None and is_answered(prepared, work):
             return Outcome.SETTLED
         self.services.require_pinned(distributor=work.distributor, aggregator=work.aggregator)
         logged = self.admitted(store, work)
@@ -168,6 +169,10 @@ class Participant:
         distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
         aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
         to = self._destination(store, work, aggregator)
+        if prepared is not None and prepared.recipient != work.hpke_key:
+            if not takes_part_again(store, prepared, work, aggregator.enclave):
+                return Outcome.SETTLED
+            prepared = None
         if prepared is None:
             token = self.tokens.contribution_token(work, store.identity().secret, traffic)
             prepared = self._prepare(store, work, distributor, aggregator, logged, token, traffic)
@@ -374,10 +379,6 @@ class Participant:
     ) -> Outcome:
         self.gate.after_data(store, work.model.terms)
         task, round = prepared.task_sha256, prepared.round
-        if prepared.recipient != work.hpke_key:
-            # The round was lost and opened again. What is sealed already may have left, and may have been counted.
-            store.give_up(task, round)
-            return Outcome.SETTLED
         answer = self._submit(work, prepared, to, traffic)
         refusal = _refusal_of(answer, work)
         if refusal in (None, Refusal.ALREADY_CONTRIBUTED):

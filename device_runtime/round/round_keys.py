@@ -1,8 +1,8 @@
 """The key of one round for contributions, signed by the enclave whose evidence the device verified.
 
 It comes with the assignment, from a server that nobody trusts. The enclave erases its private half with the round, so
-what a host recorded stays closed, whatever leaks later. A device seals once for a round: where the round comes back
-with another key, it gives the round up.
+what a host recorded stays closed, whatever leaks later. A device seals once for a key: where the round comes back
+with another key, ``reopened.py`` decides.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class Sessions:
         self._population = population
         self._noise = OperatingSystemNoise() if noise is None else noise
         self._clock = clock
-        # The newest attempt that each device was part of: it joins each once.
-        self._joined: dict[tuple[bytes, int], dict[int, int]] = {}
+        # The newest attempt of each opening that each device was part of: it joins each once.
+        self._joined: dict[tuple[bytes, int, bytes], dict[int, int]] = {}
 
     def run(
         self, work: Work, devices: Sequence[int], *, pool: futures.Executor, stop: threading.Event, ended: End
@@ -94,7 +94,7 @@ class Sessions:
         if session is None:
             return False
         attempt = session.configuration.attempt
-        joined = self._joined.setdefault(work.key, {})
+        joined = self._joined.setdefault((*work.key, work.hpke_key), {})
         fresh = [device for device in devices if joined.get(device, -1) < attempt]
         joined.update(dict.fromkeys(fresh, attempt))
         if not fresh:
@@ -104,7 +104,7 @@ class Sessions:
 
     def may_try_again(self, work: Work, device: int) -> None:
         """Lets a device join the newest attempt once more: it did not get to the host of the session."""
-        self._joined[work.key].pop(device, None)
+        self._joined[*work.key, work.hpke_key].pop(device, None)
 
     def seat(self, session: Session, device: int) -> Seat:
         """A seat for a device."""

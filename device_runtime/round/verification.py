@@ -58,15 +58,17 @@ class Records:
 
     Args:
       folder: where they lie; made where it is missing.
-      reference_values: what the enclaves are checked against; kept beside the records.
+      reference_values: gives what the enclaves are checked against now; kept beside the records.
       clock: seconds since the epoch.
     """
 
     def __init__(
-        self, folder: Path, reference_values: ReferenceValues, *, clock: Callable[[], float] = time.time
+        self, folder: Path, reference_values: Callable[[], ReferenceValues], *, clock: Callable[[], float] = time.time
     ) -> None:
         self._folder = folder
-        self._reference_values = reference_values_bytes(reference_values)
+        self._reference_values = reference_values
+        self._pinned = reference_values()
+        self._pinned_bytes = reference_values_bytes(self._pinned)
         self._clock = clock
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
@@ -81,10 +83,14 @@ class Records:
         round_key = common_pb2.SignedRoundKey() if work.round_key is None else work.round_key
         shown = hashlib.sha256(proof).digest(), round_key.hpke_key, *(one.nonce for one in evidence)
         key = (work.key, work.model.model_sha256, *shown)
+        pinned = self._reference_values()
         with self._lock:
+            if pinned is not self._pinned:
+                self._pinned, self._pinned_bytes = pinned, reference_values_bytes(pinned)
+                self._known.clear()
             known = self._known.get(key)
             if known is None:
-                reference_values = self._write(self._reference_values)
+                reference_values = self._write(self._pinned_bytes)
                 content = {
                     "format": _FORMAT,
                     "time": self._clock(),

@@ -4,9 +4,10 @@ Thousands of devices may share a process, so a store is opened for one use and c
 every change is one short transaction, durable when it returns. A device's file is private to its user (mode 0600) and
 lies at ``devices/<nn>/<number>.sqlite``.
 
-A participation goes through ``PREPARED -> SENT | REFUSED``. It is PREPARED, with the exact bytes to send, before the
-first byte leaves: a device that dies in between sends the same bytes again, and never makes a second contribution to
-the same round. The bytes are erased as soon as an answer is stored, or the task has moved on to another round.
+A participation goes through ``PREPARED -> SENT | REFUSED``; later, one to a void opening of its round is REFUSED. It is
+PREPARED, with the exact bytes to send, before the first byte leaves: a device that dies in between sends the same
+bytes again, and never makes a second contribution to the same opening. The bytes are erased as soon as an answer is
+stored, or the task has moved on to another round.
 """
 
 from __future__ import annotations
@@ -255,8 +256,7 @@ class Store(Database):
 
     def tasks(self) -> tuple[TaskTerms, ...]:
         """Every task that the device ever contributed to, or declined."""
-        with errors(self.path):
-            rows = self._connection.execute("SELECT task_sha256, definition, charges FROM tasks").fetchall()
+        rows = self.all("SELECT task_sha256, definition, charges FROM tasks")
         try:
             return tuple(terms_from_store(*row) for row in rows)
         except (OdpError, ValueError, TypeError, DecodeError) as error:
@@ -315,10 +315,7 @@ class Store(Database):
         that left the device. One without an answer, or with a refusal that nobody signed, may have been used.
         """
         which = "" if refused else "WHERE state <> 'REFUSED'"
-        with errors(self.path):
-            rows = self._connection.execute(
-                f"SELECT task_sha256, round, time FROM participations {which} ORDER BY time, round"
-            ).fetchall()
+        rows = self.all(f"SELECT task_sha256, round, time FROM participations {which} ORDER BY time, round")
         terms = {one.task_sha256: one for one in self.tasks()} if rows else {}
         try:
             if any(round >= len(terms[task].rounds) for task, round, _ in rows):
@@ -393,12 +390,11 @@ class Store(Database):
 
     def _forget(self, where: str, arguments: tuple[object, ...]) -> None:
         """Erases the queued upload and the local parameters. The upload may have arrived, so it stays charged."""
-        self._connection.execute(
-            "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
-            f"WHERE state = 'PREPARED' AND {where}",
-            arguments,
-        )
+        self._erase_bytes(f"state = 'PREPARED' AND {where}", arguments)
         self._connection.execute(f"DELETE FROM local_parameters WHERE {where}", arguments)
+
+    def _erase_bytes(self, where: str, arguments: tuple[object, ...]) -> None:
+        self.execute(f"UPDATE participations SET payload = NULL, sealed = NULL, token = NULL WHERE {where}", arguments)
 
     def participation(self, task_sha256: bytes, round: int) -> Participation | None:
         """The device's participation in one round of one task, or None."""
@@ -408,17 +404,16 @@ class Store(Database):
 
     def ledger(self) -> tuple[Participation, ...]:
         """Everything that the device sent or prepared to send, oldest first."""
-        with errors(self.path):
-            rows = self._connection.execute(f"SELECT {COLUMNS} FROM participations ORDER BY time, round").fetchall()
+        rows = self.all(f"SELECT {COLUMNS} FROM participations ORDER BY time, round")
         return tuple(participation_of(row) for row in rows)
 
-    def settled(self) -> list[tuple[bytes, int, State]]:
-        """(task, round, state) of the participations with nothing left to send."""
-        with errors(self.path):
-            rows = self._connection.execute(
-                "SELECT task_sha256, round, state FROM participations WHERE state <> 'PREPARED' OR sealed IS NULL"
-            ).fetchall()
-        return [(task, round, State(state)) for task, round, state in rows]
+    def settled(self) -> list[tuple[bytes, int, bytes, State]]:
+        """(task, round, recipient, state) of the participations with nothing left to send."""
+        rows = self.all(
+            "SELECT task_sha256, round, recipient, state FROM participations "
+            "WHERE state <> 'PREPARED' OR sealed IS NULL"
+        )
+        return [(*row, State(state)) for *row, state in rows]
 
     def prepare(
         self,
@@ -441,10 +436,12 @@ class Store(Database):
             self.person().check(terms)
             self._remember(task, terms, one.round, most=_MOST_TASKS)
             # A round of the past is closed: whether it counted or not, its bytes are never sent again.
-            self._connection.execute(
-                "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
-                "WHERE task_sha256 = ? AND round < ?",
-                (one.task_sha256, one.round),
+            self._erase_bytes("task_sha256 = ? AND round < ?", (one.task_sha256, one.round))
+            # Under its signature, the enclave counted nothing under that key.
+            self.execute(
+                "DELETE FROM participations WHERE task_sha256 = ? AND round = ? AND state = 'REFUSED' "
+                "AND recipient <> ?",
+                (one.task_sha256, one.round, one.recipient),
             )
             try:
                 self._connection.execute(
@@ -468,25 +465,27 @@ class Store(Database):
     def give_up(self, task_sha256: bytes, round: int) -> None:
         """Erases the bytes to send without an answer: they may have been counted, so they stay charged."""
         with self.transaction():
-            self._connection.execute(
-                "UPDATE participations SET payload = NULL, sealed = NULL, token = NULL "
-                "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
-                (task_sha256, round),
-            )
+            self._erase_bytes("task_sha256 = ? AND round = ? AND state = 'PREPARED'", (task_sha256, round))
 
-    def settle(self, task_sha256: bytes, round: int, state: State, refusal: Refusal | None = None) -> None:
+    def settle(
+        self, task_sha256: bytes, round: int, state: State, refusal: Refusal | None = None, *, void: bool = False
+    ) -> None:
         """Stores the aggregator's answer, and erases the bytes to send.
 
-        A ``refusal`` that the enclave did not sign comes with SENT: the contribution may have been counted.
+        A ``refusal`` that the enclave did not sign comes with SENT: the contribution may have been counted. ``void``
+        replaces an earlier answer: the enclave signed that the contribution never counted.
         """
+        unanswered, unsettled = (
+            ("", f"outcome <> '{EMPTY}'") if void else ("AND state = 'PREPARED'", "outcome = 'prepared'")
+        )
         with self.transaction():
-            self._connection.execute(
+            self.execute(
                 "UPDATE participations SET state = ?, refusal = ?, payload = NULL, sealed = NULL, token = NULL "
-                "WHERE task_sha256 = ? AND round = ? AND state = 'PREPARED'",
+                f"WHERE task_sha256 = ? AND round = ? {unanswered}",
                 (state.value, None if refusal is None else refusal.value, task_sha256, round),
             )
-            self._connection.execute(
-                "UPDATE assignments SET outcome = ? WHERE task_sha256 = ? AND round = ? AND outcome = 'prepared'",
+            self.execute(
+                f"UPDATE assignments SET outcome = ? WHERE task_sha256 = ? AND round = ? AND {unsettled}",
                 (state.value.lower(), task_sha256, round),
             )
 

@@ -131,8 +131,13 @@ class Work:
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """(task id, round): a device contributes at most once to each."""
+        """(task id, round): of its openings, at most one has a release."""
         return self.model.task_sha256, self.round
+
+    @property
+    def opening(self) -> tuple[bytes, int, bytes]:
+        """(task id, round, key of the round): a device contributes at most once to each; in sessions, to a round."""
+        return *self.key, b"" if self.sessions else self.hpke_key
 
 
 @refusing("task with its model")

@@ -54,6 +54,11 @@ class LocalWork:
         return self.task_sha256, 0
 
     @property
+    def opening(self) -> tuple[bytes, int]:
+        """The same: reports have no openings."""
+        return self.key
+
+    @property
     def is_last(self) -> bool:
         """Whether the task has no round after this one: it has none."""
         return True

@@ -263,7 +263,7 @@ def recommend(
             console().print("the reference values pin no transparency log; the model's signature alone is checked")
         cache, catalogues = TableCache(state / "tables"), catalogue_memory(clients, state)
         if candidates:
-            lookup = Lookup(services=clients, enclaves=Enclaves(clients, pinned))
+            lookup = Lookup(services=clients, enclaves=Enclaves(clients, lambda: pinned))
             offer = clients.newest_model(population)
             clusters = find_candidates(
                 lookup, offer, cache=cache, charters=charters, log=guard, population=population, catalogues=catalogues

@@ -47,12 +47,21 @@ def upgrade(
     key: Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")] = None,
     ca: Annotated[Path | None, typer.Option(help="PEM certificate of the CA of all services.")] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for rounds that have to close first.")] = 3600.0,
+    void_rounds: Annotated[
+        bool,
+        typer.Option(
+            "--void-rounds",
+            help="After --wait, end the rounds that are open: their devices contribute again, and pay once.",
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Hand the aggregator's populations, with their ledgers, to this version of the code.
 
     Run it from the new version's environment while the old version runs. The old enclave gives its ledger only
     to code that endorsers have endorsed in the log, and charges nothing afterwards. The command can be repeated.
+
+    Streams go along. Rounds that hold contributions are waited for, in a tree those at its leaves, too.
     """
     from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
     from odp.local.log_setup import endorse_image
@@ -102,6 +111,7 @@ def upgrade(
                 f"waiting for {rounds.rounds} rounds with {rounds.contributions} contributions to be closed"
             ),
             seconds=wait,
+            void_rounds=void_rounds,
         )
     names = [one.population for one in statement.populations]
     if json:

@@ -393,6 +393,15 @@ class World:
         self.aggregator.enclave.round_key = HpkeKey.generate()
         self.server.assignment.round_key.CopyFrom(self.round_key())
 
+    def void_round(self, *, signing: SigningKey | None = None, round: int | None = None) -> None:
+        """As after a hand-over: the round is open again, and its enclave signs that the opening before is void."""
+        before, enclave = self.aggregator.enclave.round_key.public, self.aggregator.enclave
+        self.aggregator.counted.clear()
+        self.open_again()
+        data = domains.voided_key(self.task_id, self.round if round is None else round, before)
+        signature = (signing or enclave.signing).sign(domains.VOIDED_KEY, data)
+        self.server.assignment.round_key.voided.add(hpke_key=before, signature=signature)
+
     def close_round(self) -> None:
         """Sums what was counted, without noise, and opens the next round; after the last one there is none."""
         query = self.algorithm.query(self.round)
@@ -433,7 +442,8 @@ class World:
     ) -> Participant:
         """Takes part for devices of this world; a new one knows no enclave, as after a restart."""
         services = self.services()
-        enclaves = Enclaves(services, reference_values or self.reference_values())
+        values = reference_values or self.reference_values()
+        enclaves = Enclaves(services, lambda: values)
         return Participant(
             services=services,
             enclaves=enclaves,
@@ -441,7 +451,7 @@ class World:
             admission=Admission(
                 services, self.attesters, clock=time.time if self.issuer is None else self.issuer.clock
             ),
-            records=Records(self.folder / "devices-state" / FOLDER, reference_values or self.reference_values()),
+            records=Records(self.folder / "devices-state" / FOLDER, lambda: values),
         )
 
     def fill(self, counts: list[int], *, seed: int = 1) -> Ratings:

@@ -387,7 +387,9 @@ class Platform:
         self.devices.stop()
         for device in range(DEVICES):
             with Store.open(store_path(self.root / DEVICE_HOST, device)) as store:
-                assert sorted(entry[1:] for entry in store.settled()) == [(n, State.SENT) for n in range(rounds)]
+                assert sorted((n, state) for _, n, _, state in store.settled()) == [
+                    (n, State.SENT) for n in range(rounds)
+                ]
                 assert sorted(one.round for one in store.charged()) == list(range(rounds)), "charged as counted"
         assert [self.kept(round) for round in range(rounds)] == [0] * rounds, "contributions are erased"
 

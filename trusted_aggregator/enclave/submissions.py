@@ -58,8 +58,9 @@ class Submissions:
         held = self._find_round(*key)
         closed = self._closed.find(key)
         # Also of an opening that a hand-over ended: to this enclave it is a round that is not open yet.
-        is_closed = not isinstance(held, Refusal) or (held is Refusal.WRONG_ROUND and closed is not None)
-        refusal = Refusal.ROUND_CLOSED if is_closed else held
+        refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
+        if refusal is Refusal.WRONG_ROUND and closed is not None:
+            refusal = Refusal.ROUND_CLOSED
         return Refused(refusal, sign_closed(self._identity.signing, closed, refusal, given))
 
     def _kept(self, held: Round, given: Sequence[Sealed]) -> list[Refused | None]:

@@ -269,8 +269,8 @@ def _too_long(rounds: hand_over_pb2.WaitingRounds, seconds: float) -> str:
         else ""
     )
     return (
-        f"{rounds.rounds} rounds with {rounds.contributions} contributions did not close within {seconds:.0f} s{final}; "
-        "wait for them or cancel their tasks, then run this again"
+        f"{rounds.rounds} rounds with {rounds.contributions} contributions did not close within {seconds:.0f} s{final}"
+        "; wait for them or cancel their tasks, then run this again"
         + ("; or end them with --void-rounds: their devices contribute again, and pay once" if void > 0 else "")
     )
 

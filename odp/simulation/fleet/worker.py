@@ -83,7 +83,7 @@ class Worker:
         self._services = SimulatedServices(shard.server, Path(shard.ca), pinned=PinnedAddresses.of(values))
         self._participant = Participant(
             services=self._services,
-            enclaves=Enclaves(self._services, values),
+            enclaves=Enclaves(self._services, lambda: values),
             gate=Gate(
                 limits=Limits(max_epsilon=1e3, max_total_epsilon=1e3, max_total_epsilon_30_days=1e3,
                               max_developer_epsilon=1e3, max_developer_epsilon_30_days=1e3, max_local_epsilon=1e3,
@@ -92,7 +92,7 @@ class Worker:
                 sensors=lambda path: self._plan.sensors(int(path.stem), self._now),
                 clock=self._device_clock,
             ),
-            records=Records(folder / FOLDER, values),
+            records=Records(folder / FOLDER, lambda: values),
             log=log_guard(self._services, values, folder),
             charters=charter_memory(values, folder),
             catalogues=catalogue_memory(self._services, folder),

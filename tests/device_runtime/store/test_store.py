@@ -100,7 +100,7 @@ def test_an_answer_erases_what_was_kept_for_sending(path: Path, state: State, re
         assert (known.state, known.refusal, known.payload, known.sealed) == (state, refusal, None, None)
         store.settle(TASK, 0, State.REFUSED, Refusal.MALFORMED)
         assert store.participation(TASK, 0) == known
-        assert store.settled() == [(TASK, 0, state)]
+        assert store.settled() == [(TASK, 0, known.recipient, state)]
 
 
 def test_a_later_round_erases_the_bytes_of_an_unanswered_one(path: Path) -> None:
