@@ -36,10 +36,11 @@ class Programs:
         self.log = io.StringIO()
         self.identity = program_identity(folder, "server", folder / "ca")
 
-    def start(self, name: str, image: str) -> Any:
+    def start(self, name: str, image: str, **changes: Any) -> Any:
+        given = {"policy": self.world.policy, **changes}
         config = Config(
-            state=self.folder / name, listen=ANY, control_listen=ANY, policy=self.world.policy,
-            platform=self.folder / "platform", ca_folder=self.folder / "ca",
+            state=self.folder / name, listen=ANY, control_listen=ANY, platform=self.folder / "platform",
+            ca_folder=self.folder / "ca", **given,
         )  # fmt: skip
         launch = InThread(enclave_process.run, digest=image)
         running = start(config, log=Log("aggregator", stream=self.log), launch=launch)
@@ -66,7 +67,8 @@ class Programs:
     def open(self, program: Any, round: int = 0) -> None:
         order, signature = self.world.order(round, domains.OPEN)
         request = aggregator_pb2.OpenRoundRequest(task=self.world.task, order=order, signature=signature)
-        self.key = program.orders.OpenRound(request, timeout=SECONDS).round_key.hpke_key
+        self.signed_key = program.orders.OpenRound(request, timeout=SECONDS).round_key
+        self.key = self.signed_key.hpke_key
 
     def fill(self, program: Any, round: int, devices: range) -> None:
         for device in devices:

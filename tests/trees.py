@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -68,9 +69,7 @@ class Tree:
 
     def __init__(self, platform: Any, population: str, *, leaves: int = 2, **changes: Any) -> None:
         policy = changes.pop("policy", EnclavePolicy(role="aggregator", minimum_cohort=3))
-        changes["policy"] = EnclavePolicy(
-            role="aggregator", minimum_cohort=policy.minimum_cohort, leaves=leaves, accumulation=policy.accumulation
-        )
+        changes["policy"] = dataclasses.replace(policy, leaves=leaves)
         super().__init__(platform, population, **changes)
         self.leaves = [LeafWorld(self) for _ in range(leaves)]
 
