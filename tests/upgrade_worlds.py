@@ -94,6 +94,12 @@ class LargeStatistics(StatisticsWorld):  # type: ignore[misc, valid-type]
     bins = 300_000
 
 
+class SecAggStatistics(StatisticsWorld):  # type: ignore[misc, valid-type]
+    """A histogram whose contributions never come to the enclave."""
+
+    aggregation = "secagg+"
+
+
 #: By mode and kind of task: the world, and the round that an upgrade comes in the middle of.
 KINDS: dict[str, tuple[Callable[..., Any], int]] = {
     "dpam": (World, 0),
@@ -106,3 +112,5 @@ KINDS: dict[str, tuple[Callable[..., Any], int]] = {
     "stream": (StreamWorld, 2),
     "masked stream": (MaskedStream, 2),
 }
+#: Its contributions cannot be void.
+SECAGG: tuple[Callable[..., Any], int] = (SecAggStatistics, 0)

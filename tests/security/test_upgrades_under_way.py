@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from stream_worlds import StreamWorld
-from upgrade_worlds import KINDS
+from upgrade_worlds import KINDS, SECAGG
 
 from odp.crypto import domains
 from odp.crypto.refusals import refusal_holds
@@ -48,7 +48,7 @@ def make(platforms: Iterator[EmulatedPlatform]) -> Make:
     """Makes a world in the middle of a round: ``round`` is open with four contributions, and its upgrade endorsed."""
 
     def under_way(kind: str, *, fill: bool = True) -> tuple[Any, Endorsers, int]:
-        world_of, round = KINDS[kind]
+        world_of, round = SECAGG if kind == "secagg+" else KINDS[kind]
         platform = next(platforms)
         world, endorsers = upgradable(lambda **changes: world_of(platform, "people", noise=NoNoise(), **changes))
         endorsers.endorse(NEW, world.policy)
@@ -283,3 +283,13 @@ def test_r373_a_stream_goes_on_where_it_was_and_admits_nobody_sooner(make: Make)
     old_core.draw_nonce()
     assert not old_core._streams._positions
     assert [old_slots.read(_slot(world.task_sha256, turn)) for turn in range(2)] == [None, None]
+
+
+def test_r374_a_round_of_secagg_with_survivors_is_never_void(make: Make) -> None:
+    """Its devices added the noise, and the host can unmask their sum: no enclave can call that back."""
+    world, endorsers, round = make("secagg+", fill=False)
+    world.core.announce(world.task_sha256, round, 4, b"s" * 32)
+    upgrade = Upgrade(world, endorsers)
+    assert world.core.begin_hand_over(upgrade.request(void_rounds=True)) == ()
+    world.core.announce(world.task_sha256, round, 0, bytes(32))
+    assert world.core.begin_hand_over(upgrade.request(void_rounds=True)) != ()
