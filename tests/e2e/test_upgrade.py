@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.killing import DATA, ArmedServices, a_task
+from e2e.killing import DATA, DEVICES, ArmedServices, a_task
 from e2e.world import POPULATION, wait_finished
 
-from odp.client import connect
+import odp
+from device_runtime import Store, store_path
+from odp.client import TaskHandle, connect
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
-from odp.local.processes import ODP, Services
+from odp.local.processes import ODP, Child, ListenAddresses, Services
 from odp.task import Task
 from odp.transparency.audit import AuditReport, audit
 from odp.transparency.sources import LogFolder
@@ -24,6 +28,7 @@ from odp.transparency.sources import LogFolder
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SECONDS = 300.0
+ADDRESSED = ("server", "distributor", "aggregator")
 POLICY = EnclavePolicy(role="aggregator", minimum_cohort=20)
 
 
@@ -71,3 +76,89 @@ def test_a_population_goes_on_under_the_next_version_of_the_code(tmp_path: Path)
     assert first.epsilon == pytest.approx(second.epsilon)
     entries = (tmp_path / "server" / "log" / "entries").read_bytes()
     assert told["from"].encode() in entries
+
+
+class Hosts:
+    """Two hosts with half of the devices each, which go on over an upgrade: a round needs both."""
+
+    def __init__(self, root: Path, server_address: str) -> None:
+        self.root, self.server_address = root, server_address
+        self.children: list[Child] = []
+
+    def start(self) -> None:
+        half, number = DEVICES // 2, len(self.children)
+        arguments = [
+            "device", "run", "--population", POPULATION, "--server", self.server_address, "--services", str(self.root),
+            "--data", DATA, "--min-cohort", "20", "--first", str(half * number), "--devices", str(half),
+        ]  # fmt: skip
+        name = f"devices-{number}"
+        self.children.append(Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log"))
+
+    def charged(self) -> list[list[int]]:
+        """The rounds that each device is charged for."""
+        half, found = DEVICES // 2, []
+        for number in range(len(self.children)):
+            for device in range(half * number, half * (number + 1)):
+                with Store.open(store_path(self.root / f"devices-{number}", device)) as store:
+                    found.append(sorted(one.round for one in store.charged()))
+        return found
+
+    def stop(self) -> None:
+        for child in self.children:
+            child.stop()
+
+
+def _wait_for(handle: TaskHandle, contributions: int) -> None:
+    pause = threading.Event()
+    for _ in range(600):
+        rounds = handle.status().rounds
+        if rounds and rounds[-1].contributions == contributions:
+            return
+        pause.wait(0.2)
+    pytest.fail(f"{contributions} contributions never came")
+
+
+def _statistics(aggregation: str) -> odp.Statistics:
+    return odp.Statistics(
+        name="counts", queries={"items": odp.Histogram(bins=20)}, privacy=odp.UserLevelDP(epsilon=4, delta=1e-6),
+        cohort=odp.Cohort(minimum=DEVICES, goal=DEVICES, round_seconds=600, aggregation=aggregation),
+        population=POPULATION,
+    )  # fmt: skip
+
+
+TASKS: dict[str, tuple[Task | odp.Statistics, int]] = {
+    "enclave": (a_task(), 0),
+    "tree": (a_task(), 2),
+    "masked": (_statistics("masked"), 0),
+}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_r371_an_upgrade_in_the_middle_of_a_round_ends_with_all_rounds_each_charged_once(
+    tmp_path: Path, kind: str
+) -> None:
+    """Hosts of devices run on; the contributions of the first one came before, and count after it, once."""
+    task, leaves = TASKS[kind]
+    policy = dataclasses.replace(POLICY, leaves=leaves)
+    with contextlib.ExitStack() as stack:
+        with ArmedServices(tmp_path, policy=policy) as old:
+            ports = {name: int(old.children[name].address.rpartition(":")[2]) for name in ADDRESSED}
+            connection = stack.enter_context(connect(old.server_address, state=tmp_path))
+            handle = connection.submit(task)
+            hosts = Hosts(tmp_path, old.server_address)
+            stack.callback(hosts.stop)
+            hosts.start()
+            _wait_for(handle, DEVICES // 2)
+            told = _upgraded(tmp_path, ["--wait", "0", "--void-rounds"])
+            assert told["populations"] == [POPULATION]
+        with Services(tmp_path, policy=policy, listen=ListenAddresses(**ports)):
+            hosts.start()
+            status = wait_finished(handle)
+            hosts.stop()
+        rounds = len(status.rounds)
+        assert [one.contributions for one in status.rounds] == [DEVICES] * rounds
+        assert hosts.charged() == [list(range(rounds))] * DEVICES, "charged as counted"
+    report = _audited(tmp_path)
+    assert report.counts["hand-over"] == 1
+    assert report.counts["release"] == rounds
+    assert report.tasks[0].epsilon == pytest.approx(status.epsilon_spent, rel=1e-6)

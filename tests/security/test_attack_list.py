@@ -580,6 +580,30 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r282_a_successor_that_has_the_key_gets_nothing_once_another_is_named"),
         ("R271", "two processes of the successor",
          "security/test_hand_over.py::test_of_two_processes_of_the_successor_one_goes_on"),
+        ("R370", "death at each step, in the middle of rounds of every mode", "security/test_upgrades_under_way.py::"
+         "test_r370_a_death_at_any_step_of_an_upgrade_in_the_middle_of_a_round_loses_nothing_in_silence"),
+        ("R370", "a round that the old server still offers", "security/test_upgrades_under_way.py::"
+         "test_r370_the_old_enclave_signs_no_refusal_before_the_end_of_the_round_is_in_force"),
+        ("R371", "a void opening that no enclave signed", "device_runtime/round/test_reopened.py::"
+         "test_r371_a_server_that_claims_a_void_opening_gets_no_second_contribution"),
+        ("R371", "a charge for a round that never had a release", "device_runtime/round/test_reopened.py::"
+         "test_r371_what_counted_in_a_void_opening_costs_nothing_and_the_device_contributes_to_the_next"),
+        ("R371", "the end of a round that is charged",
+         "security/test_upgrades_under_way.py::test_r371_a_round_that_is_charged_is_never_void"),
+        ("R372", "contributions at the leaves of a tree", "trusted_aggregator/host/test_upgrading_trees.py::"
+         "test_r372_contributions_at_the_leaves_are_waited_for_and_leaves_know_the_new_root"),
+        ("R373", "a stream that ends in silence", "security/test_upgrades_under_way.py::"
+         "test_r373_a_stream_goes_on_where_it_was_and_admits_nobody_sooner"),
+        ("R374", "vectors of a session under way", "trusted_aggregator/host/test_upgrading_under_way.py::"
+         "test_r374_a_session_under_way_is_named_and_waited_for_whatever_the_operator_says"),
+        ("R374", "a second order of devices under one number", "trusted_aggregator/modes/secagg/test_hand_over.py::"
+         "test_r374_the_next_session_has_a_number_that_its_devices_did_not_take_part_in"),
+        ("R375", "a copy of the old enclave that holds a void round", "security/test_upgrades_under_way.py::"
+         "test_r375_no_copy_of_the_old_enclave_charges_a_round_that_is_void"),
+        ("R375", "records of a void round that come back", "security/test_upgrades_under_way.py::"
+         "test_r375_a_host_that_brings_a_void_round_back_finds_it_closed"),
+        ("R376", "code that is pinned no more", "device_runtime/network/test_pinned_values.py::"
+         "test_r376_code_that_is_pinned_no_more_is_refused_at_once"),
         ("R272", "death at each step", "security/test_hand_over.py::"
          "test_a_death_of_all_programs_at_any_step_loses_and_doubles_nothing"),
         ("R272", "death between two counters", "security/test_hand_over.py::"
