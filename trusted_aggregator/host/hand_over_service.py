@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -93,7 +93,8 @@ class HandOverService:
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
         """The package, or the number of rounds that have to close first. Raises as ``HandingOver.begin_hand_over``."""
         # Leaves may be slow to answer: nothing else waits for them.
-        stays = {key for key, waits in self._uncounted().items() if waits and not request.void_rounds}
+        uncounted = {key: self._modes.of(key).uncounted(key) for key in self._open_rounds()}
+        stays = {key for key, waits in uncounted.items() if waits and not request.void_rounds}
         with self._changes.turn(), self._holding_sessions():
             stays |= {key for key in self._open_rounds() if not self._modes.of(key).can_be_void(key)}
             before = self._rounds.held()
@@ -101,7 +102,7 @@ class HandOverService:
             writes = () if stays else self._core.begin_hand_over(request)
             self._asked = self._clock()
             if not writes:
-                return hand_over_pb2.HandOverResponse(waiting=self._waiting(stays))
+                return hand_over_pb2.HandOverResponse(waiting=self._waiting(stays, uncounted))
             self._modes.keep_attempts()
             self._changes.settle(writes)
             package = self._core.finish_hand_over(request)
@@ -167,23 +168,17 @@ class HandOverService:
     def _open_rounds(self) -> list[Key]:
         return [(each.task_sha256, each.round) for each in self._core.round_states() if each.status is Status.OPEN]
 
-    def _uncounted(self) -> dict[Key, int]:
-        """Of each open round, the contributions that its enclave does not know of."""
-        return {key: self._modes.of(key).uncounted(key) for key in self._open_rounds()}
-
-    def _waiting(self, stays: Collection[Key]) -> hand_over_pb2.WaitingRounds:
-        """What has to close: all rounds with contributions, or of ``stays``, which the host knows of."""
-        uncounted = self._uncounted()
-        states = [state for state in self._core.round_states() if state.status is not Status.VOID]
-        counts = {
-            (state.task_sha256, state.round): max(
-                state.contributions, uncounted.get((state.task_sha256, state.round), 0)
-            )
-            for state in states
+    def _waiting(self, stays: Collection[Key], uncounted: Mapping[Key, int]) -> hand_over_pb2.WaitingRounds:
+        """What has to close: rounds with contributions, and ``stays``; ``uncounted`` the enclave does not know of."""
+        states = {(state.task_sha256, state.round): state for state in self._core.round_states()}
+        held = {key: state for key, state in states.items() if state.status is not Status.VOID}
+        final = {
+            key
+            for key, state in held.items()
+            if state.status is not Status.OPEN or not self._modes.of(key).can_be_void(key)
         }
-        charged = {(state.task_sha256, state.round) for state in states if state.status is not Status.OPEN}
-        final = charged | {key for key in counts if key not in charged and not self._modes.of(key).can_be_void(key)}
-        waiting = {key for key, count in counts.items() if count or key in stays} | charged
+        counts = {key: max(state.contributions, uncounted.get(key, 0)) for key, state in held.items()}
+        waiting = {key for key in held if counts[key] or key in stays or key in final}
         return hand_over_pb2.WaitingRounds(
             rounds=len(waiting), contributions=sum(counts[key] for key in waiting), unvoidable=len(final)
         )
