@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
 
+from odp.algorithms.computing_cost import BASE_SECONDS, EVENT_SECONDS, ComputingCost, Product
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -72,8 +73,17 @@ class LocalRows:
         return {name: column[known] for name, column in self.features.items()}
 
 
+def most_rows(events: EventsTerms | None) -> int:
+    """Stored rows of a table of events, or of the table of ratings, that a device reads at most."""
+    return MOST_RATINGS if events is None else events.most_events
+
+
 #: One device's own data: the rows of each table that its algorithm declared, by ``LocalTable.name``.
 LocalData = Mapping[str, LocalRows]
+
+
+#: Rows of the table of ratings that a device reads for a task: more than any person of the public data sets has.
+MOST_RATINGS = 2**15
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,7 @@ class LocalTable:
       table: of the store, as the definition names it: one of ``own``, or ``events.SERVICE`` with ``events``.
       own: the tables that the algorithm can read beside those of events.
       events: how rows are made of a service's events; None for another table.
+      most_rows: a device reads at most this number of stored rows: the newest, or of ratings those of lowest item.
       features: of labelled examples, what each feature is; none for rows of (item, value).
       label: of labelled examples, the column that is a row's value; "" for rows of (item, value).
       text: whether rows are the texts of the events' one column: each has the feature "text", item 0 and value 1.
@@ -94,6 +105,7 @@ class LocalTable:
     table: str
     own: frozenset[str]
     events: EventsTerms | None
+    most_rows: int
     features: Mapping[str, Feature] = field(default_factory=dict)
     label: str = ""
     text: bool = False
@@ -415,6 +427,12 @@ class Algorithm(abc.ABC):
     def local_tables(self) -> frozenset[str]:
         """The tables of a device's store that its contribution is made of."""
         return frozenset(declared.table for declared in self.local_data)
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        """What a device's contribution to any round takes at most, by the task's public caps."""
+        rows = sum(declared.most_rows for declared in self.local_data)
+        return ComputingCost({"rows": rows}, (Product(BASE_SECONDS), Product(EVENT_SECONDS, "rows")))
 
     @property
     def encoding(self) -> Encoding:

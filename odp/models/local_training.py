@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 EPOCH_SHIFT = 40
 
 MOST_EPOCHS, MOST_BATCH, MOST_EXAMPLES = 1000, 2**16, 2**20
+#: Stored rows that a device reads, the newest, for each of ``most_examples``: epochs draw from them.
+ROWS_PER_EXAMPLE = 4
 # Orders after those of the epochs: of the halves of a split, and of the epochs of a reconstruction.
 _SPLIT, _RECONSTRUCTION = MOST_EPOCHS, MOST_EPOCHS + 1
 

@@ -44,7 +44,7 @@ class TaskAlgorithm(LocalReporter):
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
-        return (self.terms.features.local_table,)
+        return (self.terms.features.local_table(most_rows=self.terms.most_examples),)
 
     def check(self) -> None:
         _ = self.terms

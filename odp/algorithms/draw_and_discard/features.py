@@ -226,11 +226,10 @@ class LocalFeatures:
             return [f"{name}={level}" for level in levels][:-1]
         return [name] if column.size == 1 else [f"{name}[{place}]" for place in range(column.size)]
 
-    @property
-    def local_table(self) -> LocalTable:
+    def local_table(self, *, most_rows: int) -> LocalTable:
         """What a device reads."""
         reads = {name: column.read for name, column in self.columns.items() if not isinstance(column, Category)}
-        return LocalTable(self.table, self.table, frozenset({self.table}), None, reads, self.label)
+        return LocalTable(self.table, self.table, frozenset({self.table}), None, most_rows, reads, self.label)
 
     def encode(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> tuple[Float64Array, BoolArray]:
         """(numbers within [0, 1], float64 [rows, inputs]; rows that can be used, bool [rows]).

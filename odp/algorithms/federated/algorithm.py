@@ -20,6 +20,7 @@ from odp.algorithms.seam import (
     Server,
 )
 from odp.errors import ConfigurationError
+from odp.models.local_training import ROWS_PER_EXAMPLE
 from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
 
@@ -41,9 +42,10 @@ class FederatedAlgorithm(Diagnosed):
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
-        examples = self.terms().examples
-        own = frozenset({examples.table})
-        return (LocalTable(ROWS, examples.table, own, None, features=examples.features, label=examples.label),)
+        terms = self.terms()
+        examples, own = terms.examples, frozenset({terms.examples.table})
+        most = ROWS_PER_EXAMPLE * terms.local.most_examples
+        return (LocalTable(ROWS, examples.table, own, None, most, features=examples.features, label=examples.label),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

@@ -19,6 +19,7 @@ from odp.algorithms.seam import (
     Population,
     Query,
     Server,
+    most_rows,
 )
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
@@ -53,7 +54,7 @@ class TaskAlgorithm(Diagnosed):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         words = self.terms().words
-        return (LocalTable(ROWS, words.table, frozenset(), words.events, text=True),)
+        return (LocalTable(ROWS, words.table, frozenset(), words.events, most_rows(words.events), text=True),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

@@ -15,7 +15,7 @@ from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
 from odp.algorithms.local_heavy_hitters.terms import Terms
 from odp.algorithms.local_reports import LocalReports
 from odp.algorithms.local_seam import RELEASE
-from odp.algorithms.seam import LocalData, LocalTable
+from odp.algorithms.seam import LocalData, LocalTable, most_rows
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Event
@@ -41,7 +41,7 @@ class TaskAlgorithm(LocalReports):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         words = self.terms().words
-        return (LocalTable(ROWS, words.table, frozenset(), words.events, text=True),)
+        return (LocalTable(ROWS, words.table, frozenset(), words.events, most_rows(words.events), text=True),)
 
     def check(self) -> None:
         self.terms()

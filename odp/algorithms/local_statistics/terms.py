@@ -12,7 +12,7 @@ from odp.algorithms.coins import Words
 from odp.algorithms.dense.records import Records
 from odp.algorithms.local_statistics.layout import MOST_LEVELS, ReportPart, best_levels, choices_of
 from odp.algorithms.local_statistics.userside import reports
-from odp.algorithms.seam import LocalData, LocalTable
+from odp.algorithms.seam import LocalData, LocalTable, most_rows
 from odp.algorithms.statistics.terms import check_queries, kind_of
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.events_query import AGGREGATES, EventsTerms
@@ -88,7 +88,9 @@ class ReportTerms:
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         """The rows of each query."""
-        return tuple(LocalTable(part.name, part.table, OWN_TABLES, part.events) for part in self.parts)
+        return tuple(
+            LocalTable(part.name, part.table, OWN_TABLES, part.events, most_rows(part.events)) for part in self.parts
+        )
 
     def reports(self, records: Mapping[str, Records], words: Words, *, users: int) -> Int64Array:
         """One cell per user, int64 [users]; ``records`` are the rows of each query, by its name."""

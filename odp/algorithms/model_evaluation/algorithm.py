@@ -10,8 +10,9 @@ import numpy as np
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import DenseInquiry
 from odp.algorithms.model_evaluation.terms import RELEASE, ROWS, Terms
-from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server
+from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server, most_rows
 from odp.models.events_query import AGGREGATES, EventsTerms
+from odp.models.local_training import ROWS_PER_EXAMPLE
 from odp.numerics.arrays import Float32Array, Float64Array
 
 
@@ -30,13 +31,14 @@ class TaskAlgorithm(DenseInquiry):
         if examples is None:
             data = self.definition.data
             events = EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
-            return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events),)
+            return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events, most_rows(events)),)
         return (
             LocalTable(
                 ROWS,
                 examples.table,
                 frozenset({examples.table}),
                 None,
+                ROWS_PER_EXAMPLE * self.definition.model_evaluation.most_examples,
                 features=examples.features,
                 label=examples.label,
             ),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import VectorInquiry
 from odp.algorithms.quantiles.terms import RELEASE, ROWS, Terms
-from odp.algorithms.seam import LocalTable
+from odp.algorithms.seam import LocalTable, most_rows
 from odp.numerics.arrays import Float64Array
 
 
@@ -22,7 +22,7 @@ class TaskAlgorithm(VectorInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         terms = self.terms()
-        return (LocalTable(ROWS, terms.table, frozenset({"ratings"}), terms.events),)
+        return (LocalTable(ROWS, terms.table, frozenset({"ratings"}), terms.events, most_rows(terms.events)),)
 
     def answers(
         self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import VectorInquiry
-from odp.algorithms.seam import LocalTable
+from odp.algorithms.seam import LocalTable, most_rows
 from odp.algorithms.statistics.terms import RELEASE, Terms
 from odp.numerics.arrays import Float64Array
 
@@ -23,7 +23,9 @@ class TaskAlgorithm(VectorInquiry):
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
-        return tuple(LocalTable(part.name, part.table, _OWN, part.events) for part in self.terms().parts)
+        return tuple(
+            LocalTable(part.name, part.table, _OWN, part.events, most_rows(part.events)) for part in self.terms().parts
+        )
 
     def answers(
         self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
