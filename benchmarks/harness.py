@@ -51,6 +51,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "benchmarks.distributor",
         "rows by scan, privately and by whole download: bytes and processor time, beside memory and bare gRPC",
     ),
+    "computing-time": ("benchmarks.computing_time", "what a device computes for one contribution, beside its model"),
     "device": ("benchmarks.device", "a participation, a store, a cold start, and thousands of devices in one host"),
     "candidates": (
         "benchmarks.candidates",

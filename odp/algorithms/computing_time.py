@@ -9,7 +9,8 @@ leaves at a time that the signed definition fixes, and the definition's caps bou
     fixed time = ``computing_milliseconds`` of the definition, at least SAFETY times the worst case
                <= a quarter of ``round_seconds``: a round must not end while its devices wait
 
-Whoever signs a task chooses the smallest step that suffices; devices and enclaves refuse a shorter one.
+Whoever signs a task names the smallest step that suffices; devices and enclaves refuse a shorter one, and a task that
+no step pays. A task without rounds has the largest step as its only limit.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from odp.algorithms.computing_cost import ComputingCost
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError, PrivacyError
+from odp.models.computing_cost import MOST_BYTES, ComputingCost
 from odp.v1 import common_pb2
 
 #: Seconds: the only fixed times there are.
@@ -31,7 +33,7 @@ STEPS = (0.25, 1.0, 4.0, 16.0, 64.0)
 SAFETY = 4.0
 #: Of ``round_seconds``, for devices that wait.
 SHARE_OF_ROUND = 0.25
-#: Of a device's own fixed time that its own worst case may take: what is left seals and stores the contribution.
+#: Of the fixed time, at most, that a device's own worst case may take: the rest seals and stores the contribution.
 SHARE_OF_TIME = 0.75
 #: What ``machine_speed`` computes takes so long on a machine of the reference speed.
 REFERENCE_SECONDS = 2e-3
@@ -58,7 +60,7 @@ def worst_case_bytes(definition: common_pb2.TaskDefinition) -> float:
 
 
 def fixed_seconds(definition: common_pb2.TaskDefinition) -> float:
-    """Seconds from the data's first read to the moment at which the contribution leaves.
+    """Seconds from the first read of a device's data to the moment at which its contribution leaves.
 
     The step that the definition names; of a definition without one, the smallest that its caps allow.
 
@@ -67,11 +69,23 @@ def fixed_seconds(definition: common_pb2.TaskDefinition) -> float:
     """
     if definition.computing_milliseconds:
         return definition.computing_milliseconds / 1000
-    return _smallest_step(definition)
+    return _smallest_step(definition, algorithm_for(definition).computing_cost)
+
+
+def keys_seconds(definition: common_pb2.TaskDefinition) -> float:
+    """Seconds from the first read of a device's data to its request for rows of the model by key.
+
+    The smallest step that suffices to read all rows that the task may read. ``fixed_seconds`` begins when the rows of
+    the model are there, so that a device takes both.
+
+    Raises:
+      ConfigurationError: as ``fixed_seconds``.
+    """
+    return _smallest_step(definition, reading_cost(algorithm_for(definition).local_data))
 
 
 def with_fixed_time(definition: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
-    """A copy of the definition that names its step.
+    """A copy of the definition that names its step: the smallest, unless it names one.
 
     Raises:
       ConfigurationError: as ``require_payable``.
@@ -87,24 +101,25 @@ def require_payable(definition: common_pb2.TaskDefinition) -> None:
     """Returns if devices can pay what a task asks of them.
 
     Raises:
-      ConfigurationError: its caps need more than the largest step, than its own step, or than a quarter of its
-        ``round_seconds``; the message names a cap and the number that would fit.
+      ConfigurationError: its caps need more than its step or any, more memory than MOST_BYTES, or its step is above a
+        quarter of its ``round_seconds``; the message names each cap that alone could be lowered, and the number that
+        would fit.
     """
-    named = definition.computing_milliseconds
+    algorithm, named = algorithm_for(definition), definition.computing_milliseconds
+    cost = algorithm.computing_cost
     if named and named / 1000 not in STEPS:
         raise ConfigurationError(
             f"Expected computing_milliseconds={named} of task {definition.name!r} to be one of "
             f"{', '.join(str(round(1000 * step)) for step in STEPS)}"
         )
-    cost, most = algorithm_for(definition).computing_cost, _most_seconds(definition)
     step = named / 1000 if named else _smallest_step(definition, cost)
-    if SAFETY * cost.seconds > step:
-        raise _too_costly(definition, cost, step, f"its computing_milliseconds={named}")
-    if step > most:
+    if not cost.fits(seconds=step / SAFETY, bytes=MOST_BYTES):
+        raise _too_costly(definition, cost, step)
+    if algorithm.has_rounds and step > SHARE_OF_ROUND * definition.cohort.round_seconds:
         raise ConfigurationError(
             f"Expected round_seconds={definition.cohort.round_seconds} of task {definition.name!r} to be at least "
-            f"{step / SHARE_OF_ROUND:g}: its devices compute for {step:g} s, and a round must not end while they do"
-            + _advice(cost, max((one for one in STEPS if one <= most), default=0.0))
+            f"{step / SHARE_OF_ROUND:g}: a contribution leaves {step:g} s after it is begun, and a round must not end "
+            f"while devices wait{_advice(cost, SHARE_OF_ROUND * definition.cohort.round_seconds)}"
         )
 
 
@@ -145,43 +160,34 @@ def reference_seconds(clock: Callable[[], float]) -> float:
     matrix, numbers = generator.random((128, 128)), generator.random(2**15)
     best = np.inf
     for _ in range(_REPEATS):
-        begin = clock()
+        begin, total = clock(), 0
         for _ in range(4):
             matrix @ matrix
             np.sort(numbers)
-        total = 0
         for number in range(2**15):
             total += number & 7
         best = min(best, clock() - begin)
     return float(best)
 
 
-def _most_seconds(definition: common_pb2.TaskDefinition) -> float:
-    if not algorithm_for(definition).has_rounds:
-        return STEPS[-1]
-    return SHARE_OF_ROUND * definition.cohort.round_seconds
-
-
-def _smallest_step(definition: common_pb2.TaskDefinition, cost: ComputingCost | None = None) -> float:
-    cost = algorithm_for(definition).computing_cost if cost is None else cost
-    needed = SAFETY * cost.seconds
+def _smallest_step(definition: common_pb2.TaskDefinition, cost: ComputingCost) -> float:
     for step in STEPS:
-        if needed <= step:
+        if SAFETY * cost.seconds <= step:
             return step
-    raise _too_costly(definition, cost, STEPS[-1], f"the {STEPS[-1]:g} s that a device takes for any task")
+    raise _too_costly(definition, cost, STEPS[-1])
 
 
-def _too_costly(
-    definition: common_pb2.TaskDefinition, cost: ComputingCost, step: float, limit: str
-) -> ConfigurationError:
+def _too_costly(definition: common_pb2.TaskDefinition, cost: ComputingCost, step: float) -> ConfigurationError:
     return ConfigurationError(
-        f"Expected the work of a device in task {definition.name!r} to fit {limit}: it may take "
-        f"{SAFETY * cost.seconds:.3g} s, {SAFETY:g} times its worst case at the reference speed{_advice(cost, step)}"
+        f"Expected the work of a device in task {definition.name!r} to fit {step:g} s and {MOST_BYTES / 2**20:g} MiB: "
+        f"at its caps it may take {SAFETY * cost.seconds:.3g} s, {SAFETY:g} times its worst case at the reference "
+        f"speed, and {cost.bytes / 2**20:.3g} MiB{_advice(cost, step)}"
     )
 
 
-def _advice(cost: ComputingCost, step: float) -> str:
-    """Each cap that alone could be lowered until ``step`` suffices, with the number that does."""
-    fitting = {name: cost.largest(name, seconds=step / SAFETY) for name in cost.caps} if step else {}
-    lower = [f"{name}={cost.caps[name]} (at most {most})" for name, most in fitting.items() if most]
-    return f"; lower one of {', '.join(lower)}" if lower else ""
+def _advice(cost: ComputingCost, most_seconds: float) -> str:
+    """Each cap that alone could be lowered until a step within ``most_seconds`` suffices, with the number that does."""
+    step = max((step for step in STEPS if step <= most_seconds), default=0.0)
+    fitting = ((name, cost.largest(name, seconds=step / SAFETY, bytes=MOST_BYTES)) for name in cost.caps)
+    lower = [f"{name}={cost.caps[name]} (at most {most})" for name, most in fitting if 0 < most < cost.caps[name]]
+    return f"; lower {' or '.join(lower)}" if lower else ""

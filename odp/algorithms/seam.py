@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
 
-from odp.algorithms.computing_cost import BASE_SECONDS, EVENT_SECONDS, ComputingCost, Product
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -37,6 +36,7 @@ from odp.wire.encoding import Encoding
 from odp.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
+    from odp.models.computing_cost import ComputingCost
     from odp.models.features import Feature
     from odp.models.litert.trainer import Engine, ProgramTrainer
     from odp.privacy.events import StreamRelease
@@ -73,17 +73,17 @@ class LocalRows:
         return {name: column[known] for name, column in self.features.items()}
 
 
-def most_rows(events: EventsTerms | None) -> int:
-    """Stored rows of a table of events, or of the table of ratings, that a device reads at most."""
-    return MOST_RATINGS if events is None else events.most_events
+#: Rows of the table of ratings that a device reads for a task: all but a few people of the public data sets have less.
+MOST_RATINGS = 2**13
+
+
+def most_rows(events: EventsTerms | None, *, items: int = MOST_RATINGS) -> int:
+    """Stored rows of a table of events, or of the table of ratings of these ``items``, that a device reads at most."""
+    return min(items, MOST_RATINGS) if events is None else events.most_events
 
 
 #: One device's own data: the rows of each table that its algorithm declared, by ``LocalTable.name``.
 LocalData = Mapping[str, LocalRows]
-
-
-#: Rows of the table of ratings that a device reads for a task: more than any person of the public data sets has.
-MOST_RATINGS = 2**15
 
 
 @dataclass(frozen=True)
@@ -429,10 +429,9 @@ class Algorithm(abc.ABC):
         return frozenset(declared.table for declared in self.local_data)
 
     @property
+    @abc.abstractmethod
     def computing_cost(self) -> ComputingCost:
         """What a device's contribution to any round takes at most, by the task's public caps."""
-        rows = sum(declared.most_rows for declared in self.local_data)
-        return ComputingCost({"rows": rows}, (Product(BASE_SECONDS), Product(EVENT_SECONDS, "rows")))
 
     @property
     def encoding(self) -> Encoding:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import NUMBER_SECONDS, TOKEN_SECONDS
 from odp.numerics.arrays import Float32Array, Float64Array
 
 if TYPE_CHECKING:
@@ -85,6 +86,11 @@ class Tensor:
     def encoded_size(self) -> int:
         """Numbers of one example that a generalised linear model reads."""
         return self.size
+
+    @property
+    def seconds(self) -> float:
+        """What reading one example takes, on a device of the reference speed."""
+        return self.size * NUMBER_SECONDS
 
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """The column [n, *shape] as it is; None where it has another shape or holds no numbers."""
@@ -153,6 +159,11 @@ class Category:
     def encoded_size(self) -> int:
         """Numbers of one example that a generalised linear model reads: one per category."""
         return self.count
+
+    @property
+    def seconds(self) -> float:
+        """As of a tensor: a name is looked up."""
+        return TOKEN_SECONDS
 
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Numbers [n] of a column of numbers, as they are, or of names, where an unknown name is not a number.
@@ -236,6 +247,11 @@ class Text:
     def encoded_size(self) -> int:
         """Numbers of one example that a generalised linear model reads: one per token of the vocabulary."""
         return len(self.vocabulary)
+
+    @property
+    def seconds(self) -> float:
+        """As of a tensor: each token is looked up."""
+        return self.size * TOKEN_SECONDS
 
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Numbers [n, length] of a column of text [n]; of numbers, as it is. None where it has another shape."""

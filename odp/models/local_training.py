@@ -123,6 +123,12 @@ class LocalTraining:
         )  # fmt: skip
 
     @property
+    def caps(self) -> dict[str, int]:
+        """What bounds the work of a device, by name."""
+        caps = {"epochs": self.epochs, "most_examples": self.most_examples}
+        return caps if self.reconstruction is None else {**caps, "reconstruction.epochs": self.reconstruction.epochs}
+
+    @property
     def most_read(self) -> int:
         """Examples that all epochs together read at most, each as often as an epoch has it."""
         epochs = self.epochs + (0 if self.reconstruction is None else self.reconstruction.epochs)

@@ -16,6 +16,7 @@ from odp.numerics.arrays import Float32Array, Float64Array
 
 if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
+    from odp.models.computing_cost import Product
     from odp.models.examples import ExamplesTerms
     from odp.models.local_training import LocalTraining
     from odp.models.tested import Tested
@@ -69,6 +70,15 @@ class TestedModel(Protocol):
         """Raises ConfigurationError where the model says nothing of an example that a metric could be made of."""
         ...
 
+    @property
+    def start_seconds(self) -> float:
+        """What one test takes before its first example, on a device of the reference speed."""
+        ...
+
+    def testing_seconds(self, *, ranked: bool) -> float:
+        """What a test takes for each of its examples."""
+        ...
+
     def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
         """The model on one device's examples, as ``difference``.
 
@@ -102,6 +112,10 @@ class TrainedModel(TestedModel, Protocol):
         Raises:
           ConfigurationError: it does not read such examples.
         """
+        ...
+
+    def training_cost(self, training: LocalTraining) -> tuple[Product, ...]:
+        """What one device's training takes, by ``LocalTraining.caps``."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from odp._validate import identifier, integer, positive, within
 from odp.aggregation.table import MODES, mode_of
+from odp.algorithms.computing_time import fixed_seconds, require_payable
 from odp.algorithms.registry import TABLE, algorithm_for, training_of
 from odp.algorithms.release import sampling_of
 from odp.algorithms.seam import SampledQuery
@@ -43,12 +44,17 @@ _Known = TypeVar("_Known", bound=Message)
 
 
 def sign_task(definition: common_pb2.TaskDefinition, key: SigningKey) -> common_pb2.SignedTask:
-    """The task under ``key``, whose public half becomes ``developer_key``. Raises ConfigurationError."""
+    """The task under ``key``, whose public half becomes ``developer_key``; it names its computing time, if it did not.
+
+    Raises:
+      ConfigurationError: a field is out of its range, or no device can pay what the task asks.
+    """
     signed = common_pb2.TaskDefinition()
     signed.CopyFrom(definition)
     signed.developer_key = key.public
     check_numbers(signed, _TASK)
     check_definition(signed)
+    signed.computing_milliseconds = round(1000 * fixed_seconds(signed))
     data = signed.SerializeToString(deterministic=True)
     return common_pb2.SignedTask(definition=data, signature=key.sign(domains.TASK, data))
 
@@ -86,6 +92,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     if training_of(definition) in TABLE and not algorithm_for(definition).has_rounds:
         positive(epsilon=definition.privacy.epsilon)
         algorithm_for(definition).check_for_devices()
+        require_payable(definition)
         return
     privacy, cohort = definition.privacy, definition.cohort
     positive(epsilon=privacy.epsilon, delta=privacy.delta)
@@ -105,6 +112,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     if sampling is not None and not isinstance(algorithm.query(0), SampledQuery):
         raise ConfigurationError("Expected no sampling of such contributions: nothing can stand for what is not drawn")
     check_sizes(definition)
+    require_payable(definition)
 
 
 def _check_catalogue(definition: common_pb2.TaskDefinition) -> None:

@@ -128,18 +128,20 @@ class GlmModel(_message.Message):
     def __init__(self, family: _Optional[_Union[GlmModel.Family, str]] = ..., features: _Optional[int] = ..., classes: _Optional[int] = ...) -> None: ...
 
 class NetworkModel(_message.Message):
-    __slots__ = ("description", "program", "program_sha256", "start_sha256", "local_start")
+    __slots__ = ("description", "program", "program_sha256", "start_sha256", "local_start", "operations")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_SHA256_FIELD_NUMBER: _ClassVar[int]
     START_SHA256_FIELD_NUMBER: _ClassVar[int]
     LOCAL_START_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     description: str
     program: bytes
     program_sha256: bytes
     start_sha256: bytes
     local_start: bytes
-    def __init__(self, description: _Optional[str] = ..., program: _Optional[bytes] = ..., program_sha256: _Optional[bytes] = ..., start_sha256: _Optional[bytes] = ..., local_start: _Optional[bytes] = ...) -> None: ...
+    operations: int
+    def __init__(self, description: _Optional[str] = ..., program: _Optional[bytes] = ..., program_sha256: _Optional[bytes] = ..., start_sha256: _Optional[bytes] = ..., local_start: _Optional[bytes] = ..., operations: _Optional[int] = ...) -> None: ...
 
 class TwoTowerModel(_message.Message):
     __slots__ = ("network", "items", "negatives")

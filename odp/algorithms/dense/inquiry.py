@@ -9,12 +9,18 @@ from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Inquiry
 from odp.algorithms.dense.records import GridTerms, VectorTerms, check_round
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, DeclaredRelease, ModelTable, Population, Query, Server
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
+
+
+# Counting one record, which may be a number of the vector, and rounding it.
+_COUNTED_SECONDS = 6e-7
 
 
 class DenseInquiry(Inquiry):
@@ -63,6 +69,13 @@ class VectorInquiry(DenseInquiry):
     @abc.abstractmethod
     def terms(self) -> VectorTerms:
         """The definition, read and checked."""
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        numbers = self.terms().grid.size
+        return reading_cost(self.local_data, row_seconds=_COUNTED_SECONDS).plus(
+            Product(SEALED_SECONDS * numbers), memory=(Product(VECTOR_BYTES * numbers),)
+        )
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

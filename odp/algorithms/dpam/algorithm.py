@@ -19,7 +19,7 @@ from odp.algorithms.dpam.terms import (
 )
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
-from odp.algorithms.seam import LocalTable, ModelTable, Query, most_rows
+from odp.algorithms.seam import LocalTable, ModelTable, Query
 from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array
@@ -44,7 +44,7 @@ class TaskAlgorithm(Factorization):
         data = self.definition.data
         # By item: ratings have one row of each.
         events = EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
-        return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events, most_rows(events)),)
+        return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events, self._most_rows(events)),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

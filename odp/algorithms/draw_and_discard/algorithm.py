@@ -14,8 +14,10 @@ from google.protobuf.message import Message
 
 from odp.algorithms.draw_and_discard.terms import Terms
 from odp.algorithms.local_seam import Judge, LocalReporter
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import VECTOR_BYTES, ComputingCost, Product
 from odp.privacy.local_charge import LocalCharge
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.privacy.mechanisms.spherical_cap import LARGEST_DIMENSION
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from odp.algorithms.draw_and_discard.model import LocalModel
 
 _WEIGHT = np.dtype("<f8")
+# Costs, as of ``odp.models.computing_cost``: of a number of an encoded row, and its memory; of a weight in the product
+# with a row; and of a weight's noise.
+_INPUT_SECONDS, _INPUT_BYTES, _PRODUCT_SECONDS, _NOISE_SECONDS = 1e-8, 32, 2e-9, 1e-6
 
 
 class TaskAlgorithm(LocalReporter):
@@ -45,6 +50,15 @@ class TaskAlgorithm(LocalReporter):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         return (self.terms.features.local_table(most_rows=self.terms.most_examples),)
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        terms = self.terms
+        row = _INPUT_SECONDS * terms.inputs + _PRODUCT_SECONDS * terms.weights
+        return reading_cost(self.local_data, most_examples=terms.most_examples, row_seconds=row).plus(
+            Product(_NOISE_SECONDS * terms.weights),
+            memory=(Product(_INPUT_BYTES * terms.inputs, "most_examples"), Product(VECTOR_BYTES * terms.weights)),
+        )
 
     def check(self) -> None:
         _ = self.terms

@@ -7,12 +7,19 @@ import abc
 from odp._validate import identifier, integer
 from odp.algorithms.capabilities import Recommender
 from odp.algorithms.factorization.terms import CommonTerms
-from odp.algorithms.seam import DeclaredRelease
+from odp.algorithms.reading_cost import reading_cost
+from odp.algorithms.seam import DeclaredRelease, most_rows
+from odp.catalogues.named import named_in
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import SORTED_SECONDS, ComputingCost, Product
+from odp.models.events_query import EventsTerms
 
 MOST_ITEMS = 2**24
 MOST_RANK = 64
 MOST_ITEMS_PER_USER = 4096
+# Costs, as of ``odp.models.computing_cost``: of a row of the model; of a number of it, and of the square and the cube
+# of their number in a user's system of equations; and of an item that is contributed.
+_ROW_SECONDS, _NUMBER_SECONDS, _SQUARE_SECONDS, _CUBE_SECONDS, _ITEM_SECONDS = 3e-7, 3e-8, 4e-10, 2e-9, 1e-6
 
 
 class Factorization(Recommender):
@@ -21,6 +28,21 @@ class Factorization(Recommender):
     @abc.abstractmethod
     def terms(self) -> CommonTerms:
         """The definition, read and checked."""
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        terms = self.terms()
+        row = _ROW_SECONDS + _NUMBER_SECONDS * terms.rank + _SQUARE_SECONDS * (1 + terms.rank) ** 2
+        return reading_cost(self.local_data, row_seconds=SORTED_SECONDS).plus(
+            Product(row, "slices_per_device"),
+            Product(_ITEM_SECONDS, "max_items_per_user"),
+            Product(_CUBE_SECONDS * (1 + terms.rank) ** 3),
+            caps={"slices_per_device": terms.slices_per_device, "max_items_per_user": terms.max_items},
+        )
+
+    def _most_rows(self, events: EventsTerms | None) -> int:
+        # Without a catalogue, ratings beyond the model's items come last by number.
+        return most_rows(events) if named_in(self.definition) else most_rows(events, items=self.definition.model.items)
 
     def check(self) -> None:
         self.terms()

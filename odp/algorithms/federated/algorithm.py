@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from odp.algorithms.capabilities import Answers, Diagnosed
+from odp.algorithms.dense.rotated import RotatedGrid
 from odp.algorithms.federated.terms import CLIP, PARAMETERS, ROWS, Terms
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.release import require_sizes
 from odp.algorithms.seam import (
     Client,
@@ -20,6 +22,7 @@ from odp.algorithms.seam import (
     Server,
 )
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import ROTATED_SECONDS, ROUNDED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.models.local_training import ROWS_PER_EXAMPLE
 from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
@@ -52,6 +55,18 @@ class FederatedAlgorithm(Diagnosed):
         terms = self.terms()
         parameters = ModelTable(PARAMETERS, terms.model.size, 1, False)
         return (parameters,) if terms.adaptive is None else (parameters, ModelTable(CLIP, 1, 1, False))
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        terms = self.terms()
+        rotated = any(isinstance(block.grid, RotatedGrid) for block in terms.blocks)
+        numbers = terms.blocks[0].grid.size
+        return reading_cost(self.local_data, most_examples=terms.local.most_examples).plus(
+            *terms.model.training_cost(terms.local),
+            Product((ROTATED_SECONDS if rotated else ROUNDED_SECONDS) * numbers),
+            memory=(Product(VECTOR_BYTES * numbers),),
+            caps=terms.local.caps,
+        )
 
     def check(self) -> None:
         self.terms()

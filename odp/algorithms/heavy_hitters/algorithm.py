@@ -9,7 +9,8 @@ from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers, Diagnosed
 from odp.algorithms.heavy_hitters.terms import COUNTS, PREFIXES, RELEASE, WORDS, Terms
-from odp.algorithms.heavy_hitters.words import ROWS
+from odp.algorithms.heavy_hitters.words import CHARACTER_SECONDS, ROWS, word_seconds
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import (
     Client,
     DeclaredRelease,
@@ -22,6 +23,7 @@ from odp.algorithms.seam import (
     most_rows,
 )
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import SEALED_SECONDS, SORTED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
 
@@ -64,6 +66,14 @@ class TaskAlgorithm(Diagnosed):
             ModelTable(PREFIXES, terms.prefixes, width, False),
             ModelTable(WORDS, terms.most_words, width, False),
             ModelTable(COUNTS, terms.most_words, 1, False),
+        )
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        terms = self.terms()
+        prefixes = terms.prefixes * (SORTED_SECONDS + CHARACTER_SECONDS * terms.words.length)
+        return reading_cost(self.local_data, row_seconds=word_seconds(terms.words)).plus(
+            Product(prefixes + SEALED_SECONDS * terms.grid.size), memory=(Product(VECTOR_BYTES * terms.grid.size),)
         )
 
     def check(self) -> None:

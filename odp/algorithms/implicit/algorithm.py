@@ -9,7 +9,7 @@ from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, WEIGHT_COLUMN, Terms
-from odp.algorithms.seam import LocalTable, ModelTable, Query, most_rows
+from odp.algorithms.seam import LocalTable, ModelTable, Query
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
@@ -29,7 +29,7 @@ class TaskAlgorithm(Factorization):
     def local_data(self) -> tuple[LocalTable, ...]:
         data = self.definition.implicit
         events = EventsTerms.of(data, aggregates=("",))
-        return (LocalTable(ROWS, data.table, frozenset({"events"}), events, most_rows(events)),)
+        return (LocalTable(ROWS, data.table, frozenset({"events"}), events, self._most_rows(events)),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

@@ -11,12 +11,14 @@ from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.coins import HashedWords, Words
-from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
+from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen, word_seconds
 from odp.algorithms.local_heavy_hitters.terms import Terms
 from odp.algorithms.local_reports import LocalReports
 from odp.algorithms.local_seam import RELEASE
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import LocalData, LocalTable, most_rows
 from odp.errors import DataError
+from odp.models.computing_cost import ComputingCost
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Event
 from odp.privacy.local_events import LocalReport
@@ -42,6 +44,10 @@ class TaskAlgorithm(LocalReports):
     def local_data(self) -> tuple[LocalTable, ...]:
         words = self.terms().words
         return (LocalTable(ROWS, words.table, frozenset(), words.events, most_rows(words.events), text=True),)
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        return reading_cost(self.local_data, row_seconds=word_seconds(self.terms().words))
 
     def check(self) -> None:
         self.terms()

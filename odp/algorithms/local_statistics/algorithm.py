@@ -14,8 +14,10 @@ from odp.algorithms.dense.records import check_question
 from odp.algorithms.local_reports import LocalReports
 from odp.algorithms.local_seam import RELEASE
 from odp.algorithms.local_statistics.terms import ReportTerms
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import SORTED_SECONDS, ComputingCost
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Event
 from odp.privacy.local_events import LocalReport
@@ -47,6 +49,10 @@ class TaskAlgorithm(LocalReports):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         return self.terms().local_data
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        return reading_cost(self.local_data, row_seconds=SORTED_SECONDS)
 
     def check(self) -> None:
         self.terms()

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import DenseInquiry
 from odp.algorithms.model_evaluation.terms import RELEASE, ROWS, Terms
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server, most_rows
+from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.models.local_training import ROWS_PER_EXAMPLE
 from odp.numerics.arrays import Float32Array, Float64Array
+
+if TYPE_CHECKING:
+    from odp.models.trained import TrainedModel
+
+# Drawing an example's place among a person's.
+_RANKED_SECONDS = 3e-7
 
 
 class TaskAlgorithm(DenseInquiry):
@@ -43,6 +51,26 @@ class TaskAlgorithm(DenseInquiry):
                 label=examples.label,
             ),
         )
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        terms, most = self.terms(), self.definition.model_evaluation.most_examples
+        tests = terms.layout.models
+        tested = tests * terms.model.testing_seconds(ranked=terms.ranked)
+        once = Product(tests * terms.model.start_seconds + SEALED_SECONDS * terms.grid.size)
+        memory = (Product(VECTOR_BYTES * terms.model.size * tests),)
+        if terms.examples is None:
+            # A person's own parameters are solved from all of their ratings.
+            return reading_cost(self.local_data, row_seconds=_RANKED_SECONDS + tested).plus(once, memory=memory)
+        each = tested + tests * terms.model.start_seconds / terms.examples_at_once
+        cost = reading_cost(self.local_data, row_seconds=_RANKED_SECONDS, most_examples=most).plus(
+            once, Product(each, "most_examples"), memory=memory
+        )
+        if terms.personal is None:
+            return cost
+        model = cast("TrainedModel", terms.model)  # ``Terms.of`` lets personal models be of no other
+        training = terms.personal.training
+        return cost.plus(*model.training_cost(training), caps={**training.caps, "most_examples": most})
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

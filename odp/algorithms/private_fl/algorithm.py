@@ -9,10 +9,15 @@ from odp.algorithms.federated.algorithm import FederatedAlgorithm
 from odp.algorithms.federated.terms import Terms
 from odp.algorithms.seam import Client, Population
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import ComputingCost, Product
 from odp.privacy.local_charge import LocalCharge
 
 if TYPE_CHECKING:
     from odp.algorithms.private_fl.report import Reports
+
+
+# Of a parameter in the randomizer of directions.
+_RANDOMIZED_SECONDS = 3e-7
 
 
 class TaskAlgorithm(FederatedAlgorithm):
@@ -36,6 +41,10 @@ class TaskAlgorithm(FederatedAlgorithm):
         from odp.algorithms.private_fl.report import Reports
 
         return Reports.of(self.definition, self.terms())
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        return super().computing_cost.plus(Product(_RANDOMIZED_SECONDS * self.terms().model.size))
 
     @property
     def local_charge(self) -> LocalCharge:

@@ -11,9 +11,11 @@ from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
 from odp.algorithms.dense.records import check_round
+from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, DeclaredRelease, LocalTable, ModelTable, Population, Query, Server
 from odp.algorithms.shuffled_statistics.terms import RELEASE, Terms
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import SORTED_SECONDS, ComputingCost
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.privacy import accounting
 from odp.privacy.events import Event
@@ -55,6 +57,10 @@ class TaskAlgorithm(RandomizedInquiry):
     @property
     def most_users(self) -> int:
         return self.terms().maximum
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        return reading_cost(self.local_data, row_seconds=SORTED_SECONDS)
 
     def check(self) -> None:
         self.terms()

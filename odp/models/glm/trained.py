@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.errors import ConfigurationError
+from odp.models.computing_cost import DRAW_SECONDS, Product
 from odp.models.features import Encoding
 from odp.models.glm.shape import Glm
 from odp.models.tested import Tested
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Encoded numbers that a device, or a block of a simulation, holds at once.
 MOST_ENCODED = 2**24
+# Costs, as of ``odp.models.computing_cost``: of a step; of a parameter in a pass over all, and in the product with an
+# example; of a number of an encoded example; and of a class of an example that is tested.
+_STEP_SECONDS, _PASS_SECONDS, _PRODUCT_SECONDS, _ENCODED_SECONDS, _CLASS_SECONDS = 4e-5, 1.5e-9, 5e-10, 1e-9, 2e-7
+_PROXIMAL_PASSES = 3
 
 
 class TrainedGlm:
@@ -85,6 +90,26 @@ class TrainedGlm:
                 f"Expected batch={training.batch} examples of {self.shape.features} numbers each to be at most "
                 f"{MOST_ENCODED} numbers: take a smaller batch or vocabulary"
             )
+
+    def training_cost(self, training: LocalTraining) -> tuple[Product, ...]:
+        """Steps over batches: products of examples and parameters, and further passes over all parameters."""
+        passes = 1 + _PROXIMAL_PASSES * (training.proximal > 0)
+        step = _STEP_SECONDS + passes * _PASS_SECONDS * self.size
+        example = DRAW_SECONDS + 2 * _PRODUCT_SECONDS * self.size + self._encoding_seconds + step / training.batch
+        return Product(example, "epochs", "most_examples"), Product(step, "epochs")
+
+    @property
+    def start_seconds(self) -> float:
+        """Copies of the parameters."""
+        return 4 * _PASS_SECONDS * self.size
+
+    def testing_seconds(self, *, ranked: bool) -> float:
+        """Loss and probabilities."""
+        return 2 * (_PRODUCT_SECONDS * self.size + self._encoding_seconds) + _CLASS_SECONDS * self.shape.outputs
+
+    @property
+    def _encoding_seconds(self) -> float:
+        return 0.0 if self._encoding is None else _ENCODED_SECONDS * self.shape.features
 
     def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedGlm:
         """This model: it has no program."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.errors import ConfigurationError, StateError
+from odp.models.computing_cost import DRAW_SECONDS, SORTED_SECONDS, Product
 from odp.models.features import Tensor
 from odp.models.litert.program import LOGITS, Program
 from odp.models.litert.rows import inputs_of, targets_of
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 
 #: Of a program in a task definition, which is small itself: compressed, and as a flatbuffer.
 MOST_COMPRESSED, MOST_FLATBUFFER = 48 * 2**10, 4 * 2**20
+# Costs, as of ``odp.models.computing_cost``: of an isolated process; of a parameter on its way there and back, and in
+# one step; of a step; of a multiplication; and of a class of an example that is tested.
+_PROCESS_SECONDS, _SENT_SECONDS, _PASS_SECONDS, _STEP_SECONDS = 0.1, 5e-8, 3e-9, 1e-4
+_PRODUCT_SECONDS, _CLASS_SECONDS = 3e-10, 2e-7
+# Gradients take twice what predictions take.
+_TRAINING = 3
 
 
 def network_message(
@@ -66,6 +73,7 @@ def network_message(
         program_sha256=hashlib.sha256(program.flatbuffer).digest(),
         start_sha256=b"" if start is None else hashlib.sha256(start.astype("<f4").tobytes()).digest(),
         local_start=local,
+        operations=_operations(program),
     )
 
 
@@ -81,6 +89,7 @@ class TrainedNetwork:
       program: what devices run.
       start_sha256: of the first parameters; empty where they are zeros.
       local_start: float32 [size - shared_size], what local parameters start with; None without any.
+      operations: multiplications of a prediction, as the definition says; 0 for one per parameter.
       trainer: runs the program where this is a device.
     """
 
@@ -90,9 +99,11 @@ class TrainedNetwork:
         start_sha256: bytes,
         *,
         local_start: Float32Array | None = None,
+        operations: int = 0,
         trainer: ProgramTrainer | None = None,
     ) -> None:
         self.program = program
+        self._operations = operations
         self._start_sha256 = start_sha256
         self._local_start = np.zeros(0, dtype=np.float32) if local_start is None else local_start
         self._trainer = trainer
@@ -108,7 +119,10 @@ class TrainedNetwork:
         if len(given.start_sha256) not in (0, hashlib.sha256().digest_size):
             raise ConfigurationError("Expected start_sha256 of the network to be a SHA-256, or empty")
         program = _program(given.description, given.program, given.program_sha256)
-        return cls(program, given.start_sha256, local_start=_local_start(program, given.local_start))
+        return cls(
+            program, given.start_sha256, local_start=_local_start(program, given.local_start),
+            operations=given.operations,
+        )  # fmt: skip
 
     @property
     def size(self) -> int:
@@ -176,6 +190,38 @@ class TrainedNetwork:
                 f"most_examples={training.most_examples} have {training.most_read} examples"
             )
 
+    def training_cost(self, training: LocalTraining) -> tuple[Product, ...]:
+        """Steps of the whole batch of the program, whatever part of it holds examples; and the start of a process."""
+        step = _STEP_SECONDS + _PASS_SECONDS * self.program.size + _TRAINING * self._batch_seconds
+        example = self.examples_per_row * DRAW_SECONDS + step / training.batch
+        products = [Product(self.start_seconds), Product(example, "epochs", "most_examples"), Product(step, "epochs")]
+        if training.reconstruction is not None:
+            products.append(Product(example, "reconstruction.epochs", "most_examples"))
+            products.append(Product(step, "reconstruction.epochs"))
+        return tuple(products)
+
+    @property
+    def start_seconds(self) -> float:
+        """A process of its own, and the parameters on their way there and back."""
+        return _PROCESS_SECONDS + _SENT_SECONDS * self.program.size
+
+    def testing_seconds(self, *, ranked: bool) -> float:
+        """Loss and predictions; or with ``ranked``, the scores of all items, which each example may need of its own."""
+        batch = _STEP_SECONDS + self._batch_seconds
+        if ranked:
+            return (batch / self.program.batch + SORTED_SECONDS) * self.ranked_items
+        return 2 * batch / self.program.batch + _CLASS_SECONDS * max(1, self.program.classes)
+
+    @property
+    def examples_per_row(self) -> int:
+        """Examples that a device makes of one of its rows."""
+        return 1
+
+    @property
+    def _batch_seconds(self) -> float:
+        """Of one prediction of a whole batch."""
+        return _PRODUCT_SECONDS * self.program.batch * max(self._operations, self.program.size)
+
     def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedNetwork:
         """This model where ``difference`` is computed by ``trainer``.
 
@@ -185,7 +231,10 @@ class TrainedNetwork:
         if trainer is None:
             raise ConfigurationError("this device trains no networks: it was started without a trainer")
         trainer.require(self.program, most_examples=training.most_read)
-        return TrainedNetwork(self.program, self._start_sha256, local_start=self._local_start, trainer=trainer)
+        return TrainedNetwork(
+            self.program, self._start_sha256, local_start=self._local_start, operations=self._operations,
+            trainer=trainer,
+        )  # fmt: skip
 
     def trained_by(self, engine: Engine) -> Self:
         """This model where ``differences`` are computed by ``engine``: for a program of one's own."""
@@ -364,6 +413,15 @@ class TrainedNetwork:
         from odp.models.litert.population import OwnProgram
 
         return OwnProgram(self.program, engine=self._engine)
+
+
+def _operations(program: Program) -> int:
+    """Multiplications of a prediction; 0 where ai-edge-litert, which reads the program, is missing."""
+    try:
+        from odp.models.litert.work import multiplications
+    except ImportError:
+        return 0
+    return multiplications(program)
 
 
 def _sizes(classes: int) -> tuple[int, ...]:

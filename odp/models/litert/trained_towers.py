@@ -36,6 +36,7 @@ class TrainedTowers(TrainedNetwork):
       start_sha256: of the first parameters.
       items: how many there are.
       negatives: examples of the class 0 that a device draws for each of its own of the class 1.
+      operations: as of ``TrainedNetwork``.
       trainer: runs the program where this is a device.
 
     Raises:
@@ -50,9 +51,10 @@ class TrainedTowers(TrainedNetwork):
         *,
         items: int,
         negatives: int = 0,
+        operations: int = 0,
         trainer: ProgramTrainer | None = None,
     ) -> None:
-        super().__init__(program, start_sha256, trainer=trainer)
+        super().__init__(program, start_sha256, operations=operations, trainer=trainer)
         _validate.integer(low=2, high=MOST_ITEMS, items=items)
         _validate.integer(low=0, high=MOST_NEGATIVES, negatives=negatives)
         if len(program.features) < 2 or program.features[-1].size != 1:
@@ -73,7 +75,10 @@ class TrainedTowers(TrainedNetwork):
         network = TrainedNetwork.of(given.network)
         if network.program.has_local:
             raise ConfigurationError("Expected towers without local layers; an odp.KerasModel has them")
-        return cls(network.program, given.network.start_sha256, items=given.items, negatives=given.negatives)
+        return cls(
+            network.program, given.network.start_sha256, items=given.items, negatives=given.negatives,
+            operations=given.network.operations,
+        )  # fmt: skip
 
     def reading(self, examples: ExamplesTerms) -> Self:
         """As ``TrainedNetwork.reading``. Raises ConfigurationError also where the last feature is no item."""
@@ -97,8 +102,14 @@ class TrainedTowers(TrainedNetwork):
         """As ``TrainedNetwork.on_device``."""
         network = super().on_device(trainer, training)
         return TrainedTowers(
-            network.program, self._start_sha256, items=self.items, negatives=self.negatives, trainer=trainer
-        )
+            network.program, self._start_sha256, items=self.items, negatives=self.negatives,
+            operations=self._operations, trainer=trainer,
+        )  # fmt: skip
+
+    @property
+    def examples_per_row(self) -> int:
+        """As of ``TrainedNetwork``, the negatives included."""
+        return 1 + self.negatives
 
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
         """As ``TrainedNetwork.usable``, of examples whose item is one of the model's, bool [n]."""

@@ -16,12 +16,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-#: One device's fixed work: its transaction, its checks, and sealing a short contribution.
+#: Of memory, beside that of the program: no task may need more on a device.
+MOST_BYTES = 2.0**30
+#: Of any contribution: its transaction, its checks, and sealing it where it is short.
 BASE_SECONDS = 2e-3
-#: Reading one stored row and turning it into numbers: of the table of ratings, or of events; and of labelled examples.
-RATING_SECONDS, EVENT_SECONDS, EXAMPLE_SECONDS = 1e-6, 4e-6, 4e-6
-#: Cleaning one number of an example.
-NUMBER_SECONDS = 2e-8
+#: Reading a stored row as numbers: a rating; an event, and each further column or filter of it; an example.
+RATING_SECONDS, EVENT_SECONDS, COLUMN_SECONDS, FILTER_SECONDS, EXAMPLE_SECONDS = 1e-6, 1.5e-6, 1e-6, 4e-7, 1e-6
+#: Reading and cleaning one number of an example, and finding one token of a text.
+NUMBER_SECONDS, TOKEN_SECONDS = 3e-8, 5e-7
+#: Sorting or counting one row; and drawing one example of an epoch's order, the shuffle of all rows included.
+SORTED_SECONDS, DRAW_SECONDS = 3e-7, 6e-7
+#: Writing and sealing one number of a vector; and rounding it, too, or with rotation.
+SEALED_SECONDS, ROUNDED_SECONDS, ROTATED_SECONDS = 1e-8, 1e-7, 3e-7
+#: Memory of a row in the interpreter, of one number of it, and of one number of a vector: arrays and their copies.
+ROW_BYTES, NUMBER_BYTES, VECTOR_BYTES = 512, 32, 48
 
 
 class Product:
@@ -52,6 +60,12 @@ class ComputingCost:
     products: tuple[Product, ...]
     memory: tuple[Product, ...] = ()
 
+    def plus(
+        self, *products: Product, memory: tuple[Product, ...] = (), caps: Mapping[str, int] | None = None
+    ) -> ComputingCost:
+        """This cost and further products, of its caps and of further ones."""
+        return ComputingCost({**self.caps, **(caps or {})}, self.products + products, self.memory + memory)
+
     @property
     def seconds(self) -> float:
         """On a device of the reference speed, without a safety factor."""
@@ -62,12 +76,16 @@ class ComputingCost:
         """Of memory."""
         return sum(product.of(self.caps) for product in self.memory)
 
-    def largest(self, name: str, *, seconds: float) -> int:
-        """The largest value of one cap, up to its own, with which ``seconds`` suffice; 0 where none does."""
+    def fits(self, *, seconds: float, bytes: float) -> bool:
+        """Whether both suffice."""
+        return self.seconds <= seconds and self.bytes <= bytes
+
+    def largest(self, name: str, *, seconds: float, bytes: float = math.inf) -> int:
+        """The largest value of one cap, up to its own, with which these suffice; 0 where none does."""
         low, high = 0, self.caps[name]
         while low < high:
             middle = (low + high + 1) // 2
-            if replace(self, caps={**self.caps, name: middle}).seconds <= seconds:
+            if replace(self, caps={**self.caps, name: middle}).fits(seconds=seconds, bytes=bytes):
                 low = middle
             else:
                 high = middle - 1
