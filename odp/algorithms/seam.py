@@ -69,6 +69,11 @@ class LocalRows:
         known &= np.isfinite(self.values)
         return LocalRows(self.items[known], np.clip(self.values[known], *values), self._features(known))
 
+    def last(self, most: int) -> LocalRows:
+        """The last ``most`` rows, or all."""
+        part = slice(max(0, len(self.values) - most), None)
+        return LocalRows(self.items[part], self.values[part], {name: at[part] for name, at in self.features.items()})
+
     def _features(self, known: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
         return {name: column[known] for name, column in self.features.items()}
 

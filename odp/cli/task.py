@@ -103,6 +103,7 @@ def new(
 def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
     from odp.aggregation.table import mode_of
+    from odp.algorithms.computing_time import with_fixed_time
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import planned_charges, sampling_of
     from odp.broadcast.terms import method_of
@@ -112,7 +113,7 @@ def show(file: File, json: Json = False) -> None:
     from odp.task_file import load_task, render_task
 
     task = load_task(file)
-    definition = task.definition()
+    definition = with_fixed_time(task.definition())
     algorithm = algorithm_for(definition)
     if not isinstance(task, (Task, Question)):
         _show_local(task, algorithm, json=json)
@@ -147,7 +148,7 @@ def show(file: File, json: Json = False) -> None:
     ]
     if algorithm.rows_per_request is not None:
         lines.append(f"# broadcast: {method_of(definition)}; `odp task plan {file}` compares the methods")
-    lines += mode.lines(definition.cohort, alone)
+    lines += [*mode.lines(definition.cohort, alone), _of_time(algorithm)]
     resolved = algorithm.resolved
     lines += [f"# {field.name} = {_one_line(getattr(resolved, field.name))}" for field in resolved.DESCRIPTOR.fields]
     print_text("\n".join(lines))
@@ -167,9 +168,20 @@ def _show_local(task: AnyTask, algorithm: Algorithm, *, json: bool) -> None:
     lines = [f"# no rounds and no enclave: {'' if charge is None else charge.in_words}"]
     if charge is not None and charge.certificate is not None:
         lines.append(f"# {charge.certificate.in_words}")
+    lines.append(_of_time(algorithm))
     shown = (field.name for field in resolved.DESCRIPTOR.fields if field.name != "start")
     lines += [f"# {name} = {_one_line(getattr(resolved, name))}" for name in shown]
     print_text("\n".join([render_task(task), *lines]))
+
+
+def _of_time(algorithm: Algorithm) -> str:
+    """When contributions leave, and what that time is for."""
+    cost, seconds = algorithm.computing_cost, algorithm.definition.computing_milliseconds / 1000
+    caps = ", ".join(f"{name}={most}" for name, most in cost.caps.items())
+    return (
+        f"# computing time: {seconds:g} s on every device, whatever it holds; at its caps{' ' * bool(caps)}{caps} a "
+        f"device computes for {cost.seconds:.2g} s"
+    )
 
 
 def _of_release(event: GaussianRelease | DistributedRelease | LocalReport | ShuffledReports) -> str:
@@ -374,6 +386,7 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 
 
 def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
+    from odp.algorithms.computing_time import fixed_seconds
     from odp.signed.task import open_task, task_sha256
     from odp.task_states import state_name
 
@@ -389,6 +402,7 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
         "contributions": (last.contributions if last else 0) if status.planned_rounds else status.reports,
         "epsilon": round(status.epsilon_spent, 6) if status.planned_rounds else definition.privacy.epsilon,
         "delta": definition.privacy.delta,
+        "computing_seconds": fixed_seconds(definition),
         "waits_for": status.waits_for.reason,
         "waits_until": datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds") if until else "",
     }

@@ -67,7 +67,8 @@ class LocalTraining:
       rate: step size of gradient descent on a batch's mean loss.
       epochs: passes over the device's examples.
       batch: examples per step; the last batch of an epoch holds what is left.
-      most_examples: of an epoch, at most; where a device has more, each epoch draws that many anew.
+      most_examples: of an epoch, at most; where a device has more, each epoch draws that many anew of its newest, of
+        which a device reads ``ROWS_PER_EXAMPLE`` times as many.
       proximal: μ of FedProx: a batch's loss gains μ/2 |w - w0|², w0 what the device began with; 0 for none.
       shuffle: whether each epoch draws its order; without, it takes the first ``most_examples`` as they lie.
       reconstruction: of the local layers of a network; None without any.
@@ -127,6 +128,11 @@ class LocalTraining:
         """What bounds the work of a device, by name."""
         caps = {"epochs": self.epochs, "most_examples": self.most_examples}
         return caps if self.reconstruction is None else {**caps, "reconstruction.epochs": self.reconstruction.epochs}
+
+    @property
+    def most_rows(self) -> int:
+        """Stored rows that a device reads at most, its newest: what epochs draw from."""
+        return ROWS_PER_EXAMPLE * self.most_examples
 
     @property
     def most_read(self) -> int:

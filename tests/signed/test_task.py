@@ -49,7 +49,9 @@ def _resigned(change: Callable[[common_pb2.TaskDefinition], object]) -> common_p
 def test_a_signed_task_opens_to_its_definition_under_the_developers_key() -> None:
     opened = open_task(SIGNED)
     assert opened.developer_key == KEY.public
+    assert opened.computing_milliseconds == 250
     opened.ClearField("developer_key")
+    opened.ClearField("computing_milliseconds")
     assert opened == DEFINITION
     assert DEFINITION.developer_key == b"", "the caller's message is left alone"
     assert task_sha256(SIGNED) == task_sha256(sign_task(DEFINITION, KEY))

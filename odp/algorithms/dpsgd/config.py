@@ -18,7 +18,8 @@ class DPSGD(FederatedTraining):
     It is federated averaging with one step on one batch. ``server_rate`` is the step size.
 
     Attributes:
-      most_examples: that a device's gradient is the mean over; where it has more, each round draws that many anew.
+      most_examples: that a device's gradient is the mean over; where it has more, each round draws that many anew, of
+        its newest four times as many.
 
     Raises:
       ConfigurationError: a number is out of range.

@@ -68,7 +68,7 @@ class DrawAndDiscard:
       seed: of the spread of the first instances; public.
       most_updates: the server takes no report after this number of them.
       most_reports: a device reports at most so often, and each report is charged.
-      most_examples: a device takes so many of its rows at most.
+      most_examples: a device reads this number of its rows at most, the newest.
       seconds_between: a device waits so long after a report, at least, before the next one; a day by default.
       population: devices enrol in a population. Default: the task's name.
 

@@ -64,10 +64,9 @@ class EncodedUsers:
         numbers, known = terms.features.encode(people.columns, len(labels))
         targets, usable = terms.targets(labels)
         keep = (known & usable)[people.rows]
-        # A device takes its first usable rows.
-        before = np.concatenate(([0], np.cumsum(keep)))
-        first = np.repeat(before[people.offsets[:-1]], np.diff(people.offsets))
-        keep &= before[:-1] - first < terms.most_examples
+        # A device reads its last rows, usable or not.
+        ends = np.repeat(people.offsets[1:], np.diff(people.offsets))
+        keep &= ends - np.arange(len(ends)) <= terms.most_examples
         after = np.concatenate(([0], np.cumsum(keep)))
         rows = people.rows[keep]
         features = np.ascontiguousarray(numbers[rows], dtype=np.float32)

@@ -228,10 +228,11 @@ class Terms:
         return model.astype("<i4").tobytes()
 
     def rows(self, rows: LocalRows) -> tuple[Float64Array, Float64Array]:
-        """(numbers float64 [n, inputs], responses float64 [n]) of a device's rows that can be used, the first ones."""
-        numbers, known = self.features.encode(rows.features, len(rows.values))
-        targets, usable = self.targets(rows.values)
-        kept = np.flatnonzero(known & usable)[: self.most_examples]
+        """(numbers float64 [n, inputs], responses float64 [n]) of those of a device's last rows that can be used."""
+        newest = rows.last(self.most_examples)
+        numbers, known = self.features.encode(newest.features, len(newest.values))
+        targets, usable = self.targets(newest.values)
+        kept = known & usable
         return numbers[kept], targets[kept]
 
     def targets(self, labels: Float64Array) -> tuple[Float64Array, BoolArray]:

@@ -19,7 +19,7 @@ class DPFedAvg(FederatedTraining):
       rate: step size on the devices.
       epochs: passes of a device over its examples in a round.
       batch: examples per step.
-      most_examples: that a device takes in an epoch.
+      most_examples: that a device takes in an epoch, drawn of its newest four times as many.
       proximal: weight of FedProx; 0 for none.
       reconstruction: how devices find their local layers (``odp.Reconstruction``); None without any.
 

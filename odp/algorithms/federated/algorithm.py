@@ -23,7 +23,6 @@ from odp.algorithms.seam import (
 )
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import ROTATED_SECONDS, ROUNDED_SECONDS, VECTOR_BYTES, ComputingCost, Product
-from odp.models.local_training import ROWS_PER_EXAMPLE
 from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
 
@@ -47,7 +46,7 @@ class FederatedAlgorithm(Diagnosed):
     def local_data(self) -> tuple[LocalTable, ...]:
         terms = self.terms()
         examples, own = terms.examples, frozenset({terms.examples.table})
-        most = ROWS_PER_EXAMPLE * terms.local.most_examples
+        most = terms.local.most_rows
         return (LocalTable(ROWS, examples.table, own, None, most, features=examples.features, label=examples.label),)
 
     @property

@@ -54,7 +54,7 @@ class FederatedClient:
         Raises:
           ConfigurationError: as ``check_model``.
         """
-        terms, rows = self._terms, data[ROWS]
+        terms, rows = self._terms, data[ROWS].last(self._terms.local.most_rows)
         start = self._start(slices.dense)
         features, targets = usable_rows(terms.model, terms.examples, rows)
         moved = terms.model.difference(start, features, targets, terms.local, seed=seed, round=round)

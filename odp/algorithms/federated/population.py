@@ -87,4 +87,4 @@ class FederatedPopulation:
     def _prepared(self, users: UsersExamples) -> UsersExamples:
         if self._table is None or not self._table.is_of(users):
             self._table = UsableTable.of(self._terms.model, self._terms.examples, users)
-        return self._table.usable(users)
+        return self._table.usable(users, most_rows=self._terms.local.most_rows)

@@ -56,9 +56,12 @@ class UsableTable:
         own = self.source
         return users.features is own.features and users.targets is own.targets and users.scale == own.scale
 
-    def usable(self, users: UsersExamples) -> UsersExamples:
-        """Their usable examples."""
+    def usable(self, users: UsersExamples, *, most_rows: int | None = None) -> UsersExamples:
+        """Their usable examples; of the last ``most_rows`` of each user, as a device reads them, where it is given."""
         keep = self.keep[users.rows]
+        if most_rows is not None:
+            ends = np.repeat(users.offsets[1:], np.diff(users.offsets))
+            keep = keep & (ends - np.arange(len(ends)) <= most_rows)
         kept = np.concatenate(([0], np.cumsum(keep)))
         return replace(
             users, features=self.features, targets=self.targets, rows=users.rows[keep], offsets=kept[users.offsets],

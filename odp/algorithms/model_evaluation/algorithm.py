@@ -14,7 +14,6 @@ from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server, most_rows
 from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.models.events_query import AGGREGATES, EventsTerms
-from odp.models.local_training import ROWS_PER_EXAMPLE
 from odp.numerics.arrays import Float32Array, Float64Array
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ class TaskAlgorithm(DenseInquiry):
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
-        examples = self.terms().examples
+        terms = self.terms()
+        examples = terms.examples
         if examples is None:
             data = self.definition.data
             events = EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
@@ -46,7 +46,7 @@ class TaskAlgorithm(DenseInquiry):
                 examples.table,
                 frozenset({examples.table}),
                 None,
-                ROWS_PER_EXAMPLE * self.definition.model_evaluation.most_examples,
+                terms.most_rows,
                 features=examples.features,
                 label=examples.label,
             ),

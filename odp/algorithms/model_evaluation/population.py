@@ -87,7 +87,9 @@ class EvaluationPopulation:
         if terms.examples is None:
             raise DataError("Expected odp.Ratings with an odp.RatedItems")
         table = UsableTable.of(terms.model, terms.examples, users)
-        return dataclasses.replace(table, keep=table.keep & terms.kept(table.targets)).usable(users)
+        return dataclasses.replace(table, keep=table.keep & terms.kept(table.targets)).usable(
+            users, most_rows=terms.most_rows
+        )
 
     def _train(
         self,

@@ -18,7 +18,7 @@ from odp.algorithms.seam import LocalRows
 from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.errors import ConfigurationError
 from odp.models.examples import ExamplesTerms
-from odp.models.local_training import MOST_EXAMPLES, LocalTraining
+from odp.models.local_training import MOST_EXAMPLES, ROWS_PER_EXAMPLE, LocalTraining
 from odp.models.negatives import CHOSEN
 from odp.models.rated_items import RatedItems
 from odp.models.trained import TestedModel, tested_model_of
@@ -137,11 +137,16 @@ class Terms:
     def read(self, rows: LocalRows) -> tuple[Float32Array, Float32Array]:
         """Features float32 [n, width] and targets float32 [n] of the rows of one device that the model can use."""
         if self.examples is not None:
-            return usable_rows(self.model, self.examples, rows)
+            return usable_rows(self.model, self.examples, rows.last(self.most_rows))
         order = np.argsort(rows.items, kind="stable")
         features, targets = rows.items[order, None].astype(np.float32), rows.values[order].astype(np.float32)
         usable = self.model.usable(features, targets)
         return features[usable], targets[usable]
+
+    @property
+    def most_rows(self) -> int:
+        """Stored rows of examples that a device reads at most, its newest."""
+        return ROWS_PER_EXAMPLE * self.most_examples
 
     @property
     def tables(self) -> tuple[str, ...]:
