@@ -171,9 +171,7 @@ def test_the_step_is_the_smallest_that_is_four_times_the_worst_case() -> None:
 
 def test_a_task_that_no_step_pays_is_refused_where_it_is_signed_with_numbers_that_fit() -> None:
     hostile = training(784, classes=10, epochs=1000, most_examples=4000).definition()
-    with pytest.raises(
-        ConfigurationError, match=r"fit 64 s .* lower most_examples=1000 \(at most \d+\) or epochs=1000"
-    ):
+    with pytest.raises(ConfigurationError, match=r"fit 64 s .* lower most_examples=4000 .* or epochs=1000"):
         sign_task(hostile, KEY)
     cost = algorithm_for(hostile).computing_cost
     fits = cost.largest("epochs", seconds=STEPS[-1] / SAFETY)
