@@ -144,14 +144,14 @@ def require_fast_enough(definition: common_pb2.TaskDefinition, speed: float) -> 
 def machine_speed() -> float:
     """Time of a public reference computation on this machine, in units of the reference: above 1 is slower.
 
-    Measured once per process, the best of a few runs: load at one moment does not make a machine slow.
+    Measured once per process, of the processor's time and the best of a few runs: load does not make a machine slow.
     """
     return _machine_speed()
 
 
 @functools.cache
 def _machine_speed() -> float:
-    return reference_seconds(time.perf_counter) / REFERENCE_SECONDS
+    return reference_seconds(time.thread_time) / REFERENCE_SECONDS
 
 
 def reference_seconds(clock: Callable[[], float]) -> float:

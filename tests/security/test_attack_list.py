@@ -301,6 +301,16 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "device_runtime/round/test_gate.py::test_conditions_that_computing_moves_do_not_hold_up_what_was_begun"),
         ("R185", "lookups that are skipped or repeated on a bit", "security/test_transcripts.py::"
          "test_r185_candidates_are_asked_for_alike_whatever_the_data_and_the_tables_are"),
+        ("R340", "more stored rows than a task may read, encoded all the same",
+         "algorithms/test_computing_time.py::test_rows_of_examples_are_capped_before_they_are_encoded"),
+        ("R341", "1,000 epochs over rows of one category", "algorithms/test_computing_time.py::"
+         "test_a_device_refuses_a_task_of_too_much_work_that_its_developer_signed_all_the_same"),
+        ("R341", "a definition of few bytes and much work",
+         "algorithms/test_computing_time.py::test_a_definition_of_few_bytes_and_a_million_parameters_is_refused"),
+        ("R341", "a device that is killed for its memory", "algorithms/test_computing_time.py::"
+         "test_reports_of_local_trust_that_would_fill_the_memory_are_refused"),
+        ("R342", "a slow device as an oracle, or one that is charged for ever",
+         "algorithms/test_computing_time.py::test_a_device_that_is_too_slow_says_so_by_public_facts_alone"),
     ],
     "addresses": [
         ("R187", "connections to a listener of the server's choice", "security/test_addresses.py::"
