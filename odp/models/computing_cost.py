@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 #: Of memory, beside that of the program: no task may need more on a device.
-MOST_BYTES = 2.0**30
+MOST_BYTES = 2.0**31
 #: Of any contribution: its transaction, its checks, and sealing it where it is short.
 BASE_SECONDS = 2e-3
 #: Reading a stored row as numbers: a rating; an event, and each further column or filter of it; an example.
@@ -27,7 +27,7 @@ NUMBER_SECONDS, TOKEN_SECONDS = 3e-8, 5e-7
 #: Sorting or counting one row; and drawing one example of an epoch's order, the shuffle of all rows included.
 SORTED_SECONDS, DRAW_SECONDS = 3e-7, 6e-7
 #: Writing and sealing one number of a vector; and rounding it, too, or with rotation.
-SEALED_SECONDS, ROUNDED_SECONDS, ROTATED_SECONDS = 1e-8, 1e-7, 3e-7
+SEALED_SECONDS, ROUNDED_SECONDS, ROTATED_SECONDS = 1e-8, 1e-7, 2e-7
 #: Memory of a row in the interpreter, of one number of it, and of one number of a vector: arrays and their copies.
 ROW_BYTES, NUMBER_BYTES, VECTOR_BYTES = 512, 32, 48
 

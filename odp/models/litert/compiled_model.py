@@ -50,7 +50,9 @@ class CompiledModel:
                 f"Expected start to be {size} finite weights, float32 (got {self.start.dtype} of shape "
                 f"{list(self.start.shape)})"
             )
-        message = network_message(self.program, *np.split(self.start, [self.size]))
+        message = network_message(
+            self.program, *np.split(self.start, [self.size]), operations=_operations(self.program)
+        )
         TrainedNetwork.of(message)
         object.__setattr__(self, "_message", message)
 
@@ -102,3 +104,15 @@ class CompiledModel:
         except UNREADABLE:
             raise ConfigurationError(f"Expected {path} to be a file of odp.CompiledModel.save") from None
         return cls(Program.from_json(text, flatbuffer.tobytes()), start)
+
+
+def _operations(program: Program) -> int:
+    """Multiplications of a prediction; 0 where ai-edge-litert, which reads programs, is missing or cannot read it."""
+    try:
+        from odp.models.litert.work import multiplications
+    except ImportError:
+        return 0
+    try:
+        return multiplications(program)
+    except Exception:  # a malformed file makes the reader fail in its own ways; whoever runs the program refuses it
+        return 0

@@ -45,7 +45,7 @@ _TRAINING = 3
 
 
 def network_message(
-    program: Program, start: Float32Array | None, local_start: Float32Array | None = None
+    program: Program, start: Float32Array | None, local_start: Float32Array | None = None, *, operations: int = 0
 ) -> federated_pb2.NetworkModel:
     """The message of a task definition.
 
@@ -53,6 +53,7 @@ def network_message(
       program: what devices run.
       start: float32 [shared_size], the first parameters; None stands for zeros.
       local_start: float32 [size - shared_size], those of local layers; None stands for zeros.
+      operations: multiplications of a prediction; 0 stands for one per parameter.
 
     Raises:
       ConfigurationError: the program is too large for a definition, as one with large constants is.
@@ -73,7 +74,7 @@ def network_message(
         program_sha256=hashlib.sha256(program.flatbuffer).digest(),
         start_sha256=b"" if start is None else hashlib.sha256(start.astype("<f4").tobytes()).digest(),
         local_start=local,
-        operations=_operations(program),
+        operations=operations,
     )
 
 
@@ -413,15 +414,6 @@ class TrainedNetwork:
         from odp.models.litert.population import OwnProgram
 
         return OwnProgram(self.program, engine=self._engine)
-
-
-def _operations(program: Program) -> int:
-    """Multiplications of a prediction; 0 where ai-edge-litert, which reads the program, is missing."""
-    try:
-        from odp.models.litert.work import multiplications
-    except ImportError:
-        return 0
-    return multiplications(program)
 
 
 def _sizes(classes: int) -> tuple[int, ...]:

@@ -197,7 +197,8 @@ def test_devices_take_a_model_up_to_what_can_travel_and_refuse_more_by_name(
     def check(rows: int) -> None:
         cohort = Cohort(minimum=20, goal=24, aggregation=mode)
         model = Glm("multinomial", rows - 1, 2**10)
-        check_definition(definition_of(DPFedAvg(rounds=1, upload_bits=bits), model=model, cohort=cohort))
+        training = DPFedAvg(rounds=1, upload_bits=bits, most_examples=4)
+        check_definition(definition_of(training, model=model, cohort=cohort))
 
     check(most // 2**10)
     with pytest.raises(ConfigurationError, match=f"{why}.*odp.simulate"):
