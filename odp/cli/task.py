@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from odp.cli.broadcasting import show_plan
-from odp.cli.console import print_json, print_text, results_console
+from odp.cli.console import console, print_json, print_text, results_console
 from odp.cli.living import retrain
 from odp.cli.outputs import output_file
 
@@ -218,15 +218,18 @@ app.command("retrain")(retrain)
 @app.command("submit")
 def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
     """Submit a task file to a running server. The same file submitted again is the same task."""
+    from odp.algorithms.computing_time import fixed_seconds, with_fixed_time
     from odp.task_file import load_task
 
     task = load_task(file)
+    seconds = fixed_seconds(with_fixed_time(task.definition()))
     with open_connection(server, state) as connection:
         handle = connection.submit(task)
     if json:
-        print_json({"task": handle.task_sha256.hex()})
-    else:
-        print_text(handle.task_sha256.hex())
+        print_json({"task": handle.task_sha256.hex(), "computing_seconds": seconds})
+        return
+    print_text(handle.task_sha256.hex())
+    console().print(f"computing time: {seconds:g} s on every device, whatever it holds", highlight=False)
 
 
 @app.command("list")
