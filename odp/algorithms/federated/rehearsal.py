@@ -51,7 +51,7 @@ def published_by(field: str, *, every_way: bool = False) -> tuple[common_pb2.Tas
         name="rehearsal",
         population="rehearsal",
         privacy=common_pb2.PrivacyTerms(epsilon=1.0, delta=1e-6),
-        cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=1),
+        cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=256),
     )
     Glm("linear", _FEATURES).write(definition)
     Examples({"x": Tensor((_FEATURES,), -1.0, 1.0)}, label_low=-1.0, label_high=1.0).write(definition)

@@ -37,7 +37,7 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
         name="rehearsal",
         population="rehearsal",
         privacy=common_pb2.PrivacyTerms(epsilon=1.0, delta=1e-6),
-        cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=1),
+        cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=256),
         shuffled_statistics=local_statistics_pb2.ShuffledStatistics(reports=reports, honest=1, maximum=2),
     )
     return (definition,)
