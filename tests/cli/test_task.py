@@ -98,3 +98,18 @@ def test_an_empty_id_names_no_task_even_where_there_is_one_alone() -> None:
     only = SimpleNamespace(tasks=lambda: [server_pb2.TaskStatus(task=common_pb2.SignedTask(definition=b"one"))])
     with pytest.raises(ConfigurationError, match="got ''; `odp task list` shows all"):
         find_task(only, "")
+
+
+def test_a_task_is_shown_with_its_computing_time(odp: Odp, task_file: Path) -> None:
+    shown = odp("task", "show", task_file)
+    (line,) = (line for line in shown.out.splitlines() if line.startswith("# computing time"))
+    assert "0.25 s on every device" in line
+    assert odp("task", "show", task_file, "--json").json["definition"]["computingMilliseconds"] == 250
+
+
+def test_a_task_that_no_device_pays_is_refused_where_it_is_shown(odp: Odp, tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "notifications.toml"
+    path = tmp_path / "task.toml"
+    path.write_text(example.read_text().replace("epochs = 3", "epochs = 1000\nmost_examples = 20000"))
+    with pytest.raises(ConfigurationError, match=r"lower most_examples=20000 \(at most \d+\) or epochs=1000"):
+        odp("task", "show", path)
