@@ -307,12 +307,10 @@ def _ratings(store: Store) -> None:
 
 
 def _events(store: Store, count: int) -> None:
-    generator, app = np.random.default_rng(1), AppData(store, "music", _BOUNDS)
-    letters = np.array(list(_ALPHABET))
-    with store.transaction():
-        for place in range(count):
-            word = "".join(letters[generator.integers(0, len(letters), 10)])
-            app.add_event("play", {"track": place, "seconds": generator.random(), "word": word}, time=float(place))
+    generator = np.random.default_rng(1)
+    words = generator.choice(list(_ALPHABET), (count, 10))
+    rows = [{"track": place, "seconds": place / count, "word": "".join(words[place])} for place in range(count)]
+    AppData(store, "music", _BOUNDS).replace_events("play", rows, time=1.0)
 
 
 def _examples(features: int, classes: int, count: int) -> Fill:
