@@ -105,7 +105,8 @@ def main() -> None:
         threading.Thread(target=connection, args=(number,), daemon=True).start()
     for _ in range(int(count)):
         begun.acquire(timeout=1.0)
-    print("begun", flush=True)
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
     time.sleep(max(0.0, until - time.monotonic()))
 
 

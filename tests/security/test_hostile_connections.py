@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +146,8 @@ def test_r359_an_endless_header_block_is_reset_before_it_costs_much(
     context.set_alpn_protocols(["h2"])
     host, _, port = listener.running.address.rpartition(":")
     raw = socket.create_connection((host, int(port)), timeout=10.0)
-    with context.wrap_socket(raw, server_hostname="localhost") as caller, pytest.raises(OSError):  # reset or EOF
-        for piece in hostile_connections.attack("headers"):
+    with context.wrap_socket(raw, server_hostname="localhost") as caller, pytest.raises(OSError):  # noqa: PT012  # whichever send comes after the reset
+        for piece in islice(hostile_connections.attack("headers"), 300):
             caller.sendall(piece)
             sent += len(piece)
             time.sleep(0.02)
@@ -169,7 +170,7 @@ def test_r361_connections_that_never_ask_anything_keep_nobody_out(tmp_path: Path
     listener = Listener(tmp_path, stack, limits=Limits(connections=64, new_connections=16))
     known = listener.channel(stack).unary_unary(UNARY)
     assert known(b"", timeout=10.0) == b"0"
-    hostile = listener.attack("silence", 60, 3, 3.0)
+    hostile = listener.attack("silence", 120, 3, 5.0)
     stack.callback(hostile.communicate)
     stack.callback(hostile.kill)
     assert known(b"", timeout=10.0) == b"0"
