@@ -8,7 +8,7 @@ from pathlib import Path
 
 from device_runtime.inference.shown_results import Notes, ShownResults
 from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason, ServiceCode
-from device_runtime.round.examples import asks_for
+from device_runtime.round.examples import most_asked
 from device_runtime.round.made_examples import OpenedTask
 from device_runtime.store.store import Store
 from odp.errors import ConfigurationError, DataError
@@ -57,9 +57,9 @@ class OwnService:
         self.private = IsolatedHost(code, limits=limits, accept=accept, say=notes.add)
         self.results = ShownResults(name, self.private, lambda: open_store(path), say=notes.add, clock=clock)
 
-    def asked_for(self, model: OpenedTask) -> bool:
-        """Whether the task asks for the examples of this service."""
-        return asks_for(model.definition, service=self._name, type=EXAMPLE)
+    def most_asked(self, model: OpenedTask) -> int:
+        """The most examples of this service that the task reads."""
+        return most_asked(model.definition, service=self._name, type=EXAMPLE)
 
     def make(self, path: Path, model: OpenedTask) -> Sequence[Example]:
         """Makes examples by the service. Raises HandlerFailed, StateError, after a line on the person's page."""

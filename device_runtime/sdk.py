@@ -43,7 +43,6 @@ from device_runtime.person.limits import Limits
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
-from device_runtime.round.program_time import PROGRAM_SECONDS
 from device_runtime.store.bounds import Bounds, require_space
 from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
@@ -376,7 +375,6 @@ class Device:
         until_finished: bool = False,
         allow_private_addresses: bool = False,
         roster: Path | None = None,
-        program_seconds: float = PROGRAM_SECONDS,
     ) -> Running:
         """Starts the scheduler: the device checks in when its conditions hold, and takes part within its limits.
 
@@ -392,13 +390,12 @@ class Device:
           until_finished: end when the population's task has no round left.
           allow_private_addresses: names of services may lead to addresses that are not public.
           roster: file of the devices that may take part, where tasks or their issuer of tokens name one.
-          program_seconds: from the model of a round to the contribution where a developer's network is trained.
 
         Returns what stops it. Raises as ``device_runtime.start``.
         """
         return self._start(
             server, ca, reference_values, population=population, until_finished=until_finished,
-            allow_private_addresses=allow_private_addresses, roster=roster, program_seconds=program_seconds,
+            allow_private_addresses=allow_private_addresses, roster=roster,
         )  # fmt: skip
 
     def learn(
@@ -410,7 +407,6 @@ class Device:
         wait: float = 0.0,
         allow_private_addresses: bool = False,
         roster: Path | None = None,
-        program_seconds: float = PROGRAM_SECONDS,
     ) -> Learned:
         """Takes part now, if a round is open and the person's conditions and limits allow it.
 
@@ -422,7 +418,7 @@ class Device:
           services: state folder of `odp up`, relative to the working folder.
           turns: contributions to make, at most one per round.
           wait: seconds after which the device begins with nothing more; 0 is one look at what the server offers.
-          allow_private_addresses, roster, program_seconds: as for ``train``.
+          allow_private_addresses, roster: as for ``train``.
 
         Raises:
           ConfigurationError: ``services`` is no such folder, or a value is out of range.
@@ -435,7 +431,7 @@ class Device:
         running = self._start(
             folder.server_address(), folder.ca, folder.reference_values, population=population,
             most_contributions=turns, end_after=wait, log=Log("devices", stream=io.StringIO()),
-            allow_private_addresses=allow_private_addresses, roster=roster, program_seconds=program_seconds,
+            allow_private_addresses=allow_private_addresses, roster=roster,
         )  # fmt: skip
         try:
             # Waiting in slices lets a Ctrl-C through.

@@ -1,8 +1,9 @@
 """A device host: many devices in one process, each with its own store, checking in and taking part.
 
 The host looks at what the server offers; while a round is open, every device that has not settled it checks in for
-itself and takes part, a few at a time. In between, the host waits as long as the server's retry window says. An
-unavailable service is one outage for the whole host: one line in the log, one growing pause, and no calls of devices.
+itself and takes part: a few compute and make calls at a time, and the others wait side by side. In between, the host
+waits as long as the server's retry window says. An unavailable service is one outage for the whole host: one line in
+the log, one growing pause, and no calls of devices.
 
 A device that is paused, or whose training conditions are not met, rests: it is looked at again now and then, and a host
 whose devices all rest makes no network call; one that has to end with its task waits for them only for a limited time
@@ -59,6 +60,8 @@ from odp.v1 import server_pb2
 #: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.
 _MOST_STRANGERS = 3
 _STATISTICS_SECONDS = 1.0
+#: Devices that take part at a time: most of them wait for a fixed time (``device_runtime.round.door``).
+_SIDE_BY_SIDE = 64
 #: A host that has to end with its task ends after this time without an open round: it missed the last one.
 _QUIET_SECONDS = 120.0
 #: How often a host whose devices are not due looks at what its server offers.
@@ -138,7 +141,7 @@ class Fleet:
         if first and (self._wait(self._ending.left(first)) or self._ending.is_over()):
             self.reason = ("idle", f"the server asked to check in again in {first:.0f} s")
             return
-        with futures.ThreadPoolExecutor(max_workers=self._options.threads, thread_name_prefix="device") as pool:
+        with futures.ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE, thread_name_prefix="device") as pool:
             while not self._stop.is_set():
                 try:
                     with refusing("answer of the server"):
@@ -339,7 +342,7 @@ class Fleet:
 
     def _sweep(self, pool: futures.Executor, pending: list[int], one: Callable[[Sweep, int], None]) -> Sweep:
         sweep = Sweep(deque(pending))
-        workers = [pool.submit(self._work, sweep, one) for _ in range(self._options.threads)]
+        workers = [pool.submit(self._work, sweep, one) for _ in range(min(_SIDE_BY_SIDE, len(pending)))]
         while futures.wait(workers, timeout=_STATISTICS_SECONDS).not_done:
             self._write_statistics()
         for worker in workers:
@@ -367,13 +370,16 @@ class Fleet:
         return sweep
 
     def _work(self, sweep: Sweep, one: Callable[[Sweep, int], None]) -> None:
-        """One worker: device after device until none is left or the sweep ends."""
-        while not (sweep.stop.is_set() or self._stop.is_set()):
-            try:
-                device = sweep.devices.popleft()
-            except IndexError:
-                return
-            one(sweep, device)
+        """One worker: device after device until none is left or the sweep ends; few of them work at a time."""
+        while True:
+            with self._participant.door.active:
+                if sweep.stop.is_set() or self._stop.is_set():
+                    return
+                try:
+                    device = sweep.devices.popleft()
+                except IndexError:
+                    return
+                one(sweep, device)
 
     def _one(self, sweep: Sweep, device: int) -> None:
         """One device checks in and takes part."""

@@ -15,7 +15,6 @@ class FleetOptions:
     Attributes:
       population: what the devices check in for.
       devices: their numbers in the state folder.
-      threads: how many take part at once.
       durable: whether what a device sent survives a power cut (see ``Store.open``).
       until_finished: return once the task that was seen has no round left.
       keep_running: go on where a service's certificate or evidence is refused again and again, instead of ending.
@@ -26,7 +25,6 @@ class FleetOptions:
 
     population: str
     devices: range
-    threads: int = 3
     durable: bool = True
     until_finished: bool = False
     keep_running: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,11 +23,12 @@ from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
 from device_runtime.round.admission import Admission, attesters_of
+from device_runtime.round.computing_processes import ComputingProcesses
+from device_runtime.round.door import Door
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.participation import Participant
-from device_runtime.round.program_time import PROGRAM_SECONDS, ProgramTime
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.rows.retrieval import Retrievals
 from device_runtime.rows.table_cache import TableCache
@@ -74,7 +75,7 @@ class Config:
       reference_values: JSON file of what this host accepts as an enclave, and where.
       population: what the devices check in for.
       first, count: the devices that this host runs; by default the ``count`` that the given data provide.
-      threads: devices that take part at once.
+      threads: devices that compute and make calls at a time, beside those that wait for their fixed times.
       durable: every step of a device is synced to the disk and survives a power cut; without it, it survives the death
         of the host, which is enough where one host plays thousands of devices, and faster.
       key_file: holds the key that the stores are encrypted under; default: see ``device_runtime.store.keys``.
@@ -84,8 +85,6 @@ class Config:
       conditions: when devices may train; by default at any time.
       roster: file of the identities that may be clients of SecAgg+ sessions; without it any may, but for tasks that
         name a roster, which the devices then decline. Issuers of tokens may take devices by it, too.
-      program_seconds: from the model of a round to the contribution where a developer's network is trained: the same
-        for every device and whatever it holds. What is not trained by then is the empty contribution.
       until_finished: end when the task has no round left.
       end_after: seconds after which the host ends; with ``until_finished`` that is an error. 0 is one look at what the
         server offers.
@@ -113,7 +112,6 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     conditions: Conditions = field(default_factory=Conditions)
     roster: Path | None = None
-    program_seconds: float = PROGRAM_SECONDS
     until_finished: bool = False
     end_after: float | None = None
     most_contributions: int | None = None
@@ -128,7 +126,6 @@ class Config:
         if self.count is not None:
             _validate.integer(low=1, high=2**20, count=self.count)
         _validate.integer(low=1, high=64, threads=self.threads)
-        ProgramTime(seconds=self.program_seconds)
         if self.end_after is not None:
             _validate.within(low=0.0, high=1e9, end_after=self.end_after)
         if self.most_contributions is not None:
@@ -145,14 +142,14 @@ class Running:
         services: Services,
         state: StateFolder,
         jobs: Scheduler,
-        trainer: IsolatedTrainer,
+        programs: Sequence[IsolatedTrainer | ComputingProcesses],
     ) -> None:
         self._fleet = fleet
         self._stop = stop
         self._services = services
         self._state = state
         self._jobs = jobs
-        self._trainer = trainer
+        self._programs = programs
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
         self._thread.start()
@@ -203,7 +200,8 @@ class Running:
         except BaseException as error:  # reported to whoever waits
             self._error = error
         finally:
-            self._trainer.close()
+            for programs in self._programs:
+                programs.close()
             self._services.close()
             self._jobs.close()
             self._state.close()
@@ -218,7 +216,7 @@ def start(
     clock: Callable[[], float] = time.time,
     sensors: Callable[[Path], Sensors] = machine_sensors,
     made_examples: MadeExamples | None = None,
-    program_time: ProgramTime | None = None,
+    door: Door | None = None,
 ) -> Running:
     """Starts a device host in this process.
 
@@ -230,7 +228,7 @@ def start(
       clock: seconds since the epoch.
       sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
       made_examples: see Participant.
-      program_time: see Participant; by default ``program_seconds`` of the configuration.
+      door: see Participant; by default one with the ``threads`` of the configuration.
 
     Raises:
       ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
@@ -281,17 +279,14 @@ def start(
             options = FleetOptions(
                 population=config.population,
                 devices=range(config.first, config.first + count),
-                threads=config.threads,
                 durable=config.durable,
                 until_finished=config.until_finished,
                 keep_running=config.keep_running,
                 end_after=config.end_after,
                 most_contributions=config.most_contributions,
             )
-            time_of_programs = ProgramTime(seconds=config.program_seconds) if program_time is None else program_time
-            trainer = IsolatedTrainer(
-                seconds=time_of_programs.seconds, say=lambda line: events.warning("network_training", reason=line)
-            )
+            trainer = IsolatedTrainer(say=lambda line: events.warning("network_training", reason=line))
+            processes = ComputingProcesses()
             fleet = Fleet(
                 options,
                 state=state,
@@ -310,7 +305,8 @@ def start(
                     roster=roster,
                     made_examples=made_examples,
                     trainer=trainer,
-                    program_time=time_of_programs,
+                    door=Door(threads=config.threads) if door is None else door,
+                    processes=processes,
                     clock=clock,
                 ),
                 jobs=jobs,
@@ -326,7 +322,7 @@ def start(
     except BaseException:
         services.close()
         raise
-    return Running(fleet, stopped, services, state, jobs, trainer)
+    return Running(fleet, stopped, services, state, jobs, (trainer, processes))
 
 
 def log_guard(

@@ -23,7 +23,7 @@ from device_runtime.inference.recommend import (
     with_ranges,
 )
 from device_runtime.network.services import Traffic
-from device_runtime.round.contribution import own_data
+from device_runtime.round.computations import RoundComputation, read_or_nothing
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.lookup import FoundTable, Lookup
 from device_runtime.rows.table_cache import TableCache
@@ -133,7 +133,11 @@ def recommend_candidates(
     traffic = Traffic() if traffic is None else traffic
     model = found.model
     seed, client = store.identity().seed, predicting(model)
-    own = own_data(store, model, round=model.manifest.version, seed=seed, now=clock(), catalogue=found.catalogue)
+    reading = RoundComputation(
+        definition=model.definition, client=model.client, round=model.manifest.version, seed=seed, now=clock(),
+        keyed=model.keyed, catalogue=found.catalogue,
+    )  # fmt: skip
+    own = read_or_nothing(reading, store)
     rated = lookup.rows(
         found.distributor, model.model_sha256, model.manifest, own.keys,
         count=model.rows_per_request, traffic=traffic,

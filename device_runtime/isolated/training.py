@@ -23,8 +23,9 @@ from device_runtime.isolated.failures import HandlerFailed, Reason
 from device_runtime.isolated.host import Asked, IsolatedHost
 from device_runtime.isolated.limits import CallLimits
 from device_runtime.isolated.stores import MemoryStore
-from device_runtime.round.program_time import MOST_PROGRAM_SECONDS, PROGRAM_SECONDS, seconds_left
+from device_runtime.round.door import seconds_left
 from odp import _validate
+from odp.algorithms.computing_time import STEPS
 from odp.errors import ConfigurationError, StateError
 from odp.extras import require
 from odp.isolated import Columns, Handler
@@ -55,7 +56,7 @@ class IsolatedTrainer:
     """``odp.models.litert.trainer.ProgramTrainer`` of a device. A context manager; ``close`` ends its processes.
 
     Trainings run one after the other, and the time of one begins when it is asked for: none goes on after it, nor after
-    the time of the contribution that it is for (``device_runtime.round.program_time``). A program that failed several
+    the time of the contribution that it is for (``device_runtime.round.door``). A program that failed several
     times in a row rests for a minute, then for twice as long, up to an hour; other programs do not.
 
     Args:
@@ -73,13 +74,13 @@ class IsolatedTrainer:
     def __init__(
         self,
         *,
-        seconds: float = PROGRAM_SECONDS,
+        seconds: float = STEPS[-1],
         memory_bytes: int = MOST_MEMORY,
         failures: int = 8,
         accept: Collection[str] = (),
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        _validate.within(low=1.0, high=MOST_PROGRAM_SECONDS, seconds=seconds)
+        _validate.within(low=STEPS[0], high=STEPS[-1], seconds=seconds)
         self._limits = CallLimits(
             seconds=seconds, processor_seconds=math.ceil(seconds), memory_bytes=memory_bytes,
             output_bytes=_OUTPUT_BYTES, read_bytes=_READ_BYTES, failures=failures,

@@ -1,45 +1,32 @@
-"""What a device contributes to a round it accepted: computed from its data, or the empty contribution.
+"""What a device contributes: computed from its data at a fixed time, or the empty contribution.
 
-Whether a contribution follows must not depend on the data, or its absence would tell what the noise hides. So nothing
-here fails for what a device holds: rows that a task cannot use are left out, and whatever goes wrong with the others
-ends in the empty contribution, of the same length, which is sent and charged like any other.
+Whether a contribution follows, and when, must not depend on the data, or its absence and its time would tell what the
+noise hides. So nothing here fails for what a device holds: rows that a task cannot use are left out, and whatever goes
+wrong with the others, or takes too long, ends in the empty contribution, of the same length, which is sent and charged
+like any other.
 
 What is the same for every device is refused aloud: a definition when it is opened, a model by ``require_trainable``. So
-is a store that cannot be read, which says something of the disk and nothing of the rows.
+is a store that cannot be read, which says something of the disk and nothing of the rows; at the fixed time, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
-from device_runtime.round.examples import examples
+from device_runtime.round.computations import NO_KEYS, Computation, OwnData, described
+from device_runtime.round.computing_processes import ComputingProcess, Template
+from device_runtime.round.door import ComputingTerms, Door, Window
+from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
-from device_runtime.tasks.assignment import Model, Work
-from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import LocalData, LocalRows
-from odp.catalogues.catalogue import Catalogue
-from odp.errors import ConfigurationError, ServiceError, StateError
+from device_runtime.tasks.assignment import Work
+from odp.errors import ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
 from odp.refusing import refusing
 from odp.wire.model import Slices
-
-#: Of a device that asks for no rows.
-NO_KEYS: Int64Array = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class OwnData:
-    """A device's rows for one round, and the rows ``keys`` of the model that it needs for them.
-
-    ``usable`` is False where they could not be read as the task asks.
-    """
-
-    rows: LocalData = field(repr=False)
-    keys: Int64Array = field(repr=False)
-    usable: bool
 
 
 @dataclass(frozen=True)
@@ -48,28 +35,6 @@ class Contribution:
 
     payload: bytes = field(repr=False)
     local_parameters: bytes | None = field(repr=False)
-
-
-def own_data(
-    store: Store, model: Model, *, round: int, seed: int, now: float, catalogue: Catalogue | None = None
-) -> OwnData:
-    """Reads what the task asks for, with items as the ``catalogue`` that it names has them.
-
-    ``now`` is in seconds since the epoch.
-
-    Raises:
-      StateError: the store cannot be read.
-    """
-    try:
-        with np.errstate(all="ignore"):
-            rows = examples(store, model.definition, now=now, catalogue=catalogue)
-            keys = model.client.keys(rows, round=round, seed=seed) if model.keyed else NO_KEYS
-    except StateError:
-        raise
-    except Exception:  # whatever it is, it follows from the data
-        nothing = LocalRows(NO_KEYS, np.zeros(0, dtype=np.float64))
-        return OwnData(algorithm_for(model.definition).data_of(nothing), NO_KEYS, usable=False)
-    return OwnData(rows, keys, usable=True)
 
 
 def without_rows(work: Work) -> Slices:
@@ -90,23 +55,134 @@ def require_trainable(work: Work, slices: Slices) -> None:
         raise ServiceError(f"round {work.round}: {error}") from error
 
 
-def contribution(
-    work: Work, slices: Slices, own: OwnData, *, seed: int, most_seconds: float, monotonic: Callable[[], float]
-) -> Contribution:
-    """The contribution of ``own``; the empty one where it cannot be computed within ``most_seconds``.
+class Computer(Protocol):
+    """Where one contribution is computed. May raise anything; nothing of it is heard before the window is over."""
 
-    It is one that the enclave accepts: a refusal would tell its host something of the data.
+    def keys(self, window: Window) -> Int64Array:
+        """Reads the rows; which rows of the model the device needs for them."""
+        ...
+
+    def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
+        """(payload, new local parameters), of rows that are read now where ``keys`` was not asked before."""
+        ...
+
+    def end(self) -> None:
+        """Stops what still goes on. Idempotent."""
+        ...
+
+
+class Here:
+    """Computes in this process."""
+
+    def __init__(self, store: Store, computation: Computation) -> None:
+        self._path, self._key, self._computation = store.path, store.key, computation
+        self._own: OwnData | None = None
+
+    def keys(self, window: Window) -> Int64Array:
+        """As ``Computer.keys``."""
+        with beside(self._path, self._key, over=window.over) as store:
+            self._own = self._computation.read(store)
+        return self._own.keys
+
+    def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
+        """As ``Computer.contribution``."""
+        if self._own is None:
+            self.keys(window)
+        if self._own is None:
+            raise TimeoutError
+        return self._computation.compute(self._own, slices)
+
+    def end(self) -> None:
+        """Does nothing: its worst case is short."""
+
+
+class There:
+    """Computes in a process of its own, which holds the rows from the keys to the contribution."""
+
+    def __init__(
+        self, store: Store, computation: Computation, template: Template, *, most_keys: int, payload_bytes: int
+    ) -> None:
+        self._path, self._key = store.path, store.key
+        self._told, self._template = described(computation), template
+        self._most_keys, self._payload_bytes = most_keys, payload_bytes
+        self._process: ComputingProcess | None = None
+
+    def keys(self, window: Window) -> Int64Array:
+        """As ``Computer.keys``."""
+        return self._begun(window).keys(window, most=self._most_keys)
+
+    def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
+        """As ``Computer.contribution``."""
+        process = self._process or self._begun(window)
+        return process.contribution(slices, window, payload_bytes=self._payload_bytes)
+
+    def end(self) -> None:
+        """Kills the process."""
+        if self._process is not None:
+            self._process.end()
+
+    def _begun(self, window: Window) -> ComputingProcess:
+        self._process = self._template.fork()
+        self._process.begin(self._path, self._key, self._told, window)
+        return self._process
+
+
+class Contributing:
+    """One device's contribution at its fixed times. A context manager, which ends its computation; for one thread.
+
+    Args:
+      door: gives the times.
+      terms: of the task.
+      computer: where it is computed.
+      keyed: whether rows of the model are asked for by key, before the contribution.
+      check: raises for what the enclave would refuse: a refusal would tell its host something of the data.
+      empty: what stands for a contribution that cannot be computed; made before the data were read.
     """
-    model, round = work.model, work.round
-    if own.usable:
-        began = monotonic()
+
+    def __init__(
+        self, door: Door, terms: ComputingTerms, computer: Computer, *, keyed: bool, check: Callable[[bytes], None],
+        empty: bytes,
+    ) -> None:  # fmt: skip
+        self._door, self._terms, self._computer = door, terms, computer
+        self._keyed, self._check, self._empty = keyed, check, empty
+        self._usable = not keyed
+        self._window: Window | None = None
+
+    def keys(self) -> Int64Array:
+        """The rows of the model that the device asks for; none where it could not read its own. At a fixed time.
+
+        Raises:
+          StateError: the store cannot be read.
+        """
+        window = self._door.reading(self._terms)
+        found = window.compute(lambda: self._computer.keys(window))
+        self._usable = found is not None
+        return NO_KEYS if found is None else found
+
+    def contribution(self, slices: Slices | None) -> Contribution:
+        """The contribution, at a fixed time: what is made of it until ``leave`` leaves with it. Raises as ``keys``."""
+        window = self._window = self._door.computing(self._terms)
+
+        def computed() -> Contribution:
+            if not self._usable:
+                raise ValueError("the rows could not be read")
+            payload, local = self._computer.contribution(slices, window)
+            self._check(payload)
+            return Contribution(payload, local)
+
         try:
-            with np.errstate(all="ignore"):
-                payload, local = model.client.contribute(slices, own.rows, round=round, seed=seed)
-                model.queries[round].check(payload)
-        except Exception:  # whatever it is, it follows from the data
-            pass
-        else:
-            if monotonic() - began <= most_seconds:
-                return Contribution(payload, local)
-    return Contribution(model.client.empty(round), None)
+            found = window.compute(computed)
+        finally:
+            self._computer.end()
+        return Contribution(self._empty, None) if found is None else found
+
+    def leave(self) -> None:
+        """Returns when the contribution may leave the device."""
+        if self._window is not None:
+            self._window.leave()
+
+    def __enter__(self) -> Contributing:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._computer.end()

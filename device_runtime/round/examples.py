@@ -55,18 +55,21 @@ def examples(
             found[declared.name] = events(store, declared.events, now=now, catalogue=catalogue)
             continue
         if declared.label:
-            found[declared.name] = store.examples(declared.table).read(declared.features, label=declared.label)
+            table = store.examples(declared.table)
+            found[declared.name] = table.read(declared.features, label=declared.label, most=declared.most_rows)
             continue
         if own is None:
-            own = store.ratings() if catalogue is None else numbered_ratings(store, catalogue)
+            most = declared.most_rows
+            own = store.ratings(most=most) if catalogue is None else numbered_ratings(store, catalogue, most=most)
         found[declared.name] = own
     return found
 
 
-def asks_for(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> bool:
-    """Whether a task, whose definition was checked, reads events of a type of a service."""
+def most_asked(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> int:
+    """The most events of a type of a service that a task, whose definition was checked, reads; 0: it reads none."""
     asked = (declared.events for declared in algorithm_for(definition).local_data)
-    return any(one is not None and (one.service, one.type) == (service, type) for one in asked)
+    most = (one.most_events for one in asked if one is not None and (one.service, one.type) == (service, type))
+    return max(most, default=0)
 
 
 def events(database: Database, asked: EventsTerms, *, now: float, catalogue: NumberedKeys | None = None) -> LocalRows:

@@ -1,13 +1,14 @@
 """One device reports to a task of local trust: to the developer's server, and without any enclave.
 
-Steps, in this order, each of which may be the last one before the device dies:
+Steps, in this order, each of which may be the last one before the device dies. Those marked with * are shared with
+rounds and sessions (``pipeline.py``).
 
-1. the person's decisions and limits, the conditions       nothing was asked of anybody
-2. the transparency log: task and charter                  nothing private was sent
+1. * the person's decisions and limits, the conditions     nothing was asked of anybody
+2. * the transparency log: task and charter                nothing private was sent
    a token, where the population's issuer gives them       the same calls for everybody
 3. a row of the task, if it has rows                       the same request of every device
-4. the conditions again; time for the device's own code    the same time whatever it does
-5. the data are read, and the report is made               in memory
+4. * the conditions again; time for the device's own code  the same time whatever it does
+5. * the data are read, and the report is made             for a fixed time (``door.py``), of which the rest is for 6
 6. the store: PREPARED, bytes and id to send, the charge   one transaction
 7. ``Report``                                              the server counts one report per id
 8. the store: SENT, bytes erased                           one transaction
@@ -24,23 +25,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from device_runtime.network.services import Services, Traffic
-from device_runtime.round.admission import NO_TOKEN, Admission
-from device_runtime.round.examples import examples
-from device_runtime.round.gate import Gate
-from device_runtime.round.made_examples import MadeExamples
-from device_runtime.round.participation import COMPUTE_SECONDS, Outcome, Participant
+from device_runtime.round.admission import NO_TOKEN
+from device_runtime.round.participation import Outcome, Participant
+from device_runtime.round.pipeline import Pipeline
 from device_runtime.round.report_times import ReportTimes
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
-from device_runtime.tasks.charters import CharterMemory
 from device_runtime.tasks.local_assignment import LocalWork
 from odp.crypto import domains
-from odp.errors import ConfigurationError, PrivacyError, Refusal, ServiceError, StateError
+from odp.errors import ConfigurationError, Refusal, ServiceError
 from odp.privacy.mechanisms.random_source import RandomSource
-from odp.transparency.proofs import LogGuard
 from odp.v1 import aggregator_pb2, local_pb2
 
 #: A report without an answer is sent again for this time, which the server remembers it for.
@@ -60,18 +55,16 @@ class Reported:
 class LocalReporting:
     """Reports for one device after another; holds what they share, and nothing of any device; thread-safe.
 
-    Args: as of ``Participant``; ``source`` makes the randomness of one report.
+    Args:
+      services: whom to talk to.
+      pipeline: the steps that all uploads of a device share.
+      source: makes the randomness of one report.
+      monotonic: seconds that only grow, which periods between reports follow.
     """
 
     services: Services
-    gate: Gate = field(default_factory=Gate)
-    log: LogGuard | None = None
-    charters: CharterMemory = field(default_factory=CharterMemory)
-    admission: Admission | None = None
-    made_examples: MadeExamples | None = None
-    clock: Callable[[], float] = time.time
+    pipeline: Pipeline
     source: Callable[[], RandomSource] = RandomSource
-    compute_seconds: float = COMPUTE_SECONDS
     monotonic: Callable[[], float] = time.monotonic
     _times: ReportTimes = field(init=False)
 
@@ -81,11 +74,7 @@ class LocalReporting:
     @classmethod
     def beside(cls, participant: Participant) -> LocalReporting:
         """For the devices of ``participant``."""
-        return cls(
-            services=participant.services, gate=participant.gate, log=participant.log, charters=participant.charters,
-            admission=participant.tokens, made_examples=participant.made_examples, clock=participant.clock,
-            compute_seconds=participant.compute_seconds, monotonic=participant.monotonic,
-        )  # fmt: skip
+        return cls(services=participant.services, pipeline=participant.pipeline)
 
     def report(self, store: Store, work: LocalWork, traffic: Traffic) -> Reported:
         """Reports with the device of ``store``, where it is due, or finishes what was begun.
@@ -100,7 +89,7 @@ class LocalReporting:
           StateError: the store cannot be used.
         """
         own = [line for line in store.ledger() if line.task_sha256 == work.task_sha256]
-        prepared, now = self._queued(store, own), self.clock()
+        prepared, now = self._queued(store, own), self.pipeline.clock()
         if prepared is None:
             if len(own) >= work.most:
                 return Reported(Outcome.SETTLED, math.inf)
@@ -109,7 +98,8 @@ class LocalReporting:
             if wait > 0:
                 return Reported(Outcome.SETTLED, wait)
         number = max((line.round for line in own), default=-1) + 1 if prepared is None else prepared.round
-        self._admitted(store, work, number)
+        self.pipeline.admitted(store, work, number)
+        self.pipeline.charters.accept(work.charter, None)
         if prepared is None:
             prepared = self._prepare(store, work, number, traffic)
         outcome = self._send(store, work, prepared, traffic)
@@ -119,28 +109,16 @@ class LocalReporting:
         """A report that is still to be sent."""
         for line in own:
             if line.state is State.PREPARED and line.sealed is not None:
-                if abs(self.clock() - line.time) <= RESEND_SECONDS:
+                if abs(self.pipeline.clock() - line.time) <= RESEND_SECONDS:
                     return line
                 # The server may have forgotten its id, and would count it a second time.
                 store.give_up(line.task_sha256, line.round)
         return None
 
-    def _admitted(self, store: Store, work: LocalWork, number: int) -> None:
-        try:
-            self.gate.task(store, work.terms, number)
-        except PrivacyError:
-            store.declined(work.signed_task, work.terms, number, time=self.clock())
-            raise
-        self.charters.check(work.charter)
-        if self.log is not None:
-            self.log.logged(work.log, task=work.signed_task, model=None, charter=work.charter.signed)
-        self.charters.accept(work.charter, None)
-
     def _prepare(self, store: Store, work: LocalWork, number: int, traffic: Traffic) -> Participation:
         algorithm, secret = work.algorithm, store.identity().secret
         report_id = domains.contribution_id(secret, work.task_sha256, number)
-        admission = Admission(self.services, clock=self.clock) if self.admission is None else self.admission
-        token = admission.token(work, domains.contribution_token(report_id), secret, traffic)
+        token = self.pipeline.admission.token(work, domains.contribution_token(report_id), secret, traffic)
         drawn = self.services.draw(work.task_sha256, traffic) if algorithm.row_bytes else b""
         source = self.source()
         try:
@@ -148,48 +126,33 @@ class LocalReporting:
             nothing = algorithm.empty_report(drawn, source=source)
         except ConfigurationError as error:
             raise ServiceError(f"the server drew a row that is none: {error}") from error
-        self.gate.before_data(store, work.terms)
-        if self.made_examples is not None:
-            self.made_examples.make(store, work)
-            self.gate.after_data(store, work.terms)
-        content, computed = self._computed(store, work, drawn, source)
-        self.gate.after_data(store, work.terms)
-        privacy = work.definition.privacy
-        participation = Participation(
-            task_sha256=work.task_sha256,
-            round=number,
-            contribution_id=report_id,
-            model_sha256=b"",
-            recipient=b"",
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            policy_sha256=b"",
-            image_digest="",
-            time=self.clock(),
-            sealed=content if computed else nothing,
-            token=_with_period(token, work.round),
-        )
-        store.prepare(
-            participation, local_parameters=b"" if computed else None, task=work.signed_task, terms=work.terms
-        )
+        self.pipeline.before_data(store, work)
+        with self.pipeline.reporting(store, work, drawn=drawn, source=source, empty=nothing) as contributing:
+            made = contributing.contribution(None)
+            self.pipeline.gate.after_data(store, work.terms)
+            privacy = work.definition.privacy
+            participation = Participation(
+                task_sha256=work.task_sha256,
+                round=number,
+                contribution_id=report_id,
+                model_sha256=b"",
+                recipient=b"",
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                policy_sha256=b"",
+                image_digest="",
+                time=self.pipeline.clock(),
+                sealed=made.payload,
+                token=_with_period(token, work.round),
+            )
+            store.prepare(
+                participation, local_parameters=made.local_parameters, task=work.signed_task, terms=work.terms
+            )
+            contributing.leave()
         return participation
 
-    def _computed(self, store: Store, work: LocalWork, drawn: bytes, source: RandomSource) -> tuple[bytes, bool]:
-        """(the report of the device's data, whether there is one). Raises StateError."""
-        began = self.monotonic()
-        try:
-            with np.errstate(all="ignore"):
-                rows = examples(store, work.definition, now=self.clock())
-                content = work.algorithm.report(drawn, rows, source=source)
-        except StateError:
-            raise
-        except Exception:  # whatever it is, it follows from the data
-            return b"", False
-        in_time = self.monotonic() - began <= self.compute_seconds
-        return content, in_time and len(content) == work.algorithm.report_bytes
-
     def _send(self, store: Store, work: LocalWork, prepared: Participation, traffic: Traffic) -> Outcome:
-        self.gate.after_data(store, work.terms)
+        self.pipeline.gate.after_data(store, work.terms)
         token, period = _of_period(prepared.token or b"")
         request = local_pb2.ReportRequest(
             task_sha256=prepared.task_sha256, report_id=prepared.contribution_id, report=prepared.sealed or b"",

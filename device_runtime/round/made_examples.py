@@ -1,31 +1,28 @@
 """A fixed time for a developer's code that sees private data, before a device reads what it contributes.
 
-How long such code runs, and whether it fails, must not show in what the device does next. So the code gets the same
-public time on every device and in every round, and whatever it did, the next step starts when that time is over:
+How long such code runs, how many rows it makes, and whether it fails, must not show in what the device does next. So
+the code gets the same public time on every device and in every round (``door.py``), and its rows another one, which
+follows from the most rows that the task may read. Rows that are not stored by then are not stored at all.
 
-::
-
-    begin            code_seconds                        + store_seconds
-      |  the code, in a thread of its own  |  its rows are stored  |  the device goes on
-      |  what is not there by then is left |  the rest of the time |
-
-Where it fails, dies, answers nonsense or takes too long, the examples that it made earlier stay as they were: they are
-the person's data as much as new ones, and what is computed of them is private and charged in any case.
+Where the code fails, dies, answers nonsense or takes too long, the examples that it made earlier stay as they were:
+they are the person's data as much as new ones, and what is computed of them is private and charged in any case.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from device_runtime.person.ledger import TaskTerms
+from device_runtime.round.door import Door, Window
+from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
 from odp.v1 import common_pb2
+
+#: For rows to be stored: at least, and for each that the task may read.
+STORE_SECONDS, ROW_SECONDS = 1.0, 5e-5
 
 
 class OpenedTask(Protocol):
@@ -45,8 +42,8 @@ class OpenedTask(Protocol):
 class ExampleMaker(Protocol):
     """A device's own code that makes examples."""
 
-    def asked_for(self, model: OpenedTask) -> bool:
-        """Whether the task reads examples of this code: a function of its definition alone."""
+    def most_asked(self, model: OpenedTask) -> int:
+        """The most examples of this code that the task reads: a function of its definition alone. 0: it reads none."""
         ...
 
     def make(self, path: Path, model: OpenedTask) -> Sequence[Any]:
@@ -54,49 +51,36 @@ class ExampleMaker(Protocol):
         ...
 
     def keep(self, store: Store, made: Sequence[Any]) -> None:
-        """Puts them in the place of earlier ones; may raise anything, and stores nothing then."""
+        """Puts them in the place of earlier ones, in one transaction; may raise anything, and stores nothing then."""
         ...
-
-
-def whole_time(seconds: float, finished: threading.Event) -> None:
-    """Lets ``seconds`` pass, whether the code has finished or not."""
-    time.sleep(seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MadeExamples:
-    """Runs ``maker`` for a fixed time.
-
-    Args:
-      maker: the device's own code.
-      code_seconds: time of its code.
-      store_seconds: time in which its rows are stored.
-      wait: sleeps for a number of seconds; a test may return as soon as the code has finished.
-      monotonic: seconds that only grow.
-    """
+    """Runs ``maker`` for ``code_seconds``, and stores what it made in a time that follows from the task."""
 
     maker: ExampleMaker
     code_seconds: float
-    store_seconds: float = 1.0
-    wait: Callable[[float, threading.Event], None] = whole_time
-    monotonic: Callable[[], float] = time.monotonic
 
-    def make(self, store: Store, model: OpenedTask) -> None:
+    def make(self, store: Store, model: OpenedTask, door: Door) -> None:
         """Makes the examples that the task of ``model`` may read; returns when the time is over, and raises nothing."""
-        if not self.maker.asked_for(model):
+        most = self.maker.most_asked(model)
+        if not most:
             return
-        end = self.monotonic() + self.code_seconds + self.store_seconds
-        finished = threading.Event()
-        made: list[Sequence[Any]] = []
+        storing = STORE_SECONDS + ROW_SECONDS * most
+        window = door.lasting(self.code_seconds + storing)
+        path, key = store.path, store.key
 
-        def run() -> None:
-            with contextlib.suppress(Exception):  # whatever it is, it may follow from the data
-                made.append(self.maker.make(store.path, model))
-            finished.set()
+        def late() -> bool:
+            # The other half is for the disk, which cannot be interrupted.
+            return window.seconds_left <= storing / 2
 
-        threading.Thread(target=run, name="examples", daemon=True).start()
-        self.wait(self.code_seconds, finished)
-        if finished.is_set() and made:
-            with contextlib.suppress(Exception):
-                self.maker.keep(store, made[0])
-        self.wait(max(end - self.monotonic(), 0.0), finished)
+        def run(window: Window = window) -> bool:
+            made = self.maker.make(path, model)
+            with beside(path, key, over=late) as own, own.transaction():
+                self.maker.keep(own, made[-most:])
+                if late():
+                    raise TimeoutError
+            return True
+
+        window.attempt(run)

@@ -1,24 +1,25 @@
 """One device takes part in one round, once.
 
-Steps, in this order, each of which may be the last one before the device dies:
+Steps, in this order, each of which may be the last one before the device dies. Those marked with * are shared with
+sessions and reports of local trust (``pipeline.py``).
 
-1. the person's decisions and limits, the conditions       nothing was asked of anybody
-2. the transparency log, the catalogue's differences,      nothing private was sent
+1. * the person's decisions and limits, the conditions       nothing was asked of anybody
+2. * the transparency log, the catalogue's differences,      nothing private was sent
    evidence of both enclaves
-   the token of the round, where its issuer gives them     ``admission.py``: the same calls for everybody
-3. the conditions again; time for the device's own code    the same time whatever it does
-4. the data are read                                       in memory
-5. the rows that the device needs, if any                  as the task says: ``device_runtime.rows.retrieval``
-6. clip, quantise, mask, encrypt                           in memory; where a developer's program trains, 4 comes
-                                                           after 5, and 8 a fixed time after it (``program_time.py``)
-7. the store: PREPARED, bytes to send, local parameters    one transaction
-8. ``Submit`` or ``SubmitStream``                          the enclave counts one contribution per id
-9. the store: SENT or REFUSED, bytes erased                one transaction; REFUSED, and uncharged, only if the enclave
-                                                           signed that these bytes can never count
+   the token of the round, where its issuer gives them       ``admission.py``: the same calls for everybody
+3. * the conditions again; time for the device's own code    the same time whatever it does
+4. * the data are read, where rows are asked for by key      for a fixed time (``door.py``)
+5. the rows that the device needs, if any                    as the task says: ``device_runtime.rows.retrieval``
+6. * the data are read; clip, quantise                       for a fixed time, of which the rest is for 7
+7. mask, encrypt; the store: PREPARED, bytes to send, local  one transaction
+   parameters
+8. ``Submit`` or ``SubmitStream``                            the enclave counts one contribution per id
+9. the store: SENT or REFUSED, bytes erased                  one transaction; REFUSED, and uncharged, only if the
+                                                             enclave signed that these bytes can never count
 
-From step 3 on, which calls a device makes, of which sizes and in which order, and that an upload follows, depends on
-public facts, the person's decisions, mains power and network alone, and never on the data: what cannot be computed is
-the empty contribution (``contribution.py``).
+From step 3 on, which calls a device makes, when, of which sizes and in which order, and that an upload follows, depends
+on public facts, the person's decisions, mains power and network alone, and never on the data: what cannot be computed
+in its time is the empty contribution (``contribution.py``).
 
 Before 7 a device that comes back starts again, after 7 it sends the stored bytes again; it never seals twice for one
 opening of a round. So the server sees at most one contribution of a device to it, whatever the device's local data
@@ -33,24 +34,19 @@ import enum
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from device_runtime.modes.table import half_of
 from device_runtime.network.enclaves import Checked, Enclaves
 from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import NO_TOKEN, Admission
-from device_runtime.round.contribution import (
-    NO_KEYS,
-    Contribution,
-    OwnData,
-    contribution,
-    own_data,
-    require_trainable,
-    without_rows,
-)
+from device_runtime.round.computations import NO_KEYS
+from device_runtime.round.computing_processes import ComputingProcesses
+from device_runtime.round.contribution import Contribution, require_trainable, without_rows
+from device_runtime.round.door import Door
 from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
-from device_runtime.round.program_time import ProgramTime, Turn
+from device_runtime.round.pipeline import Logged, Pipeline
 from device_runtime.round.reopened import is_answered, takes_part_again
 from device_runtime.round.round_keys import require_round_key
 from device_runtime.round.verification import Records
@@ -68,14 +64,10 @@ from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import AttestationError, PrivacyError, Refusal, ServiceError
 from odp.models.litert.trainer import ProgramTrainer
 from odp.numerics.arrays import Int64Array
-from odp.transparency.proofs import LoggedEndorsement, LogGuard
+from odp.transparency.proofs import LogGuard
 from odp.v1 import aggregator_pb2, secagg_terms_pb2
 from odp.wire.model import Slices
 
-#: What takes longer to compute is not used.
-COMPUTE_SECONDS = 600.0
-#: Endorsements that an assignment's proofs showed to be in the log.
-Logged = Sequence[LoggedEndorsement]
 #: To a contribution.
 Answer = aggregator_pb2.SubmitResponse | aggregator_pb2.SubmitStreamResponse
 
@@ -107,11 +99,10 @@ class Participant:
       made_examples: gives the device's own code time to make the examples that a task may read, before each
         contribution to one.
       trainer: runs developers' networks; without one, their tasks are refused.
-      program_time: the fixed time from the model of a round to the contribution where such a network is trained.
+      door: gives every computation on a person's data its fixed time.
+      processes: compute what may take long, or much memory.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
-      compute_seconds: deadline of the computation; what takes longer is the empty contribution.
-      monotonic: seconds that only grow, for that deadline.
     """
 
     services: Services
@@ -126,11 +117,10 @@ class Participant:
     roster: frozenset[bytes] | None = None
     made_examples: MadeExamples | None = None
     trainer: ProgramTrainer | None = None
-    program_time: ProgramTime = dataclasses.field(default_factory=ProgramTime)
+    door: Door = dataclasses.field(default_factory=Door)
+    processes: ComputingProcesses = dataclasses.field(default_factory=ComputingProcesses)
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
-    compute_seconds: float = COMPUTE_SECONDS
-    monotonic: Callable[[], float] = time.monotonic
 
     @functools.cached_property
     def _retrievals(self) -> Retrievals:
@@ -142,8 +132,15 @@ class Participant:
         return self.admission if self.admission is not None else Admission(self.services, clock=self.clock)
 
     @functools.cached_property
-    def _catalogues(self) -> CatalogueMemory:
-        return self.catalogues if self.catalogues is not None else CatalogueMemory(None, self.services.catalogue_steps)
+    def pipeline(self) -> Pipeline:
+        """The steps that rounds, sessions and reports of local trust share."""
+        catalogues = self.catalogues
+        return Pipeline(
+            admission=self.tokens,
+            catalogues=CatalogueMemory(None, self.services.catalogue_steps) if catalogues is None else catalogues,
+            gate=self.gate, log=self.log, charters=self.charters, made_examples=self.made_examples, door=self.door,
+            processes=self.processes, clock=self.clock,
+        )  # fmt: skip
 
     def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:
         """Takes part in ``work`` with the device of ``store``, or finishes what was begun.
@@ -179,41 +176,8 @@ class Participant:
         return self._send(store, work, prepared, aggregator, to, traffic)
 
     def admitted(self, store: Store, work: Work) -> Logged:
-        """Returns if the person's decisions and the transparency log let the device take part now; the task's catalogue
-        is there then.
-
-        Raises PrivacyError, NotNow, TransparencyError as ``take_part``.
-        """
-        model = work.model
-        try:
-            self.gate.task(store, model.terms, work.round)
-        except PrivacyError:
-            store.declined(model.signed_task, model.terms, work.round, time=self.clock())
-            raise
-        if work.charter is not None:
-            self.charters.check(work.charter)
-        logged: Logged = ()
-        if self.log is not None:
-            charter = None if work.charter is None else work.charter.signed
-            logged = self.log.logged(work.log, task=model.signed_task, model=model.signed_manifest, charter=charter)
-        # Whatever the device holds: what is asked for follows from the versions alone.
-        self._catalogues.of(model.definition)
-        return logged
-
-    def before_data(self, store: Store, work: Work) -> None:
-        """The last look at the conditions, and the time of the device's own code: then the data may be read.
-
-        Raises NotNow, PrivacyError as ``take_part``.
-        """
-        self.gate.before_data(store, work.model.terms)
-        if self.made_examples is not None:
-            self.made_examples.make(store, work.model)
-            self.gate.after_data(store, work.model.terms)
-
-    def own_data(self, store: Store, work: Work, *, seed: int) -> OwnData:
-        """What the device holds for the round. Raises StateError where the store cannot be read."""
-        catalogue = self._catalogues.of(work.model.definition, fetch=False)
-        return own_data(store, work.model, round=work.round, seed=seed, now=self.clock(), catalogue=catalogue)
+        """As ``Pipeline.admitted``, for a round."""
+        return self.pipeline.admitted(store, work, work.round, model=work.model.signed_manifest)
 
     def dense_model(self, work: Work, traffic: Traffic) -> Slices:
         """The model of a task that has no rows: equal for all devices, and nothing where they do not read it.
@@ -225,24 +189,6 @@ class Participant:
         slices = self._retrievals.whole.fetch(work, NO_KEYS, traffic)
         require_trainable(work, slices)
         return slices
-
-    def contribution(self, work: Work, slices: Slices, own: OwnData, *, seed: int) -> Contribution:
-        """What the device contributes to the round: in time, and accepted by its enclave."""
-        return contribution(work, slices, own, seed=seed, most_seconds=self.compute_seconds, monotonic=self.monotonic)
-
-    def program_contribution(self, store: Store, work: Work, slices: Slices, *, seed: int) -> tuple[Contribution, Turn]:
-        """The contribution to a task that runs a program, and the rest of its fixed time.
-
-        Returns after the same time whatever the device holds and the program does; what is not computed by then is the
-        empty contribution. Raises StateError where the store cannot be read.
-        """
-        turn = self.program_time.begin(round_seconds=work.model.definition.cohort.round_seconds)
-        own = self.own_data(store, work, seed=seed)
-
-        def nothing() -> Contribution:
-            return Contribution(work.model.client.empty(work.round), None)
-
-        return turn.compute(lambda: self.contribution(work, slices, own, seed=seed), otherwise=nothing), turn
 
     def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
         """The aggregator's enclave, verified, which shows the task's charter to be in force.
@@ -317,21 +263,38 @@ class Participant:
         traffic: Traffic,
     ) -> Participation:
         model = work.model
-        self.before_data(store, work)
+        self.pipeline.before_data(store, work)
         identity = store.identity()
-        own = None if model.runs_program else self.own_data(store, work, seed=identity.seed)
-        slices = without_rows(work)
-        if model.reads_model:
-            slices, distributor = self._fetch(work, NO_KEYS if own is None else own.keys, distributor, logged, traffic)
-            require_trainable(work, slices)
-        self.gate.after_data(store, model.terms)
-        turn = None
-        if own is None:
-            found, turn = self.program_contribution(store, work, slices, seed=identity.seed)
-        else:
-            found = self.contribution(work, slices, own, seed=identity.seed)
+        with self.pipeline.contributing(store, work, seed=identity.seed) as contributing:
+            keys = contributing.keys() if model.keyed else NO_KEYS
+            slices = without_rows(work)
+            if model.reads_model:
+                slices, distributor = self._fetch(work, keys, distributor, logged, traffic)
+                require_trainable(work, slices)
+            self.gate.after_data(store, model.terms)
+            made = contributing.contribution(slices)
+            record = self._record(work, distributor, aggregator)
+            participation = self._sealed(work, identity, aggregator.enclave, made, record=record, token=token)
+            store.prepare(
+                participation, local_parameters=made.local_parameters, task=model.signed_task, terms=model.terms
+            )
+            contributing.leave()
+        return participation
+
+    def _sealed(
+        self,
+        work: Work,
+        identity: Identity,
+        aggregator: VerifiedEnclave,
+        made: Contribution,
+        *,
+        record: bytes,
+        token: bytes,
+    ) -> Participation:
+        """What is stored and sent: encrypted to the aggregator's enclave."""
+        model = work.model
         payload, host_part = half_of(model.definition.cohort).split(
-            found.payload, task_sha256=model.task_sha256, round=work.round, random_bytes=self.random_bytes
+            made.payload, task_sha256=model.task_sha256, round=work.round, random_bytes=self.random_bytes
         )
         terms = model.definition.privacy
         participation = Participation(
@@ -345,15 +308,11 @@ class Participant:
             policy_sha256=b"",
             image_digest="",
             time=self.clock(),
-            record=self._record(work, distributor, aggregator),
+            record=record,
             payload=payload,
             token=token,
         )
-        participation = _sealed_to(aggregator.enclave, participation, identity, work, host_part=host_part)
-        store.prepare(participation, local_parameters=found.local_parameters, task=model.signed_task, terms=model.terms)
-        if turn is not None:
-            turn.finish()
-        return participation
+        return _sealed_to(aggregator, participation, identity, work, host_part=host_part)
 
     def _fetch(
         self, work: Work, keys: Int64Array, distributor: Checked | None, logged: Logged, traffic: Traffic

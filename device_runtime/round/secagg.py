@@ -4,17 +4,19 @@ A session needs all of its clients alive at the same time, so no device is worke
 at most one call under way, and is advanced by one step when its answer is there (``secagg_sessions.py``). A seat is in
 memory alone: a device that dies has dropped out, and its secrets are gone with it.
 
-Steps of one device, in this order:
+Steps of one device, in this order. Those marked with * are shared with rounds and reports of local trust
+(``pipeline.py``).
 
-1. the person's decisions and limits, the conditions       nothing was asked of anybody
-2. the transparency log, evidence of the aggregator        nothing private was sent
+1. * the person's decisions and limits, the conditions     nothing was asked of anybody
+2. * the transparency log, evidence of the aggregator      nothing private was sent
    the token of the round, where its issuer gives them     the same in all attempts
    the model, where the task reads it                      the same for all devices
-3. the conditions again; time for the device's own code    the same time whatever it does
-   a developer's program trains here, and not in 5         for a fixed time (``program_time.py``)
-4. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
-5. the data are read; clip, quantise, noise, mask          in memory; what cannot be computed is the empty contribution
-6. limits; the store: PREPARED, with nothing to send again  one transaction
+3. * the conditions again; time for the device's own code  the same time whatever it does
+4. * the data are read; clip, quantise                     for a fixed time (``door.py``), before the session begins:
+                                                           others wait for each message of it
+5. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
+6. noise, mask; limits; the store: PREPARED, with nothing  one transaction
+   to send again
 7. the masked vector                                       once: a lying host could have two of them unmasked
 8. the survivors are agreed on, shares to unmask them      what was asked of the others, they have signed
 9. the store: SENT                                         one transaction
@@ -58,7 +60,6 @@ from odp.errors import (
 from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.noise_source import NoiseSource
 from odp.v1 import secagg_service_pb2 as wire
-from odp.wire.model import Slices
 
 _TOKEN_BYTES = 32
 
@@ -143,8 +144,7 @@ class Seat:
         self._stepping = threading.Lock()
         self._name = wire.SecAggClient()
         self._policy_sha256, self._image_digest, self._record = b"", "", b""
-        self._slices: Slices | None = None
-        self._trained: Contribution | None = None
+        self._made: Contribution | None = None
         # SHA-256 of the last answer, and the message that it was answered with.
         self._answered, self._said = b"", wire.StepRequest()
         #: Whether a masked vector may have left.
@@ -168,15 +168,13 @@ class Seat:
             if session.roster is not None and identity.public not in session.roster:
                 raise PrivacyError("this device is not on the roster of those that may take part")
             admission = self._participant.tokens.session_token(work, identity.public, secret, traffic)
-            self._slices = self._participant.dense_model(work, traffic)
-            # Before the session begins: it would wait for the device.
-            self._participant.before_data(store, work)
-            if work.model.runs_program:
-                self._trained, turn = self._participant.program_contribution(
-                    store, work, self._slices, seed=store.identity().seed
-                )
-                turn.finish()
-                self._participant.gate.after_data(store, work.model.terms)
+            slices = self._participant.dense_model(work, traffic)
+            pipeline = self._participant.pipeline
+            pipeline.before_data(store, work)
+            with pipeline.contributing(store, work, seed=store.identity().seed) as contributing:
+                self._made = contributing.contribution(slices)
+                contributing.leave()
+            self._participant.gate.after_data(store, work.model.terms)
         self._policy_sha256, self._image_digest = checked.enclave.policy.sha256, checked.enclave.image_digest
         self._record = self._participant.recorded(work, checked)
         client = Client(session.configuration, identity, roster=session.roster, random_bytes=self._random_bytes)
@@ -249,7 +247,7 @@ class Seat:
         if self._client is not None:
             self._client.leave()
             self._client = None
-        self._trained = None
+        self._made = None
         self._answered, self._said = b"", wire.StepRequest()
 
     def _revealed(self, client: Client, answer: wire.StepResponse) -> Any:
@@ -275,8 +273,10 @@ class Seat:
         with self._open_store() as store:
             self._participant.gate.after_data(store, model.terms)
             identity = store.identity()
-            vector, local = self._vector(store, identity.seed)
-            masked = client.mask(answer.inbox, vector)
+            made = self._made
+            if made is None:
+                raise StateError("the device has no seat in the session")
+            masked = client.mask(answer.inbox, self._vector(made))
             terms = model.definition.privacy
             participation = Participation(
                 task_sha256=model.task_sha256, round=work.round,
@@ -288,23 +288,17 @@ class Seat:
             with store.transaction():
                 # The device may sit in sessions of other tasks: what they spent since it sat down counts now.
                 self._participant.gate.person_allows(store, model.terms, work.round)
-                store.prepare(participation, local_parameters=local, task=model.signed_task, terms=model.terms)
+                store.prepare(
+                    participation, local_parameters=made.local_parameters, task=model.signed_task, terms=model.terms
+                )
                 end_attempts(store, model.task_sha256, work.round)
         self.sent = True
         return masked
 
-    def _vector(self, store: Store, seed: int) -> tuple[Int64Array, bytes | None]:
-        """The device's integers with its share of the noise, and its new local parameters."""
-        work, slices = self._session.work, self._slices
-        if slices is None:
-            raise StateError("the device has no seat in the session")
-        found = self._trained
-        if found is None:
-            own = self._participant.own_data(store, work, seed=seed)
-            found = self._participant.contribution(work, slices, own, seed=seed)
-        vector = np.frombuffer(found.payload, dtype="<i4").astype(np.int64)
-        share = draw_share(work.model.definition, self._session.query, self._noise)
-        return vector + share, found.local_parameters
+    def _vector(self, made: Contribution) -> Int64Array:
+        """The device's integers with its share of the noise."""
+        vector = np.frombuffer(made.payload, dtype="<i4").astype(np.int64)
+        return vector + draw_share(self._session.work.definition, self._session.query, self._noise)
 
 
 def identity_key(secret: bytes, task_sha256: bytes) -> SigningKey:

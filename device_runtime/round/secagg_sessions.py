@@ -34,6 +34,7 @@ _LONGEST_POLL_SECONDS = 5.0
 #: A session that takes longer than this, gathering included, is left.
 _LONGEST_SECONDS = 3600.0
 _STOP_SECONDS = 20.0
+_STEPPING_THREADS = 3
 # Why no evidence, proof or token came, and may come the next time.
 _MAY_PASS = (ServiceUnavailable, AttestationError, TransparencyError)
 
@@ -99,7 +100,9 @@ class Sessions:
         joined.update(dict.fromkeys(fresh, attempt))
         if not fresh:
             return False
-        _Table(self, session, pool, stop, ended).run(fresh)
+        # Steps of the session have threads of their own: those of ``pool`` may all wait for a fixed time.
+        with futures.ThreadPoolExecutor(max_workers=_STEPPING_THREADS, thread_name_prefix="session") as stepping:
+            _Table(self, session, pool, stepping, stop, ended).run(fresh)
         return True
 
     def may_try_again(self, work: Work, device: int) -> None:
@@ -128,11 +131,17 @@ class _Table:
     """All seats of one session; ``run`` is its whole life."""
 
     def __init__(
-        self, owner: Sessions, session: Session, pool: futures.Executor, stop: threading.Event, ended: End
+        self,
+        owner: Sessions,
+        session: Session,
+        seating: futures.Executor,
+        stepping: futures.Executor,
+        stop: threading.Event,
+        ended: End,
     ) -> None:
         self._owner = owner
         self._session = session
-        self._pool = pool
+        self._seating, self._stepping = seating, stepping
         self._stop = stop
         self._ended = ended
         self._clock = owner.clock
@@ -146,7 +155,7 @@ class _Table:
         """Returns once no device is seated any more."""
         self._seated = {device: _Place(device, self._owner.seat(self._session, device)) for device in devices}
         for place in list(self._seated.values()):
-            self._pool.submit(self._guarded, place, functools.partial(self._sit_down, place))
+            self._seating.submit(self._guarded, place, functools.partial(self._sit_down, place))
         end = self._clock() + _LONGEST_SECONDS
         stopped_at: float | None = None
         while self._count():
@@ -161,7 +170,7 @@ class _Table:
             except queue.Empty:
                 event = None
             if event is not None:
-                self._pool.submit(event)
+                self._stepping.submit(event)
             self._ask_due()
 
     def _count(self) -> int:
@@ -217,7 +226,8 @@ class _Table:
         return True
 
     def _sit_down(self, place: _Place) -> None:
-        place.request = place.seat.sit_down(place.traffic)
+        with self._owner.participant.door.active:
+            place.request = place.seat.sit_down(place.traffic)
         if place.request is None:
             self._finish(place, Outcome.SETTLED)
         else:

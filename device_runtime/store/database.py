@@ -7,7 +7,7 @@ on the side stays in memory. The key is 256 random bits and no pass phrase, so n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +22,8 @@ from odp.transport.durability import Health, disk_failed
 IntegrityError = sqlcipher.IntegrityError
 
 _BUSY_SECONDS = 10.0
+# Of SQLite's virtual machine, between two looks whether its time is over: some .1 ms.
+_STEPS_BETWEEN = 10_000
 # A store holds a few kilobytes: with small pages its many tables do not fill the disk with empty space.
 PAGE_BYTES = 1024
 #: Transactions survive a power cut. The folder is synced as well: a journal that comes back with the power takes its
@@ -59,10 +61,17 @@ class Database:
     made.
     """
 
-    def __init__(self, path: Path, connection: Any) -> None:
+    def __init__(self, path: Path, connection: Any, *, key: StoreKey | None = None) -> None:
         self.path = path
-        self._connection = connection
+        self._connection, self._key = connection, key
         self._health = Health()
+
+    @property
+    def key(self) -> StoreKey:
+        """What the file is encrypted under. Raises StateError where it is not."""
+        if self._key is None:
+            raise StateError(f"device store {self.path} is not encrypted")
+        return self._key
 
     def close(self) -> None:
         """Closes the file. Idempotent."""
@@ -115,6 +124,10 @@ class Database:
                     self._connection.execute("ROLLBACK")
                 raise
 
+    def end_when(self, over: Callable[[], bool]) -> None:
+        """Ends statements, also one under way, once ``over`` is true; they raise TimeoutError then."""
+        self._connection.set_progress_handler(lambda: int(over()), _STEPS_BETWEEN)
+
     def used_bytes(self) -> int:
         """Bytes of the file in use."""
         row = self.one("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
@@ -128,6 +141,8 @@ def errors(path: Path) -> Iterator[None]:
         yield
     except sqlcipher.DatabaseError as error:
         reason = str(error).lower()
+        if error.sqlite_errorname == "SQLITE_INTERRUPT":
+            raise TimeoutError from None
         if "malformed json" in reason:
             raise DataError(f"device store {path} holds an event that SQLite cannot read as JSON") from error
         if error.sqlite_errorname.startswith("SQLITE_IOERR"):

@@ -39,8 +39,8 @@ def ratings_by_key(database: Database) -> dict[str, float]:
     return dict(database.all("SELECT key, value FROM keyed_ratings ORDER BY key"))
 
 
-def numbered_ratings(database: Database, catalogue: NumberedKeys) -> LocalRows:
-    """The ratings of the items of a catalogue, by number ascending.
+def numbered_ratings(database: Database, catalogue: NumberedKeys, *, most: int = -1) -> LocalRows:
+    """The ratings of the items of a catalogue, by number ascending; of the first ``most`` keys, or of all.
 
     Args:
       database: a device's store.
@@ -49,7 +49,7 @@ def numbered_ratings(database: Database, catalogue: NumberedKeys) -> LocalRows:
     Raises:
       StateError: the store cannot be read.
     """
-    rated = ratings_by_key(database)
+    rated = dict(database.all("SELECT key, value FROM keyed_ratings ORDER BY key LIMIT ?", (most,)))
     items, values = catalogue.places(list(rated)), np.array(list(rated.values()), dtype=np.float64)
     order = np.argsort(items)
     order = order[items[order] >= 0]

@@ -102,8 +102,9 @@ class LabelledExamples:
         row = self._database.one("SELECT count(*) FROM examples WHERE service = ?", (self._service,))
         return 0 if row is None else int(row[0])
 
-    def read(self, features: Mapping[str, Feature], *, label: str) -> LocalRows:
-        """The examples that have columns for all of ``features``, and ``label`` as one number: oldest first.
+    def read(self, features: Mapping[str, Feature], *, label: str, most: int = -1) -> LocalRows:
+        """Of the newest ``most`` examples, or of all, those that have columns for all of ``features``, and ``label``
+        as one number: oldest first.
 
         Tensors have the types in which they were stored; numbers of any size, also such that are none. Names and text
         become numbers (``odp.models.features``).
@@ -112,8 +113,10 @@ class LabelledExamples:
           StateError: the store cannot be read.
         """
         stored = self._database.all(
-            "SELECT layout, data FROM examples WHERE service = ? ORDER BY time, id", (self._service,)
+            "SELECT layout, data FROM examples WHERE service = ? ORDER BY time DESC, id DESC LIMIT ?",
+            (self._service, most),
         )
+        stored.reverse()
         wanted: dict[str, tuple[int, ...]] = {name: tuple(one.shape) for name, one in features.items()} | {label: ()}
         places: dict[str, list[int]] = {}
         for place, (layout, _) in enumerate(stored):

@@ -137,13 +137,14 @@ class Store(Database):
             except BaseException:
                 connection.close()
                 raise
-        return cls(path, connection)
+        return cls(path, connection, key=own)
 
     @classmethod
     def _create(cls, path: Path, durable: bool, key: HostKey | None, random_bytes: Callable[[int], bytes]) -> Store:
         with errors(path):
-            connection = connected(path, _key_of(path, key))
-            store = cls(path, connection)
+            own = _key_of(path, key)
+            connection = connected(path, own)
+            store = cls(path, connection, key=own)
             try:
                 connection.execute(DURABLE if durable else NOT_DURABLE)
                 with store.transaction():
@@ -167,10 +168,9 @@ class Store(Database):
             raise StateError(f"device store {self.path} is damaged: its identity is missing; restore it from a backup")
         return Identity(device_id=row[0], secret=row[1], seed=int.from_bytes(row[2], "little"))
 
-    def ratings(self) -> LocalRows:
-        """The device's data: distinct items, ascending."""
-        with errors(self.path):
-            rows = self._connection.execute("SELECT item, value FROM ratings ORDER BY item").fetchall()
+    def ratings(self, *, most: int = -1) -> LocalRows:
+        """The device's data: distinct items, ascending; the first ``most`` of them, or all."""
+        rows = self.all("SELECT item, value FROM ratings ORDER BY item LIMIT ?", (most,))
         if not rows:
             return LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
         items, values = zip(*rows, strict=True)

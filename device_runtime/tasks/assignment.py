@@ -8,6 +8,7 @@ shape that the task's algorithm trains on.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import threading
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from device_runtime.modes.table import half_of
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
+from device_runtime.tasks.computing_terms import ComputingTerms
 from odp.aggregation.table import mode_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Client, ProgramClient, Query
@@ -73,6 +75,11 @@ class Model:
         """Whether devices run a program of the developer on their data."""
         return has_program(self.definition)
 
+    @functools.cached_property
+    def computing(self) -> ComputingTerms:
+        """How long a device's contribution takes, whatever it holds."""
+        return ComputingTerms.of(self.definition)
+
     @property
     def rows_per_request(self) -> int:
         """Rows per request of every device; 0 without a keyed table."""
@@ -98,6 +105,26 @@ class Work:
     token_key: enrolment_pb2.SignedTokenKey | None = None
     issuer: str = ""
     leaves: tuple[str, ...] = ()
+
+    @property
+    def definition(self) -> common_pb2.TaskDefinition:
+        """The task's, as its developer signed it."""
+        return self.model.definition
+
+    @property
+    def terms(self) -> TaskTerms:
+        """What the task costs."""
+        return self.model.terms
+
+    @property
+    def computing(self) -> ComputingTerms:
+        """How long a device's contribution takes, whatever it holds."""
+        return self.model.computing
+
+    @property
+    def signed_task(self) -> common_pb2.SignedTask:
+        """The task under its developer's signature."""
+        return self.model.signed_task
 
     @property
     def hpke_key(self) -> bytes:

@@ -6,6 +6,7 @@ no enclave: what a device sends is private by itself.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.assignment import require_own_tables
 from device_runtime.tasks.charters import charter_of
+from device_runtime.tasks.computing_terms import ComputingTerms
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
@@ -42,6 +44,11 @@ class LocalWork:
     round: int = 0
     token_key: enrolment_pb2.SignedTokenKey | None = None
     issuer: str = ""
+
+    @functools.cached_property
+    def computing(self) -> ComputingTerms:
+        """How long a device's report takes, whatever it holds."""
+        return ComputingTerms.of(self.definition)
 
     @property
     def task_sha256(self) -> bytes:

@@ -14,6 +14,7 @@ import grpc
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from doors import impatient_door
 from enrolment.world import Clock, Developer
 from enrolment.world import World as IssuerWorld
 
@@ -451,6 +452,7 @@ class World:
             admission=Admission(
                 services, self.attesters, clock=time.time if self.issuer is None else self.issuer.clock
             ),
+            door=impatient_door(),
             records=Records(self.folder / "devices-state" / FOLDER, lambda: values),
         )
 

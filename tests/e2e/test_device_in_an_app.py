@@ -18,7 +18,7 @@ from e2e.world import POPULATION, World, small_task
 import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.person.limits import Limits
-from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.door import Door
 from device_runtime.sdk import EXAMPLE, RECOMMENDED, Environment, Isolation
 from device_runtime.store.store import Store, store_path
 from odp.client import TaskHandle
@@ -46,7 +46,7 @@ def until_finished(seconds: float, finished: threading.Event) -> None:
 
 
 def test_its_service_makes_the_examples_of_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("device_runtime.sdk.MadeExamples", functools.partial(MadeExamples, wait=until_finished))
+    monkeypatch.setattr("device_runtime.host.program.Door", functools.partial(Door, wait=until_finished))
     (tmp_path / "films.py").write_text(SERVICE)
     others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
     made = odp.Events(service="films", type=EXAMPLE, item="film", value="stars")

@@ -22,7 +22,7 @@ import server.program
 import trusted_aggregator.enclave.process
 import trusted_aggregator.host.config
 import trusted_aggregator.host.program
-from device_runtime.round.program_time import ProgramTime
+from device_runtime.round.door import Door
 from distributor.helper_program import HelperConfig, helper_key, start_helper
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.data import ImplicitData
@@ -51,7 +51,7 @@ SECONDS = 120.0
 
 
 def until_finished(seconds: float, finished: threading.Event) -> None:
-    """Instead of the whole time of a program."""
+    """Instead of the whole time of a computation."""
     assert finished.wait(SECONDS)
 
 
@@ -216,7 +216,7 @@ class World:
     ) -> device_runtime.Running:
         """A device host in this process that works until the task is finished.
 
-        Its devices wait for their programs alone, and not for the whole time of one.
+        Its devices wait for their computations alone, and not for the whole time of one.
         """
         settings: dict[str, object] = {
             "state": self.root / "devices",
@@ -229,7 +229,7 @@ class World:
         }
         return device_runtime.start(
             device_runtime.Config(**{**settings, **changes}), ratings=ratings, examples=examples,
-            log=self.log("devices"), program_time=ProgramTime(seconds=60.0, wait=until_finished),
+            log=self.log("devices"), door=Door(threads=3, wait=until_finished),
         )  # fmt: skip
 
     def finish(self, handle: TaskHandle, devices: device_runtime.Running) -> server_pb2.TaskStatus:

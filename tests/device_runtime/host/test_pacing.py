@@ -37,7 +37,7 @@ def test_the_servers_retry_window_is_honoured(world: Any) -> None:
 
 def test_an_outage_is_one_line_and_growing_pauses_whatever_the_number_of_devices(world: Any) -> None:
     world.fill([3] * 10)
-    world.aggregator.script = ["unavailable"] * 12
+    world.aggregator.script = ["unavailable"] * 100
     host = Host(world, count=10)
     host.events = [lambda: None] * 3 + [lambda: world.aggregator.script.clear()] + [world.close_round] * 3
     host.run()

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from doors import impatient_door
 from hosts import Host, states
 from stores import pages_of
 
@@ -152,11 +153,14 @@ def test_a_damaged_store_is_rebuilt_with_its_ledger_and_takes_part_after_the_nex
         assert [line.round for line in store.ledger()] == [0, 1]
 
 
-def test_a_computation_that_took_too_long_ends_in_the_empty_contribution(world: Any) -> None:
+def test_a_computation_that_took_too_long_ends_in_the_empty_contribution(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.fill([3])
+    monkeypatch.setattr(RoundComputation, "compute", lambda *_: time.sleep(0.05))
     host = Host(world, count=1)
-    ticks = iter(range(0, 10**6, 601))
-    host.fleet._participant = dataclasses.replace(host.fleet._participant, monotonic=lambda: float(next(ticks)))
+    door = impatient_door(wait=lambda seconds, finished: None)
+    host.fleet._participant = dataclasses.replace(host.fleet._participant, door=door)
     host.events = [world.close_round] * 3
     host.run()
     assert states(world, 1) == [[State.SENT] * 3]

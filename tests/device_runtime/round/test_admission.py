@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from enrolment.world import World as IssuerWorld
 
-import device_runtime.round.participation
 from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import Admission, attesters_of
+from device_runtime.round.computations import RoundComputation
 from device_runtime.round.participation import Outcome
 from device_runtime.round.secagg import identity_key
 from device_runtime.tasks.assignment import open_assignment
@@ -57,13 +57,13 @@ def test_each_device_contributes_with_its_own_token(admitting: Any) -> None:
 def test_the_token_is_asked_for_before_any_data_are_read(admitting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     admitting.fill([30])
     calls_when_read: list[int] = []
-    real = device_runtime.round.participation.own_data
+    real = RoundComputation.read
 
     def reading(*given: Any, **options: Any) -> Any:
         calls_when_read.append(len(admitting.issuer_calls))
         return real(*given, **options)
 
-    monkeypatch.setattr(device_runtime.round.participation, "own_data", reading)
+    monkeypatch.setattr(RoundComputation, "read", reading)
     assert take_part(admitting) is Outcome.SENT
     assert calls_when_read == [1]
 
@@ -89,11 +89,11 @@ def test_a_device_that_died_before_it_prepared_gets_the_same_token_again(
     admitting.fill([30])
 
     def dies(*_: Any, **__: Any) -> Any:
-        raise MemoryError
+        raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(device_runtime.round.participation, "own_data", dies)
-        with pytest.raises(MemoryError):
+        patch.setattr(RoundComputation, "read", dies)
+        with pytest.raises(SystemExit):
             take_part(admitting)
     assert take_part(admitting) is Outcome.SENT
     first, second = admitting.issuer_calls

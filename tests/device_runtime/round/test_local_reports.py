@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from doors import impatient_door
 
 import odp
 from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
+from device_runtime.round.admission import Admission
 from device_runtime.round.gate import Gate
 from device_runtime.round.local_reports import RESEND_SECONDS, LocalReporting
 from device_runtime.round.participation import Outcome
+from device_runtime.round.pipeline import Pipeline
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
+from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.local_assignment import LocalWork, open_local_assignment
 from device_runtime.view.overview import overview
 from device_runtime.view.pages import front
@@ -61,12 +66,15 @@ class Device:
         self.store, self.now, self.steady = store, NOW, 0.0
         self.work = work(**changes)
         self.server = Server(self.work.algorithm.first_rows()[0])
+        services: Any = self.server
         self.reporting = LocalReporting(
-            services=self.server,  # type: ignore[arg-type]
-            gate=Gate(limits=limits, clock=lambda: self.now),
-            clock=lambda: self.now,
+            services=services,
+            pipeline=Pipeline(
+                admission=Admission(services, clock=lambda: self.now), catalogues=CatalogueMemory(None, lambda *_: []),
+                gate=Gate(limits=limits, clock=lambda: self.now), door=impatient_door(), clock=lambda: self.now,
+            ),
             monotonic=lambda: self.steady,
-        )
+        )  # fmt: skip
 
     def report(self) -> Outcome:
         return self.reporting.report(self.store, self.work, Traffic()).outcome
@@ -166,7 +174,7 @@ def test_a_row_that_is_none_is_refused_before_data_are_read(
 ) -> None:
     device = Device(store)
     device.server.row = row
-    monkeypatch.setattr("device_runtime.round.local_reports.examples", lambda *_, **__: pytest.fail("data were read"))
+    monkeypatch.setattr("device_runtime.round.computations.examples", lambda *_, **__: pytest.fail("data were read"))
     with pytest.raises(ServiceError, match="a row that is none"):
         device.report()
     assert store.ledger() == ()
@@ -180,7 +188,7 @@ def test_a_computation_that_fails_ends_in_a_report_like_any_other(
         raise failure
 
     device = Device(store)
-    monkeypatch.setattr("device_runtime.round.local_reports.examples", fail)
+    monkeypatch.setattr("device_runtime.round.computations.examples", fail)
     assert device.report() is Outcome.SENT
     (request,) = device.server.reports
     assert len(request.report) == device.work.algorithm.report_bytes
@@ -246,7 +254,7 @@ def test_a_person_who_opts_out_between_draw_and_report_is_heard(store: Store) ->
 def test_the_page_says_that_no_enclave_takes_part(store: Store) -> None:
     device = Device(store, epsilon=2.0, most_reports=2)
     device.report()
-    found = overview(store, device.reporting.gate, now=NOW)
+    found = overview(store, device.reporting.pipeline.gate, now=NOW)
     (line,) = found["contributions"]
     assert (line["local_trust"], line["policy_sha256"], line["charges"][0]["mechanism"]) == (True, "", "local_report")
     (read,) = found["read"]

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doors import impatient_door, until_finished
 
 import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.network.services import Traffic
-from device_runtime.round.examples import asks_for
-from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.examples import most_asked
+from device_runtime.round.made_examples import ROW_SECONDS, STORE_SECONDS, MadeExamples
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.sdk import EXAMPLE, Device, Environment, Isolation
 from device_runtime.store.store import Store
@@ -71,8 +72,8 @@ class Maker:
         self.steps: list[str] = []
         self._make, self._keep = make, keep
 
-    def asked_for(self, model: Model) -> bool:
-        return asks_for(model.definition, service="films", type=EXAMPLE)
+    def most_asked(self, model: Model) -> int:
+        return most_asked(model.definition, service="films", type=EXAMPLE)
 
     def make(self, path: Path, model: Model) -> Sequence[Any]:
         self.steps.append("make")
@@ -83,14 +84,9 @@ class Maker:
         self._keep(store)
 
 
-def until_finished(seconds: float, finished: threading.Event) -> None:
-    """Instead of the whole time."""
-    assert finished.wait(60)
-
-
-def with_code(world: Any, maker: Any, wait: Callable[[float, threading.Event], None] = until_finished) -> Participant:
-    made = MadeExamples(maker=maker, code_seconds=6.0, wait=wait, monotonic=lambda: 0.0)
-    return dataclasses.replace(world.participant(), made_examples=made)
+def with_code(world: Any, maker: Any, **door: Any) -> Participant:
+    made = MadeExamples(maker=maker, code_seconds=6.0)
+    return dataclasses.replace(world.participant(), made_examples=made, door=impatient_door(**door))
 
 
 def test_they_are_made_before_a_contribution_and_once_for_it(world: Any) -> None:
@@ -131,18 +127,17 @@ def test_the_device_goes_on_when_its_time_is_over_whatever_the_code_did(world: A
     with world.store(0) as store:
         _adds(store)
     now = [100.0]
-    waited: list[float] = []
+    waited: list[tuple[float, int, int]] = []
 
     def wait(seconds: float, finished: threading.Event) -> None:
         until_finished(seconds, finished)
-        assert world.distributor.sizes == world.aggregator.submits == []
-        waited.append(seconds)
+        waited.append((seconds, len(world.distributor.sizes), len(world.aggregator.submits)))
         now[0] += seconds
 
-    made = MadeExamples(maker=maker, code_seconds=6.0, store_seconds=1.0, wait=wait, monotonic=lambda: now[0])
-    participant = dataclasses.replace(world.participant(), made_examples=made)
-    assert take_part(world, participant) is Outcome.SENT
-    assert waited == [6.0, 1.0]
+    assert take_part(world, with_code(world, maker, wait=wait, monotonic=lambda: now[0])) is Outcome.SENT
+    of_code = 6.0 + STORE_SECONDS + ROW_SECONDS * 10_000
+    assert waited[0] == (pytest.approx(of_code), 0, 0)
+    assert [calls for _, *calls in waited[1:]] == [[0, 0], [1, 0], [1, 0]], "keys, the contribution, and the upload"
     (keys,) = world.distributor.keys
     assert set(keys.tolist()) == {7}
 
@@ -151,7 +146,12 @@ def test_code_that_does_not_end_is_left_behind_and_its_late_examples_with_it(wor
     world.fill([4])
     release = threading.Event()
     maker = Maker(lambda: [release.wait(60)])
-    participant = with_code(world, maker, wait=lambda seconds, finished: None)
+
+    def wait(seconds: float, finished: threading.Event) -> None:
+        if seconds < 6:
+            until_finished(seconds, finished)
+
+    participant = with_code(world, maker, wait=wait)
     try:
         assert take_part(world, participant) is Outcome.SENT
     finally:
@@ -161,10 +161,17 @@ def test_code_that_does_not_end_is_left_behind_and_its_late_examples_with_it(wor
 
 def test_a_task_that_reads_none_gives_the_code_no_time(world: Any, task: odp.Task) -> None:
     maker = Maker(fails)
-    maker.asked_for = lambda model: False  # type: ignore[method-assign]
+    maker.most_asked = lambda model: 0  # type: ignore[method-assign]
     world.fill([4])
-    assert take_part(world, with_code(world, maker, wait=lambda *_: pytest.fail("waited"))) is Outcome.SENT
+    waited: list[float] = []
+
+    def wait(seconds: float, finished: threading.Event) -> None:
+        until_finished(seconds, finished)
+        waited.append(seconds)
+
+    assert take_part(world, with_code(world, maker, wait=wait)) is Outcome.SENT
     assert maker.steps == []
+    assert max(waited) < 6
 
 
 @pytest.mark.processes
@@ -173,9 +180,9 @@ def test_the_service_of_a_device_makes_what_the_task_trains_on(world: Any, devic
     with own_store(device) as store:
         for film in (3, 9):
             store.data("films").add_event("seen", {"film": film}, time=time.time())
-    made = MadeExamples(maker=device._own, code_seconds=1.0, wait=until_finished)
+    made = MadeExamples(maker=device._own, code_seconds=60.0)
     with own_store(device) as store:
-        made.make(store, work_of(world).model)
+        made.make(store, work_of(world).model, impatient_door())
         found = [event.data for event in store.data("films").events(type=EXAMPLE)]
     assert found == [{"film": 3, "stars": 4.0}, {"film": 9, "stars": 4.0}]
 
@@ -185,7 +192,7 @@ def test_where_the_service_fails_earlier_examples_stay_and_the_person_alone_is_t
     with own_store(device) as store:
         _adds(store)
         store.data("films").add_event("broken", {}, time=time.time())
-        MadeExamples(maker=device._own, code_seconds=1.0, wait=until_finished).make(store, work_of(world).model)
+        MadeExamples(maker=device._own, code_seconds=60.0).make(store, work_of(world).model, impatient_door())
         assert [event.data for event in store.data("films").events(type=EXAMPLE)] == [{"film": 7, "stars": 2.0}]
     assert any("on_training_examples of the service failed" in line for line in device._notes.lines())
     assert "secret-of-the-person" not in "".join(device._notes.lines())
@@ -198,10 +205,10 @@ def own_store(device: Device) -> Store:
 
 def test_a_task_asks_for_them_by_service_and_type(task: odp.Task) -> None:
     definition = task.definition()
-    assert asks_for(definition, service="films", type=EXAMPLE)
-    assert not asks_for(definition, service="music", type=EXAMPLE)
+    assert most_asked(definition, service="films", type=EXAMPLE) == 10_000
+    assert not most_asked(definition, service="music", type=EXAMPLE)
     plain = dataclasses.replace(task, data=odp.RatingsData(low=1, high=5)).definition()
-    assert not asks_for(plain, service="films", type=EXAMPLE)
+    assert not most_asked(plain, service="films", type=EXAMPLE)
 
 
 def test_a_question_of_statistics_asks_for_them_too() -> None:
@@ -212,5 +219,5 @@ def test_a_question_of_statistics_asks_for_them_too() -> None:
         privacy=odp.UserLevelDP(epsilon=1, delta=1e-6),
         cohort=odp.Cohort(minimum=100, goal=200),
     )
-    assert asks_for(task.definition(), service="films", type=EXAMPLE)
-    assert not asks_for(task.definition(), service="films", type="seen")
+    assert most_asked(task.definition(), service="films", type=EXAMPLE)
+    assert not most_asked(task.definition(), service="films", type="seen")

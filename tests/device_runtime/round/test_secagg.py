@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from concurrent import futures
@@ -13,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from crypto.secure_aggregation.test_erasure import kept_secrets
+from doors import impatient_door
 
 import odp
 from device_runtime.network.services import Traffic
@@ -74,14 +76,16 @@ class Table:
             join_session=lambda *_: wire.JoinResponse(config=self.config), require_pinned=lambda **addresses: None,
             catalogue_steps=None,
         )  # fmt: skip
-        real = Participant(services=services, enclaves=cast("Any", None), clock=lambda: 0.0)
+        real = Participant(services=services, enclaves=cast("Any", None), clock=lambda: 0.0, door=impatient_door())
         self.participant: Any = SimpleNamespace(
             services=services,
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
             roster_for=lambda terms: None, tokens=real.tokens,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
-            before_data=lambda store, work: None, own_data=real.own_data, contribution=real.contribution,
-            dense_model=real.dense_model,
+            dense_model=real.dense_model, door=real.door,
+            pipeline=SimpleNamespace(
+                before_data=lambda store, work: None, contributing=real.pipeline.contributing
+            ),
         )  # fmt: skip
         self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
         for path in self.paths:
@@ -202,7 +206,6 @@ def fails(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize("what", ["beyond its bound", "fails", "another length"])
 def test_a_device_that_cannot_compute_sends_the_empty_contribution_into_its_session(table: Table, what: str) -> None:
     """No enclave sees it: a bound that the noise is made for is the device's own to keep."""
-    seats, answers = table.up_to("shares")
     long = np.full(table.grid.size, table.grid.units, dtype="<i4").tobytes()
     made = {
         "beyond its bound": lambda *_, **__: (long, b""),
@@ -210,13 +213,14 @@ def test_a_device_that_cannot_compute_sends_the_empty_contribution_into_its_sess
         "another length": lambda *_, **__: (b"", b""),
     }
     honest = table.work.model.client
-    lying = SimpleNamespace(contribute=made[what], empty=honest.empty)
+    computing = itertools.chain([made[what]], itertools.repeat(honest.contribute))
+    lying = SimpleNamespace(
+        contribute=lambda *given, **options: next(computing)(*given, **options), empty=honest.empty,
+        check_model=honest.check_model,
+    )  # fmt: skip
     object.__setattr__(table.work.model, "client", lying)
-    try:
-        found = seats[0].next(answers[0])
-    finally:
-        object.__setattr__(table.work.model, "client", honest)
-    other = seats[1].next(answers[1])
+    seats, answers = table.up_to("shares")
+    found, other = seats[0].next(answers[0]), seats[1].next(answers[1])
     assert found is not None
     assert other is not None
     assert found.ByteSize() == other.ByteSize()
@@ -258,7 +262,7 @@ def test_seats_of_devices_with_any_data_look_alike(table: Table) -> None:
 
 def test_a_devices_own_code_has_its_time_before_the_session_begins(table: Table) -> None:
     steps: list[str] = []
-    table.participant.before_data = lambda store, work: steps.append("code")
+    table.participant.pipeline.before_data = lambda store, work: steps.append("code")
     honest = table.host.step
     table.host.step = lambda *given: (steps.append("session"), honest(*given))[1]  # type: ignore[method-assign]
     seats, answers = table.up_to("shares")

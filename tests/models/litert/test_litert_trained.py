@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from doors import impatient_door
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 from device_runtime.isolated.training import IsolatedTrainer
-from device_runtime.round.contribution import OwnData, contribution
+from device_runtime.round.contribution import Contributing
+from device_runtime.round.door import Window
 from device_runtime.tasks.assignment import Work, open_assignment
+from device_runtime.tasks.computing_terms import Place
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
@@ -28,6 +31,7 @@ from odp.models.litert.program import Program
 from odp.models.litert.trained import MOST_COMPRESSED, MOST_FLATBUFFER, TrainedNetwork, network_message
 from odp.models.litert.trainer import Measured
 from odp.models.public_matrix import public_matrix_from
+from odp.numerics.arrays import Int64Array
 from odp.signed.task import check_definition, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2, federated_pb2, server_pb2
@@ -283,10 +287,28 @@ def test_a_device_with_a_hostile_program_sends_the_empty_contribution(
 ) -> None:
     program = stored() if make is None else make(stored())
     work = _work(definition_of(program), trainer)
-    own = OwnData(
-        algorithm_for(work.model.definition).data_of(rows_of(people(), 3)), np.zeros(0, np.int64), usable=True
-    )
-    sent = contribution(work, slices_of(START[:, None]), own, seed=1, most_seconds=600.0, monotonic=lambda: 0.0)
+    rows = algorithm_for(work.model.definition).data_of(rows_of(people(), 3))
+
+    class Computer:
+        def keys(self, window: Window) -> Int64Array:
+            raise NotImplementedError
+
+        def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
+            assert slices is not None
+            return work.model.client.contribute(slices, rows, round=0, seed=1)
+
+        def end(self) -> None:
+            """Nothing goes on."""
+
+    assert work.computing.place is Place.TRAINER
     empty = work.model.client.empty(0)
+    sent = Contributing(
+        impatient_door(),
+        dataclasses.replace(work.computing, seconds=60.0),
+        Computer(),
+        keyed=False,
+        check=work.model.queries[0].check,
+        empty=empty,
+    ).contribution(slices_of(START[:, None]))
     assert (sent.payload == empty) is (make is not None)
     work.model.queries[0].check(sent.payload)

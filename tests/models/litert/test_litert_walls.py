@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from doors import impatient_door
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 from device_runtime.isolated import HandlerFailed, Reason
 from device_runtime.isolated.host import Asked, Result
 from device_runtime.isolated.training import IsolatedTrainer
-from device_runtime.round.program_time import ProgramTime
 from odp.errors import ConfigurationError, DataError
 from odp.models.litert import service
 from odp.models.litert.inspection import check
@@ -126,23 +125,25 @@ def test_all_calls_of_one_contribution_have_one_time(monkeypatch: pytest.MonkeyP
     program = stored()
     start, x, y = _data(program)
 
+    failed: list[Reason] = []
+
     def measure(trainer: IsolatedTrainer, calls: int) -> bool:
-        for _ in range(calls):
-            trainer.measured(program, start, [x], y)
+        try:
+            for _ in range(calls):
+                trainer.measured(program, start, [x], y)
+        except HandlerFailed as error:
+            failed.append(error.reason)
+            raise
         return True
 
-    def waited(_: float, finished: threading.Event) -> None:
-        assert finished.wait(60)
-
-    times = ProgramTime(seconds=20.0, wait=waited, monotonic=lambda: now[0])
+    door = impatient_door(monotonic=lambda: now[0])
     with IsolatedTrainer(seconds=20.0) as trainer:
-        turn = times.begin(round_seconds=3600)
-        assert turn.compute(lambda: measure(trainer, 2), otherwise=lambda: False)
-        with pytest.raises(HandlerFailed) as failed:
-            times.begin(round_seconds=3600).compute(lambda: measure(trainer, 3), otherwise=lambda: False)
-        assert failed.value.reason is Reason.DEADLINE
-        # A turn is at most a quarter of its round, and so are its calls; outside of turns a call has its own limit.
-        assert times.begin(round_seconds=40).compute(lambda: measure(trainer, 1), otherwise=lambda: False)
+        assert door.lasting(20.0).compute(lambda: measure(trainer, 2))
+        assert failed == []
+        assert door.lasting(20.0).compute(lambda: measure(trainer, 3)) is None
+        assert failed == [Reason.DEADLINE]
+        # A call has the rest of its computation; outside of one it has its own limit.
+        assert door.lasting(10.0).compute(lambda: measure(trainer, 1))
         measure(trainer, 1)
     assert given == pytest.approx([20.0, 5.0, 20.0, 5.0, 10.0, 20.0], abs=0.5)
 
@@ -151,19 +152,20 @@ def test_a_program_is_killed_when_the_time_of_its_contribution_is_over() -> None
     program = hostile.endless(stored())
     start, x, y = _data(program)
 
-    def waited(_: float, finished: threading.Event) -> None:
-        assert finished.wait(60)
+    failed: list[Reason] = []
+
+    def train(trainer: IsolatedTrainer) -> None:
+        try:
+            trainer.difference(program, start, [x], y, _BATCHES * 500, rate=0.1)
+        except HandlerFailed as error:
+            failed.append(error.reason)
+            raise
 
     with IsolatedTrainer(seconds=30.0) as trainer:
         trainer.require(program, most_examples=8)
         began = time.monotonic()
-        turn = ProgramTime(seconds=1.0, wait=waited).begin(round_seconds=3600)
-        with pytest.raises(HandlerFailed) as failed:
-            turn.compute(
-                lambda: trainer.difference(program, start, [x], y, _BATCHES * 500, rate=0.1),
-                otherwise=lambda: start,
-            )
-        assert failed.value.reason is Reason.DEADLINE
+        assert impatient_door().lasting(1.0).compute(lambda: train(trainer)) is None
+        assert failed == [Reason.DEADLINE]
         assert time.monotonic() - began < 15.0
 
 

@@ -11,23 +11,26 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from doors import impatient_door
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
+
 
 import odp
 from device_runtime.host.provision import provision
 from device_runtime.isolated.failures import HandlerFailed, Reason
 from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
-from device_runtime.round.contribution import NO_KEYS
+from device_runtime.round.computations import NO_KEYS
+from device_runtime.round.door import Door
 from device_runtime.round.gate import Gate
 from device_runtime.round.participation import Outcome, Participant
-from device_runtime.round.program_time import ProgramTime
 from device_runtime.round.secagg import Seat, Session
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work, open_assignment, open_model
 from device_runtime.view.overview import overview
 from device_runtime.view.pages import _read
+from odp.algorithms.computing_time import SHARE_OF_TIME, fixed_seconds
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import secagg_config
 from odp.algorithms.registry import algorithm_for
@@ -36,7 +39,6 @@ from odp.cli import person
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.enclave.platform import EmulatedPlatform
-from odp.errors import ConfigurationError
 from odp.isolated import Handler
 from odp.models.litert.trained import network_message
 from odp.privacy.mechanisms.noise_source import OperatingSystemNoise
@@ -92,10 +94,14 @@ class Clock:
         self.let_end = True
 
     def wait(self, seconds: float, finished: threading.Event) -> None:
-        if self.let_end:
+        if self.let_end or finished.is_set():
             assert finished.wait(60)
         self.waits.append((seconds, self._sent()))
         self.now += seconds
+
+
+#: What the definition's caps fix.
+SECONDS = fixed_seconds(NetworkTask().definition())
 
 
 def moved() -> np.ndarray:
@@ -128,8 +134,12 @@ def work_of(world: World, train: Callable[[], np.ndarray]) -> Work:
     return open_assignment(world.server.assignment, population="people", trainer=Trainer(train))
 
 
-def take_part(world: World, device: int, train: Callable[[], np.ndarray], time: ProgramTime) -> Outcome:
-    participant = dataclasses.replace(world.participant(), program_time=time)
+def door_of(clock: Clock) -> Door:
+    return impatient_door(wait=clock.wait, monotonic=lambda: clock.now)
+
+
+def take_part(world: World, device: int, train: Callable[[], np.ndarray], clock: Clock) -> Outcome:
+    participant = dataclasses.replace(world.participant(), door=door_of(clock))
     with world.store(device) as store:
         return participant.take_part(store, work_of(world, train), Traffic())
 
@@ -148,9 +158,8 @@ def test_a_device_sends_at_the_same_time_whatever_its_training_did(
     network: World, device: int, train: Callable[[], np.ndarray], empty: bool
 ) -> None:
     clock = Clock(lambda: len(network.aggregator.submits))
-    time = ProgramTime(seconds=20.0, send_seconds=1.0, wait=clock.wait, monotonic=lambda: clock.now)
-    assert take_part(network, device, train, time) is Outcome.SENT
-    assert clock.waits == [(20.0, 0), (1.0, 0)]
+    assert take_part(network, device, train, clock) is Outcome.SENT
+    assert clock.waits == [(SHARE_OF_TIME * SECONDS, 0), ((1 - SHARE_OF_TIME) * SECONDS, 0)]
     (counted,) = network.aggregator.counted.values()
     assert (not any(counted.payload)) is empty
     assert len(counted.payload) == 4 * stored().size
@@ -165,27 +174,13 @@ def test_a_training_that_does_not_end_gives_the_empty_contribution_at_that_time(
         release.wait(60)
         return moved()
 
-    time = ProgramTime(seconds=20.0, send_seconds=1.0, wait=clock.wait, monotonic=lambda: clock.now)
     try:
-        assert take_part(network, TRAINED, endless, time) is Outcome.SENT
+        assert take_part(network, TRAINED, endless, clock) is Outcome.SENT
     finally:
         release.set()
-    assert clock.waits == [(20.0, 0), (1.0, 0)]
+    assert clock.waits == [(SHARE_OF_TIME * SECONDS, 0), ((1 - SHARE_OF_TIME) * SECONDS, 0)]
     (counted,) = network.aggregator.counted.values()
     assert not any(counted.payload)
-
-
-def test_the_time_is_at_most_a_quarter_of_the_round() -> None:
-    clock = Clock(lambda: 0)
-    time = ProgramTime(seconds=20.0, wait=clock.wait, monotonic=lambda: clock.now)
-    assert time.begin(round_seconds=40).compute(lambda: 1, otherwise=lambda: 2) == 1
-    assert clock.waits == [(10.0, 0)]
-
-
-@pytest.mark.parametrize("seconds", [0.0, 601.0, float("nan")])
-def test_a_time_out_of_range_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigurationError, match="program_seconds"):
-        ProgramTime(seconds=seconds)
 
 
 @pytest.mark.parametrize("train", [moved, crashed])
@@ -215,15 +210,15 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
     real = Participant(
         services=cast("Any", SimpleNamespace(catalogue_steps=None)), enclaves=cast("Any", None),
         gate=Gate(limits=Limits(min_cohort=6)),
-        program_time=ProgramTime(seconds=20.0, send_seconds=1.0, wait=clock.wait, monotonic=lambda: clock.now),
+        door=door_of(clock),
     )  # fmt: skip
     enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
     slices = Slices(0, NO_KEYS, np.zeros((0, 0), dtype=np.float32), dict(broadcast.dense))
     participant: Any = SimpleNamespace(
         gate=real.gate, admitted=lambda store, work: (), tokens=SimpleNamespace(session_token=lambda *_: b""),
         verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
-        before_data=lambda store, work: None, dense_model=lambda work, traffic: slices,
-        program_contribution=real.program_contribution,
+        dense_model=lambda work, traffic: slices,
+        pipeline=SimpleNamespace(before_data=lambda store, work: None, contributing=real.pipeline.contributing),
     )  # fmt: skip
     path = tmp_path / "0.sqlite"
     with Store.open_or_create(path) as store:
@@ -236,10 +231,9 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
     request = seat.sit_down(Traffic())
     assert request is not None
     assert request.WhichOneof("message") == "advert"
-    assert [seconds for seconds, _ in clock.waits] == [20.0, 1.0]
-    with Store.open(path) as store:
-        vector, _ = seat._vector(store, store.identity().seed)
-    assert vector.any()
+    assert sum(seconds for seconds, _ in clock.waits) == SECONDS
+    assert seat._made is not None
+    assert seat._vector(seat._made).any()
     assert trained == [100.0]
 
 
@@ -247,8 +241,7 @@ def test_a_person_sees_the_columns_that_a_program_of_the_developer_reads(
     network: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock(lambda: 0)
-    time = ProgramTime(seconds=20.0, wait=clock.wait, monotonic=lambda: clock.now)
-    assert take_part(network, TRAINED, moved, time) is Outcome.SENT
+    assert take_part(network, TRAINED, moved, clock) is Outcome.SENT
     with network.store(TRAINED) as store:
         found = overview(store, Gate(), now=0.0)
     (read,) = found["read"]

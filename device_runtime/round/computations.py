@@ -1,0 +1,173 @@
+"""What one device computes of its rows, as a value that another process can be given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from device_runtime.round.examples import examples
+from device_runtime.store.store import Store
+from odp.algorithms.local_seam import LocalReporter
+from odp.algorithms.registry import algorithm_for
+from odp.algorithms.seam import Client, LocalData, LocalRows
+from odp.catalogues.catalogue import Catalogue
+from odp.errors import StateError
+from odp.numerics.arrays import Int64Array
+from odp.privacy.mechanisms.random_source import RandomSource
+from odp.v1 import common_pb2
+from odp.wire.model import Slices
+
+#: Of a device that asks for no rows.
+NO_KEYS: Int64Array = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """A device's rows for one contribution, and the rows ``keys`` of the model that it needs for them."""
+
+    rows: LocalData = field(repr=False)
+    keys: Int64Array = field(repr=False)
+
+
+class Computation(Protocol):
+    """One device's contribution, of its own rows and of nothing else that is private."""
+
+    @property
+    def definition(self) -> common_pb2.TaskDefinition:
+        """Of the task, which was checked."""
+        ...
+
+    def read(self, store: Store) -> OwnData:
+        """The rows that the task may read. May raise anything."""
+        ...
+
+    def compute(self, own: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
+        """(payload or report, new local parameters). May raise anything."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundComputation:
+    """A contribution to a round.
+
+    ``client`` is the device's half of the task's algorithm, ``keyed`` whether it asks for rows of the model by key.
+    ``now`` is in seconds since the epoch.
+    """
+
+    definition: common_pb2.TaskDefinition
+    client: Client
+    round: int
+    seed: int
+    now: float
+    keyed: bool
+    catalogue: Catalogue | None = None
+
+    def read(self, store: Store) -> OwnData:
+        """As ``Computation.read``."""
+        with np.errstate(all="ignore"):
+            rows = examples(store, self.definition, now=self.now, catalogue=self.catalogue)
+            keys = self.client.keys(rows, round=self.round, seed=self.seed) if self.keyed else NO_KEYS
+        return OwnData(rows, keys)
+
+    def compute(self, own: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
+        """As ``Computation.compute``."""
+        if slices is None:
+            raise ValueError("a contribution to a round needs its model")
+        with np.errstate(all="ignore"):
+            return self.client.contribute(slices, own.rows, round=self.round, seed=self.seed)
+
+
+def read_or_nothing(computation: RoundComputation, store: Store) -> OwnData:
+    """The rows, or none where the task cannot use them.
+
+    Raises:
+      StateError: the store cannot be read.
+    """
+    try:
+        return computation.read(store)
+    except StateError:
+        raise
+    except Exception:  # whatever it is, it follows from the data
+        nothing = LocalRows(NO_KEYS, np.zeros(0, dtype=np.float64))
+        return OwnData(algorithm_for(computation.definition).data_of(nothing), NO_KEYS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportComputation:
+    """A report to a task of local trust, by a device that drew the row ``drawn``."""
+
+    definition: common_pb2.TaskDefinition
+    algorithm: LocalReporter
+    drawn: bytes
+    now: float
+    source: RandomSource
+
+    def read(self, store: Store) -> OwnData:
+        """As ``Computation.read``."""
+        with np.errstate(all="ignore"):
+            return OwnData(examples(store, self.definition, now=self.now), NO_KEYS)
+
+    def compute(self, own: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
+        """As ``Computation.compute``."""
+        with np.errstate(all="ignore"):
+            return self.algorithm.report(self.drawn, own.rows, source=self.source), b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """A computation for another process: without the objects that this one makes of the definition.
+
+    Attributes:
+      round: None for a report.
+      drawn: of a report.
+    """
+
+    round: int | None
+    seed: int = 0
+    now: float
+    keyed: bool = False
+    drawn: bytes = b""
+
+
+def described(computation: Computation) -> Described:
+    """What another process is told of a computation, which knows its definition."""
+    match computation:
+        case RoundComputation():
+            return Described(
+                round=computation.round, seed=computation.seed, now=computation.now, keyed=computation.keyed
+            )
+        case ReportComputation():
+            return Described(round=None, now=computation.now, drawn=computation.drawn)
+    raise TypeError(f"a {type(computation).__name__} is computed in place")
+
+
+class Prepared:
+    """The task of a process that computes: what it makes of the definition before any data are there.
+
+    Raises:
+      ConfigurationError: the definition is not valid.
+    """
+
+    def __init__(self, definition: bytes, catalogue: Sequence[bytes]) -> None:
+        self._definition = common_pb2.TaskDefinition.FromString(definition)
+        self._algorithm = algorithm_for(self._definition)
+        local = isinstance(self._algorithm, LocalReporter)
+        self._client = None if local else self._algorithm.client()
+        self._catalogue = Catalogue(tuple(catalogue)) if catalogue else None
+
+    def computation(self, told: Described) -> Computation:
+        """The computation of one contribution."""
+        if self._client is None and isinstance(self._algorithm, LocalReporter):
+            return ReportComputation(
+                definition=self._definition, algorithm=self._algorithm, drawn=told.drawn, now=told.now,
+                source=RandomSource(),
+            )  # fmt: skip
+        if self._client is None or told.round is None:
+            raise ValueError("a round's contribution is of a task with rounds")
+        return RoundComputation(
+            definition=self._definition, client=self._client, round=told.round, seed=told.seed, now=told.now,
+            keyed=told.keyed, catalogue=self._catalogue,
+        )  # fmt: skip

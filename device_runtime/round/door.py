@@ -1,0 +1,240 @@
+"""The one door between a person's data and what leaves the device: it opens at times that public facts fix.
+
+How long a computation takes, and whether it ends at all, depends on the person's data. So whatever reads them gets the
+same time on every device, and what it made, or nothing, is handed on when that time is over:
+
+::
+
+    begin            computed_at                                 due
+      |  rows are read, a contribution is computed, beside       |
+      |  the caller, which hears nothing of it until then        |
+                       |  the contribution, or the empty one, is  |  the device sends
+                       |  sealed and stored                       |
+
+``due`` is ``fixed_seconds`` of the signed definition after ``begin``. Where a device asks for rows by key, reading them
+has a time of its own, ``READING_SECONDS``, after which the keys leave; the other time begins when the model is there.
+
+The devices of one host wait side by side, without a processor. Their computations take turns, and begin at least a
+public time apart: what one device holds moves no call of another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from device_runtime.tasks.computing_terms import ComputingTerms, Place
+from odp import _validate
+from odp.algorithms.computing_time import (
+    SHARE_OF_TIME,
+    STEPS,
+    machine_speed,
+    require_fast_enough,
+    worst_case_bytes,
+)
+from odp.errors import PrivacyError, StateError
+from odp.v1 import common_pb2
+
+#: From the first read to the keys, of tasks that ask for rows by key.
+READING_SECONDS = STEPS[0]
+#: Memory of a process that computes one contribution, beside that of the program itself.
+PROCESS_BYTES = 2**30
+#: Of the worst case of a computation in place, from one device's begin to the next one's. Devices rarely hold as much
+#: as the caps allow; where many of one host do, some send the empty contribution, at the same time.
+_SHARE_IN_PLACE = 1 / 8
+
+_T = TypeVar("_T")
+_PASSED = threading.Event()
+_PASSED.set()
+# Of the computation that a thread runs: the algorithm between it and a trainer of networks knows nothing of time.
+_here = threading.local()
+
+
+def seconds_left() -> float:
+    """Until the end of the computation that this thread runs, 0 after it; infinity outside of one."""
+    window: Window | None = getattr(_here, "window", None)
+    return math.inf if window is None else window.seconds_left
+
+
+class Active:
+    """At most ``threads`` threads work at a time; one that waits for a fixed time gives its place to another."""
+
+    def __init__(self, threads: int) -> None:
+        self._places = threading.Semaphore(threads)
+        self._mine = threading.local()
+
+    def __enter__(self) -> None:
+        self._places.acquire()
+        self._mine.held = True
+
+    def __exit__(self, *error: object) -> None:
+        self._mine.held = False
+        self._places.release()
+
+    @contextlib.contextmanager
+    def given_away(self) -> Iterator[None]:
+        """Frees the place of this thread, if it holds one, for the time within."""
+        if not getattr(self._mine, "held", False):
+            yield
+            return
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+
+def whole_time(seconds: float, finished: threading.Event) -> None:
+    """Lets ``seconds`` pass, whether the computation has finished or not."""
+    time.sleep(seconds)
+
+
+class Door:
+    """Computes for one device after another, each at its fixed time; thread-safe.
+
+    Args:
+      threads: devices that work at a time, beside any number that wait.
+      wait: sleeps for a number of seconds; a test may return as soon as the computation has finished.
+      monotonic: seconds that only grow.
+      speed: of this machine, as ``odp.algorithms.computing_time.machine_speed``.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 3,
+        wait: Callable[[float, threading.Event], None] = whole_time,
+        monotonic: Callable[[], float] = time.monotonic,
+        speed: Callable[[], float] = machine_speed,
+    ) -> None:
+        _validate.integer(low=1, high=64, threads=threads)
+        self.active = Active(threads)
+        # Of the worst case, from one device's begin to the next one's.
+        parallel = min(threads, os.cpu_count() or 1)
+        self._shares = {Place.HERE: _SHARE_IN_PLACE, Place.PROCESS: 1 / parallel, Place.TRAINER: 1.0}
+        self._wait, self.monotonic, self._speed = wait, monotonic, speed
+        self._lock = threading.Lock()
+        self._next = -math.inf
+        self.turn = threading.Lock()
+
+    def require(self, definition: common_pb2.TaskDefinition, terms: ComputingTerms) -> None:
+        """Returns if this device can compute what the task asks within its fixed time; before any data are read.
+
+        Raises:
+          PrivacyError: it is too slow, has too little memory, or cannot stop a computation.
+        """
+        require_fast_enough(definition, self._speed())
+        if terms.place is Place.PROCESS and sys.platform != "linux":
+            raise PrivacyError(
+                f"task {definition.name!r} computes in a process that can be stopped, which this device has on Linux "
+                f"alone (this is {sys.platform}); nothing was read"
+            )
+        needed = worst_case_bytes(definition)
+        if terms.place is Place.PROCESS and needed > PROCESS_BYTES:
+            raise PrivacyError(
+                f"task {definition.name!r} may need {needed / 2**20:.0f} MiB of memory for a contribution, and this "
+                f"device gives it {PROCESS_BYTES / 2**20:.0f}; nothing was read"
+            )
+
+    def reading(self, terms: ComputingTerms) -> Window:
+        """The time in which rows are read and the keys are chosen; returns when it begins."""
+        return self._begin(terms, READING_SECONDS, READING_SECONDS)
+
+    def computing(self, terms: ComputingTerms) -> Window:
+        """The time of a contribution; returns when it begins."""
+        return self._begin(terms, SHARE_OF_TIME * terms.seconds, terms.seconds)
+
+    def lasting(self, seconds: float) -> Window:
+        """A time for a device's own code, which begins now."""
+        begin = self.monotonic()
+        return Window(self, begin + seconds, begin + seconds, in_turn=False)
+
+    def sleep(self, seconds: float, finished: threading.Event = _PASSED) -> None:
+        """Waits without a processor, and without a place among the active threads."""
+        if seconds > 0:
+            with self.active.given_away():
+                self._wait(seconds, finished)
+
+    def _begin(self, terms: ComputingTerms, computing: float, whole: float) -> Window:
+        apart = terms.worst_seconds * self._shares[terms.place]
+        with self._lock:
+            begin = max(self.monotonic(), self._next)
+            self._next = begin + apart
+        window = Window(self, begin + computing, begin + whole, in_turn=terms.place is not Place.PROCESS)
+        self.sleep(begin - self.monotonic())
+        return window
+
+
+class Window:
+    """The time of one computation. For one thread."""
+
+    def __init__(self, door: Door, computed_at: float, due: float, *, in_turn: bool) -> None:
+        self._door, self._computed_at, self._due, self._in_turn = door, computed_at, due, in_turn
+        self._finished = threading.Event()
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the end of computing; 0 after it."""
+        return max(self._computed_at - self._door.monotonic(), 0.0)
+
+    def over(self) -> bool:
+        """Whether what is computed now comes too late."""
+        return self.seconds_left <= 0
+
+    def compute(self, act: Callable[[], _T]) -> _T | None:
+        """What ``act`` returns, or None where it raised, or is not there in time. Returns when the time is over.
+
+        Raises:
+          StateError: ``act`` found that the store cannot be read, which says something of the disk. Also then.
+        """
+        results: list[_T] = []
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            _here.window = self
+            try:
+                with self._turn():
+                    results.append(act())
+            except StateError as error:
+                failures.append(error)
+            except Exception:  # whatever it is, it follows from the data, or came too late
+                pass
+            except BaseException as error:  # it ends the program
+                failures.append(error)
+            self._finished.set()
+
+        threading.Thread(target=run, name="computing", daemon=True).start()
+        self._door.sleep(self.seconds_left, self._finished)
+        if not self._finished.is_set():
+            return None
+        if failures:
+            raise failures[0]
+        return results[0] if results else None
+
+    def attempt(self, act: Callable[[], object]) -> None:
+        """Runs ``act``, whatever becomes of it. Returns when the time is over, and raises nothing."""
+        with contextlib.suppress(StateError):
+            self.compute(act)
+
+    def leave(self) -> None:
+        """Returns when what was made may leave."""
+        self._door.sleep(self._due - self._door.monotonic())
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Of computations in place, one at a time: they share a processor. Raises TimeoutError."""
+        if not self._in_turn:
+            yield
+            return
+        if not self._door.turn.acquire(timeout=self.seconds_left):
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            self._door.turn.release()

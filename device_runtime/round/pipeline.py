@@ -1,0 +1,173 @@
+"""The steps that every upload of a device shares, whether it is of a round, of a session, or a report of local trust.
+
+1. ``admitted``: the person's decisions and limits, the conditions, the transparency log   nothing was asked of anybody
+2. the token, and the model: the caller's own calls, the same of every device              nothing private was sent
+3. ``before_data``: the conditions again; time for the device's own code                   a fixed time
+4. ``contributing``: rows are read, and a contribution is computed                         a fixed time (``door.py``)
+5. the store: PREPARED, in the caller's own words, and ``leave``                           within that time
+
+From step 3 on, which calls a device makes, when, of which sizes and in which order follows from public facts, the
+person's decisions, mains power and network alone, and never from the data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from device_runtime.person.ledger import TaskTerms
+from device_runtime.round.admission import Admission
+from device_runtime.round.computations import Computation, ReportComputation, RoundComputation
+from device_runtime.round.computing_processes import ComputingProcesses
+from device_runtime.round.contribution import Computer, Contributing, Here, There
+from device_runtime.round.door import ComputingTerms, Door, Place
+from device_runtime.round.gate import Gate
+from device_runtime.round.made_examples import MadeExamples
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.catalogues import CatalogueMemory
+from device_runtime.tasks.charters import CharterMemory
+from device_runtime.tasks.local_assignment import LocalWork
+from odp.errors import PrivacyError
+from odp.privacy.mechanisms.random_source import RandomSource
+from odp.signed.charter import Charter
+from odp.transparency.proofs import LoggedEndorsement, LogGuard
+from odp.v1 import common_pb2, log_pb2
+
+#: Endorsements that an assignment's proofs showed to be in the log.
+Logged = Sequence[LoggedEndorsement]
+
+
+class Offered(Protocol):
+    """What a device is asked to contribute to: a round, or a task of local trust."""
+
+    @property
+    def definition(self) -> common_pb2.TaskDefinition:
+        """Of the task, which was checked."""
+        ...
+
+    @property
+    def terms(self) -> TaskTerms:
+        """What it costs."""
+        ...
+
+    @property
+    def computing(self) -> ComputingTerms:
+        """How long its contributions take."""
+        ...
+
+    @property
+    def signed_task(self) -> common_pb2.SignedTask:
+        """As its developer signed it."""
+        ...
+
+    @property
+    def charter(self) -> Charter | None:
+        """The population's."""
+        ...
+
+    @property
+    def log(self) -> log_pb2.LogProof | None:
+        """The server's proof, which is not checked yet."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The shared steps, for one device after another; holds nothing of any device; thread-safe.
+
+    Attributes: as of ``Participant``.
+    """
+
+    admission: Admission
+    catalogues: CatalogueMemory
+    gate: Gate = field(default_factory=Gate)
+    log: LogGuard | None = None
+    charters: CharterMemory = field(default_factory=CharterMemory)
+    made_examples: MadeExamples | None = None
+    door: Door = field(default_factory=Door)
+    processes: ComputingProcesses = field(default_factory=ComputingProcesses)
+    clock: Callable[[], float] = time.time
+
+    def admitted(
+        self, store: Store, work: Offered, round: int, *, model: common_pb2.SignedManifest | None = None
+    ) -> Logged:
+        """Returns if the person's decisions, this machine and the log let the device take part now.
+
+        The task's catalogue is there then, and the processes that compute contributions are ready.
+
+        Raises:
+          PrivacyError: the person's limits decline the task, they opted out of it, or this machine cannot compute it in
+            its time; nothing was read or sent.
+          NotNow: the device is paused, or a training condition is not met.
+          TransparencyError: task, model or charter are not in the pinned log.
+        """
+        try:
+            self.gate.task(store, work.terms, round)
+            self.door.require(work.definition, work.computing)
+        except PrivacyError:
+            store.declined(work.signed_task, work.terms, round, time=self.clock())
+            raise
+        if work.charter is not None:
+            self.charters.check(work.charter)
+        logged: Logged = ()
+        if self.log is not None:
+            charter = None if work.charter is None else work.charter.signed
+            logged = self.log.logged(work.log, task=work.signed_task, model=model, charter=charter)
+        # Whatever the device holds: what is asked for follows from the versions alone.
+        self.catalogues.of(work.definition)
+        return logged
+
+    def before_data(self, store: Store, work: Offered) -> None:
+        """The last look at the conditions, and the time of the device's own code: then the data may be read.
+
+        Raises NotNow, PrivacyError as ``admitted``.
+        """
+        self.gate.before_data(store, work.terms)
+        if self.made_examples is not None:
+            self.made_examples.make(store, work, self.door)
+            self.gate.after_data(store, work.terms)
+
+    def contributing(self, store: Store, work: Work, *, seed: int) -> Contributing:
+        """A device's contribution to a round. Raises StateError where its process cannot be started."""
+        model, query = work.model, work.model.queries[work.round]
+        computation = RoundComputation(
+            definition=model.definition, client=model.client, round=work.round, seed=seed, now=self.clock(),
+            keyed=model.keyed, catalogue=self.catalogues.of(model.definition, fetch=False),
+        )  # fmt: skip
+        return Contributing(
+            self.door, work.computing,
+            self._computer(store, work, computation, most_keys=model.rows_per_request, length=query.payload_bytes),
+            keyed=model.keyed, check=query.check, empty=model.client.empty(work.round),
+        )  # fmt: skip
+
+    def reporting(
+        self, store: Store, work: LocalWork, *, drawn: bytes, source: RandomSource, empty: bytes
+    ) -> Contributing:
+        """A device's report to a task of local trust, in the place of a contribution. Raises as ``contributing``."""
+        computation = ReportComputation(
+            definition=work.definition, algorithm=work.algorithm, drawn=drawn, now=self.clock(), source=source
+        )
+        length = work.algorithm.report_bytes
+
+        def check(report: bytes) -> None:
+            if len(report) != length:
+                raise ValueError("a report of another length")
+
+        return Contributing(
+            self.door, work.computing, self._computer(store, work, computation, most_keys=0, length=length),
+            keyed=False, check=check, empty=empty,
+        )  # fmt: skip
+
+    def _computer(
+        self, store: Store, work: Offered, computation: Computation, *, most_keys: int, length: int
+    ) -> Computer:
+        if work.computing.place is not Place.PROCESS:
+            return Here(store, computation)
+        catalogue = self.catalogues.of(work.definition, fetch=False)
+        template = self.processes.ready(
+            work.definition, () if catalogue is None else catalogue.steps, seconds=work.computing.seconds
+        )
+        return There(store, computation, template, most_keys=most_keys, payload_bytes=length)

@@ -1,0 +1,47 @@
+"""How long a device's contribution to a task takes, and where it is computed: what its signed definition says."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from odp.algorithms.computing_time import STEPS, fixed_seconds, worst_case_bytes, worst_case_seconds
+from odp.models.trained import has_program
+from odp.v1 import common_pb2
+
+# What needs more memory computes in a process of its own.
+_BYTES_HERE = 2**26
+
+
+class Place(enum.Enum):
+    """Where a contribution is computed."""
+
+    #: In a thread, where the worst case is short and small.
+    HERE = "here"
+    #: In a process that is stopped when its time is over, and has a limit of memory.
+    PROCESS = "process"
+    #: A network: in the processes of ``device_runtime.isolated``, which have such limits, too.
+    TRAINER = "trainer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputingTerms:
+    """What a task's signed definition says of one device's contribution.
+
+    Attributes:
+      seconds: from the first read to the upload.
+      worst_seconds: of computing, on a device of the reference speed.
+      place: where it is computed.
+    """
+
+    seconds: float
+    worst_seconds: float
+    place: Place
+
+    @classmethod
+    def of(cls, definition: common_pb2.TaskDefinition) -> ComputingTerms:
+        """Of a checked definition."""
+        seconds = fixed_seconds(definition)
+        large = seconds > STEPS[0] or worst_case_bytes(definition) > _BYTES_HERE
+        place = Place.TRAINER if has_program(definition) else Place.PROCESS if large else Place.HERE
+        return cls(seconds=seconds, worst_seconds=worst_case_seconds(definition), place=place)

@@ -1,0 +1,381 @@
+"""What reads a person's data gets one time, on every device and whatever it does, in a thread or in a process.
+
+Where real time is the promise, it is bounded below by the fixed time, and above by enough for a busy machine.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from doors import impatient_door
+
+import odp
+from device_runtime.round.admission import Admission
+from device_runtime.round.computations import RoundComputation
+from device_runtime.round.computing_processes import ComputingProcesses
+from device_runtime.round.contribution import Contributing, Contribution, There
+from device_runtime.round.door import PROCESS_BYTES, READING_SECONDS, Door, Window
+from device_runtime.round.pipeline import Pipeline
+from device_runtime.store.reader import beside
+from device_runtime.store.store import Store
+from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.catalogues import CatalogueMemory
+from device_runtime.tasks.computing_terms import ComputingTerms, Place
+from odp.algorithms.registry import algorithm_for
+from odp.errors import PrivacyError, StateError
+from odp.v1 import common_pb2
+from odp.wire.model import Slices
+
+QUICK = ComputingTerms(seconds=0.25, worst_seconds=0.001, place=Place.HERE)
+EMPTY, ANSWER = b"nothing", b"payload"
+
+
+class Computer:
+    """Computes what a test likes."""
+
+    def __init__(self, act: Callable[[Window], bytes]) -> None:
+        self._act, self.ended = act, 0
+
+    def keys(self, window: Window) -> Any:
+        self._act(window)
+        return np.array([3], dtype=np.int64)
+
+    def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
+        return self._act(window), b"own"
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def contributing(door: Door, act: Callable[[Window], bytes], *, keyed: bool = False) -> Contributing:
+    return Contributing(door, QUICK, Computer(act), keyed=keyed, check=lambda payload: None, empty=EMPTY)
+
+
+def fails(window: Window) -> bytes:
+    raise ValueError("a row of the person")
+
+
+def eats(window: Window) -> bytes:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("act", "payload"),
+    [(lambda window: ANSWER, ANSWER), (fails, EMPTY), (eats, EMPTY), (lambda window: _late(window), EMPTY)],
+    ids=["at once", "fails", "eats memory", "late"],
+)
+def test_n345_a_contribution_leaves_at_its_time_whatever_its_computation_did(
+    act: Callable[[Window], bytes], payload: bytes
+) -> None:
+    made = contributing(Door(speed=lambda: 0.0), act)
+    began = time.monotonic()
+    found = made.contribution(None)
+    assert time.monotonic() - began >= 0.75 * QUICK.seconds
+    assert (found.payload, found.local_parameters) == (payload, b"own" if payload == ANSWER else None)
+    made.leave()
+    assert QUICK.seconds <= time.monotonic() - began < 30
+
+
+def _late(window: Window) -> bytes:
+    time.sleep(window.seconds_left + 0.2)
+    return ANSWER
+
+
+def test_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none() -> None:
+    for act, wanted in ((lambda window: ANSWER, [3]), (fails, [])):
+        made = contributing(Door(speed=lambda: 0.0), act, keyed=True)
+        began = time.monotonic()
+        assert made.keys().tolist() == wanted
+        assert time.monotonic() - began >= READING_SECONDS
+        assert made.contribution(None).payload == (ANSWER if wanted else EMPTY)
+
+
+def test_a_store_that_cannot_be_read_is_an_error_and_not_before_its_time() -> None:
+    def damaged(window: Window) -> bytes:
+        raise StateError("the disk")
+
+    made = contributing(Door(speed=lambda: 0.0), damaged)
+    began = time.monotonic()
+    with pytest.raises(StateError, match="the disk"):
+        made.contribution(None)
+    assert time.monotonic() - began >= 0.75 * QUICK.seconds
+
+
+def test_n346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -> None:
+    """Twenty devices, one at a time: one after another they would take twenty times their time."""
+    door, working, most = Door(threads=1, speed=lambda: 0.0), [0], [0]
+    lock = threading.Lock()
+
+    def computed(window: Window) -> bytes:
+        with lock:
+            working[0] += 1
+            most[0] = max(most[0], working[0])
+        time.sleep(1e-3)
+        with lock:
+            working[0] -= 1
+        return ANSWER
+
+    def take_part(_: int) -> bytes:
+        with door.active:
+            made = contributing(door, computed)
+            found = made.contribution(None).payload
+            made.leave()
+        return found
+
+    began = time.monotonic()
+    with futures.ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(take_part, range(20))) == [ANSWER] * 20
+    assert time.monotonic() - began < 20 * QUICK.seconds / 2
+    assert most == [1]
+
+
+def test_n346_what_one_device_holds_moves_no_begin_of_another() -> None:
+    """In simulated time: begins are apart by the worst case alone, and due times follow from begins."""
+
+    def begins(seconds: float) -> list[tuple[float, float]]:
+        now, release = [0.0], threading.Event()
+        slept: list[tuple[float, float]] = []
+
+        def wait(wanted: float, finished: threading.Event) -> None:
+            slept.append((round(now[0], 9), round(wanted, 9)))
+
+        door = Door(wait=wait, monotonic=lambda: now[0], speed=lambda: 0.0)
+        try:
+            for _ in range(4):
+                made = contributing(door, lambda window: release.wait(60) and ANSWER if seconds else ANSWER)
+                made.contribution(None)
+                made.leave()
+        finally:
+            release.set()
+        return slept
+
+    assert begins(0.0) == begins(60.0)
+
+
+def test_an_active_thread_gives_its_place_away_while_it_waits_and_takes_it_again() -> None:
+    door = Door(threads=1, speed=lambda: 0.0)
+    order: list[str] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def waits(seconds: float, finished: threading.Event) -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    door._wait = waits
+
+    def first() -> None:
+        with door.active:
+            door.sleep(1.0)
+            order.append("first again")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(60)
+    with door.active:
+        order.append("second")
+        go_on.set()
+        time.sleep(0.05)
+        order.append("second still")
+    thread.join(60)
+    assert order == ["second", "second still", "first again"]
+
+
+# Processes
+
+
+def task(**changes: Any) -> common_pb2.TaskDefinition:
+    found: common_pb2.TaskDefinition = odp.Statistics(
+        name="films", queries={"items": odp.Histogram(bins=8)}, privacy=odp.UserLevelDP(epsilon=8, delta=1e-6),
+        cohort=odp.Cohort(minimum=2, goal=3), population="people",
+    ).definition()  # fmt: skip
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ComputingProcesses]:
+    found = ComputingProcesses()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open_or_create(tmp_path / "0.sqlite", durable=False) as store:
+        store.fill(np.arange(3), np.ones(3), filled_from=b"data")
+        yield store
+
+
+def there(processes: ComputingProcesses, store: Store, *, length: int | None = None) -> There:
+    definition = task()
+    algorithm = algorithm_for(definition)
+    template = processes.ready(definition, (), seconds=60.0)
+    computation = RoundComputation(
+        definition=definition, client=algorithm.client(), round=0, seed=7, now=0.0, keyed=False
+    )
+    size = algorithm.query(0).payload_bytes if length is None else length
+    return There(store, computation, template, most_keys=0, payload_bytes=size)
+
+
+SLICES = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
+
+
+def computed(computer: There, seconds: float = 30.0) -> tuple[bytes, bytes | None] | None:
+    window = impatient_door().lasting(seconds)
+    return window.compute(lambda: computer.contribution(SLICES, window))
+
+
+@pytest.mark.processes
+def test_a_process_computes_what_this_one_would(processes: ComputingProcesses, store: Store) -> None:
+    client = algorithm_for(task()).client()
+    own = algorithm_for(task()).data_of(store.ratings())
+    computer = there(processes, store)
+    assert computed(computer) == client.contribute(SLICES, own, round=0, seed=7)
+    computer.end()
+
+
+@pytest.mark.processes
+def test_an_answer_of_another_length_is_none(processes: ComputingProcesses, store: Store) -> None:
+    computer = there(processes, store, length=5)
+    assert computed(computer) is None
+    computer.end()
+
+
+def _number(computer: There) -> int:
+    assert computer._process is not None
+    return computer._process._number
+
+
+def _ended(number: int) -> bool:
+    for _ in range(300):
+        try:
+            os.kill(number, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("reading", [False, True])
+def test_n347_a_process_that_does_not_end_is_killed_at_its_time(store: Store, reading: bool, tmp_path: Path) -> None:
+    """It hangs in the computation, or in reading: the store is a pipe that nobody writes to."""
+    slow = ComputingProcesses()
+    try:
+        computer = there(slow, store)
+        if reading:
+            os.mkfifo(tmp_path / "pipe")
+            computer._path = tmp_path / "pipe"
+        window = Door(speed=lambda: 0.0).lasting(0.5)
+
+        def hang() -> tuple[bytes, bytes | None]:
+            if reading:
+                return computer.contribution(SLICES, window)
+            process = computer._begun(window)
+            return process._answer(window, most=10), None  # it waits for its slices, which never come
+
+        assert window.compute(cast("Any", hang)) is None
+        number = _number(computer)
+        computer.end()
+        assert _ended(number)
+    finally:
+        slow.close()
+
+
+@pytest.mark.processes
+def test_n347_a_process_has_a_limit_of_memory_and_its_device_sends_the_empty_contribution(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("device_runtime.round.computing_processes.PROCESS_BYTES", 2**20)
+    small = ComputingProcesses()
+    try:
+        store.execute_many("INSERT INTO ratings (item, value) VALUES (?, 1.0)", [(item,) for item in range(10, 30_000)])
+        computer = there(small, store)
+        made = Contributing(
+            impatient_door(), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
+        ).contribution(SLICES)
+        assert made == Contribution(EMPTY, None)
+        assert _ended(_number(computer))
+    finally:
+        small.close()
+
+
+@pytest.mark.processes
+def test_n347_a_process_has_no_descriptor_of_the_host_and_ends_with_it(
+    processes: ComputingProcesses, store: Store
+) -> None:
+    computer = there(processes, store)
+    window = impatient_door().lasting(30.0)
+    process = computer._begun(window)
+    folder = Path(f"/proc/{process._number}/fd")
+    for _ in range(300):
+        links = [str(one.readlink()) for one in folder.iterdir() if one.is_symlink()]
+        if len([link for link in links if link.startswith("socket:")]) == 1:
+            break
+        time.sleep(0.02)
+    kinds = [link for link in links if not link.startswith(("socket:", "/dev/null")) and "sqlite" not in link]
+    assert kinds == [], "its channel, the store, and nothing"
+    template = computer._template
+    assert template._process.poll() is None
+    other = ComputingProcesses()
+    ends_with = there(other, store)
+    number = ends_with._begun(window)._number
+    other.close()
+    assert _ended(number)
+    computer.end()
+
+
+# Before data are read
+
+
+def pipeline(store: Store, door: Door) -> Pipeline:
+    services: Any = SimpleNamespace()
+    return Pipeline(
+        admission=Admission(services), catalogues=CatalogueMemory(None, lambda *_: []), door=door,
+        gate=cast("Any", SimpleNamespace(task=lambda *_: None)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("speed", "terms", "needed", "reason"),
+    [
+        (1e9, QUICK, 0.0, "too slow"),
+        (0.0, ComputingTerms(seconds=1.0, worst_seconds=0.1, place=Place.PROCESS), 2.0 * PROCESS_BYTES, "memory"),
+    ],
+)
+def test_n348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_data(
+    store: Store, monkeypatch: pytest.MonkeyPatch, speed: float, terms: ComputingTerms, needed: float, reason: str
+) -> None:
+    monkeypatch.setattr("device_runtime.round.door.worst_case_bytes", lambda definition: needed)
+    definition = task()
+    declined: list[Any] = []
+    monkeypatch.setattr(Store, "declined", lambda self, *given, **_: declined.append(given))
+    work = cast(
+        "Work",
+        SimpleNamespace(definition=definition, computing=terms, terms=None, signed_task=None, charter=None, log=None),
+    )
+    with pytest.raises(PrivacyError, match=reason):
+        pipeline(store, Door(speed=lambda: speed)).admitted(store, work, 0)
+    assert len(declined) == 1
+
+
+def test_reading_ends_when_its_time_is_over(store: Store) -> None:
+    """A query that would take minutes, of a store that is open elsewhere."""
+    end = time.monotonic() + 0.2
+    with beside(store.path, store.key, over=lambda: time.monotonic() > end) as reader, pytest.raises(TimeoutError):
+        reader.all(
+            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1000000000) "
+            "SELECT count(*) FROM numbers"
+        )
+    assert time.monotonic() < end + 20
+    assert len(store.ratings().items) == 3
