@@ -12,7 +12,7 @@ same time on every device, and what it made, or nothing, is handed on when that 
                        |  sealed and stored                       |
 
 ``due`` is ``fixed_seconds`` of the signed definition after ``begin``. Where a device asks for rows by key, reading them
-has a time of its own, ``READING_SECONDS``, after which the keys leave; the other time begins when the model is there.
+has a time of its own, ``keys_seconds``, after which the keys leave; the other time begins when the model is there.
 
 The devices of one host wait side by side, without a processor. Their computations take turns, and begin at least a
 public time apart: what one device holds moves no call of another one.
@@ -33,16 +33,12 @@ from device_runtime.tasks.computing_terms import ComputingTerms, Place
 from odp import _validate
 from odp.algorithms.computing_time import (
     SHARE_OF_TIME,
-    STEPS,
     machine_speed,
     require_fast_enough,
-    worst_case_bytes,
 )
 from odp.errors import PrivacyError, StateError
 from odp.v1 import common_pb2
 
-#: From the first read to the keys, of tasks that ask for rows by key.
-READING_SECONDS = STEPS[0]
 #: Memory of a process that computes one contribution, beside that of the program itself.
 PROCESS_BYTES = 2**30
 #: Of the worst case of a computation in place, from one device's begin to the next one's. Devices rarely hold as much
@@ -129,22 +125,23 @@ class Door:
         Raises:
           PrivacyError: it is too slow, has too little memory, or cannot stop a computation.
         """
-        require_fast_enough(definition, self._speed())
+        speed = self._speed()
+        if speed * terms.worst_seconds > SHARE_OF_TIME * terms.seconds:
+            require_fast_enough(definition, speed)
         if terms.place is Place.PROCESS and sys.platform != "linux":
             raise PrivacyError(
                 f"task {definition.name!r} computes in a process that can be stopped, which this device has on Linux "
                 f"alone (this is {sys.platform}); nothing was read"
             )
-        needed = worst_case_bytes(definition)
-        if terms.place is Place.PROCESS and needed > PROCESS_BYTES:
+        if terms.place is Place.PROCESS and terms.worst_bytes > PROCESS_BYTES:
             raise PrivacyError(
-                f"task {definition.name!r} may need {needed / 2**20:.0f} MiB of memory for a contribution, and this "
-                f"device gives it {PROCESS_BYTES / 2**20:.0f}; nothing was read"
+                f"task {definition.name!r} may need {terms.worst_bytes / 2**20:.0f} MiB of memory for a contribution, "
+                f"and this device gives it {PROCESS_BYTES / 2**20:.0f}; nothing was read"
             )
 
     def reading(self, terms: ComputingTerms) -> Window:
         """The time in which rows are read and the keys are chosen; returns when it begins."""
-        return self._begin(terms, READING_SECONDS, READING_SECONDS)
+        return self._begin(terms, terms.keys_seconds, terms.keys_seconds)
 
     def computing(self, terms: ComputingTerms) -> Window:
         """The time of a contribution; returns when it begins."""

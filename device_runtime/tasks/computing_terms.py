@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from odp.algorithms.computing_time import STEPS, fixed_seconds, worst_case_bytes, worst_case_seconds
+from odp.algorithms.computing_time import STEPS, fixed_seconds, keys_seconds, worst_case_bytes, worst_case_seconds
 from odp.models.trained import has_program
 from odp.v1 import common_pb2
 
@@ -29,19 +29,26 @@ class ComputingTerms:
     """What a task's signed definition says of one device's contribution.
 
     Attributes:
-      seconds: from the first read to the upload.
+      seconds: from the first read to the upload; where rows are asked for by key, from the rows of the model.
+      keys_seconds: from the first read to the keys.
       worst_seconds: of computing, on a device of the reference speed.
+      worst_bytes: of memory.
       place: where it is computed.
     """
 
     seconds: float
+    keys_seconds: float
     worst_seconds: float
+    worst_bytes: float
     place: Place
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> ComputingTerms:
         """Of a checked definition."""
-        seconds = fixed_seconds(definition)
-        large = seconds > STEPS[0] or worst_case_bytes(definition) > _BYTES_HERE
+        seconds, worst_bytes = fixed_seconds(definition), worst_case_bytes(definition)
+        large = seconds > STEPS[0] or worst_bytes > _BYTES_HERE
         place = Place.TRAINER if has_program(definition) else Place.PROCESS if large else Place.HERE
-        return cls(seconds=seconds, worst_seconds=worst_case_seconds(definition), place=place)
+        return cls(
+            seconds=seconds, keys_seconds=keys_seconds(definition), worst_seconds=worst_case_seconds(definition),
+            worst_bytes=worst_bytes, place=place,
+        )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from device_runtime.host.roster import REST_SECONDS
 from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import SimulatedSensors
+from device_runtime.round.computations import RoundComputation
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store, store_path
 from odp.errors import NotNow
