@@ -51,7 +51,7 @@ _DATA = Examples({"image": Tensor((FEATURES,), 0.0, 1.0)}, label="kind")
 _TABLE = 4000  # examples that devices draw theirs from
 _EPSILON, _DELTA = 8.0, 1e-6
 _SECONDS = 60.0
-_AT_ONCE, _TURN_SECONDS = 40, 0.2  # devices, and the time of each one's training
+_AT_ONCE = 40  # devices
 _SEALED_BYTES = 300  # of a contribution besides its numbers
 
 
@@ -214,8 +214,6 @@ def _host(root: Path, server: str, file: Path, devices: int) -> Child:
             "device", "run", "--population", _POPULATION, "--server", server, "--services", str(root),
             "--examples", str(file), "--min-cohort", str(devices), "--max-epsilon", repr(_EPSILON),
             "--max-total-epsilon", repr(_EPSILON), "--threads", str(threads),
-            # The same time passes for all devices, in which they train one after the other.
-            "--program-seconds", str(threads * _TURN_SECONDS),
         ],
         state=root / "devices",
         log=root / "logs" / "devices.log",

@@ -34,6 +34,11 @@ class Sweep:
     _failures_in_a_row: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def next(self) -> int | None:
+        """A device to begin with; None where none is left, or the sweep has ended."""
+        with self._lock:
+            return None if self.stop.is_set() or not self.devices else self.devices.popleft()
+
     def end(self, *, outage: OdpError | None = None, retry: server_pb2.RetryWindow | None = None) -> None:
         """Lets no worker begin with another device."""
         with self._lock:

@@ -18,6 +18,7 @@ Source: privacy rules P6, P12, P33.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -25,6 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from odp.algorithms.computing_time import fixed_seconds
 from odp.algorithms.local_seam import RELEASE, LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import planned_entries
@@ -59,6 +61,7 @@ class TaskTerms:
       local_trust: reports go to the developer's server alone, and no enclave takes part: the task has no cohort. Its
         ``rounds`` are the reports of one device.
       seconds_between: two reports of such a task, at least.
+      computing_seconds: what a contribution takes, of a task that is offered; 0 of what the store holds.
     """
 
     task_sha256: bytes
@@ -75,6 +78,7 @@ class TaskTerms:
     local: LocalCharge | None = None
     local_trust: bool = False
     seconds_between: int = 0
+    computing_seconds: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
@@ -82,8 +86,12 @@ class TaskTerms:
         algorithm = algorithm_for(definition)
         if isinstance(algorithm, LocalReporter):
             event = LocalReport(RELEASE, algorithm.local_charge.epsilon)
-            return _terms(definition, task_sha256, ((event,),) * algorithm.local_charge.most)
-        return _terms(definition, task_sha256, tuple(planned_entries(algorithm)))
+            charges = ((event,),) * algorithm.local_charge.most
+        else:
+            charges = tuple(planned_entries(algorithm))
+        return dataclasses.replace(
+            _terms(definition, task_sha256, charges), computing_seconds=fixed_seconds(definition)
+        )
 
     @property
     def stated(self) -> bool:

@@ -16,11 +16,13 @@ from typing import Any
 from device_runtime.person.answers import Answered, recent, with_answers
 from device_runtime.person.ledger import Charged, TaskTerms, since, spent
 from odp import _validate
+from odp.algorithms.computing_time import STEPS
 from odp.errors import ConfigurationError, PrivacyError
 
 _NUMBERS = (
     "max_epsilon", "max_delta", "max_total_epsilon", "max_total_epsilon_30_days", "max_developer_epsilon",
     "max_developer_epsilon_30_days", "max_total_delta", "max_answers_epsilon_30_days", "max_local_epsilon",
+    "max_computing_seconds",
 )  # fmt: skip
 
 
@@ -38,6 +40,7 @@ class Limits:
       max_local_epsilon: the largest epsilon of all reports together that are private by themselves, whoever reads them
         (``local_reports.py``). A contribution without such a guarantee is bounded by the other limits alone.
       max_total_delta: the largest delta of everything together; only tasks with random cohorts add to ``max_delta``.
+      max_computing_seconds: the longest time that a contribution may take, which the signed task fixes.
       min_cohort: the smallest number of contributions from which a task may release anything; a task of local trust
         releases nothing, and has none.
       populations: populations whose tasks are allowed; empty allows those that the device checks in for.
@@ -56,6 +59,7 @@ class Limits:
     max_answers_epsilon_30_days: float = 1.0
     max_local_epsilon: float = 50.0
     max_total_delta: float = 1e-4
+    max_computing_seconds: float = STEPS[-1]
     min_cohort: int = 100
     populations: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
@@ -106,6 +110,8 @@ class Limits:
                 raise _not_allowed(name, "table", table, self.tables)
         _at_most(asks, "epsilon", terms.epsilon, "max_epsilon", self.max_epsilon)
         _at_most(asks, "delta", terms.delta, "max_delta", self.max_delta)
+        longest = self.max_computing_seconds
+        _at_most(asks, "the time of a contribution", terms.computing_seconds, "max_computing_seconds", longest)
         # Nobody is hidden among others where reports go to the server alone: ``max_local_epsilon`` bounds these.
         if not terms.local_trust and not terms.minimum_cohort >= self.min_cohort:
             raise PrivacyError(

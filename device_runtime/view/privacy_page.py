@@ -130,6 +130,7 @@ LIMITS: Mapping[str, str] = {
     "max_epsilon": "ε of one task, over its whole life",
     "max_delta": "δ of one task",
     "max_total_delta": "δ of everything",
+    "max_computing_seconds": "seconds that a contribution may take, at most",
     "min_cohort": "people behind every release of a task, at least",
     "populations": "populations whose tasks are allowed, separated by commas; empty allows all",
     "tables": "tables that tasks may train on, separated by commas; empty allows all",

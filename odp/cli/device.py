@@ -65,10 +65,18 @@ def run(
     keyed: Annotated[
         bool, typer.Option("--keyed", help="Keep ratings by the items' titles or ids, for tasks with a catalogue.")
     ] = False,
-    threads: Annotated[int, typer.Option(help="Number of devices that work at the same time.")] = 3,
+    threads: Annotated[
+        int,
+        typer.Option(
+            help="Number of devices that work at the same time, beside those that wait for their fixed times."
+        ),
+    ] = 3,
     max_epsilon: Annotated[float, typer.Option(help="Largest ε of one task.")] = 10.0,
     max_delta: Annotated[float, typer.Option(help="Largest δ of one task.")] = 1e-5,
     max_total_epsilon: Annotated[float, typer.Option(help="Largest ε of all contributions together.")] = 20.0,
+    max_computing_seconds: Annotated[
+        float, typer.Option(help="Longest time of one contribution, which the signed task fixes.")
+    ] = 64.0,
     min_cohort: Annotated[int, typer.Option(help="Refuse tasks that may release below this many contributions.")] = 100,
     conditions: Annotated[
         Path | None, typer.Option(help="TOML file that says when devices may train \\[default: at any time].")
@@ -87,13 +95,6 @@ def run(
     roster: Annotated[
         Path | None, typer.Option(help="File of the devices that may be in `secagg+` sessions (`odp device roster`).")
     ] = None,
-    program_seconds: Annotated[
-        float,
-        typer.Option(
-            help="Seconds from the model of a round to a device's contribution where a developer's network is trained: "
-            "the same whatever a device holds."
-        ),
-    ] = 20.0,
     durable: Annotated[
         bool,
         typer.Option(help="Sync every step to the disk; without it, a power cut may damage a store."),
@@ -136,11 +137,14 @@ def run(
         keyring=keyring,
         retention=Retention() if retention is None else Retention.load(retention),
         limits=Limits(
-            max_epsilon=max_epsilon, max_delta=max_delta, max_total_epsilon=max_total_epsilon, min_cohort=min_cohort
+            max_epsilon=max_epsilon,
+            max_delta=max_delta,
+            max_total_epsilon=max_total_epsilon,
+            min_cohort=min_cohort,
+            max_computing_seconds=max_computing_seconds,
         ),
         conditions=Conditions.load(conditions) if conditions is not None else Conditions(),
         roster=roster,
-        program_seconds=program_seconds,
         until_finished=until_finished,
         end_after=end_after,
         keep_running=keep_running,

@@ -49,6 +49,12 @@ def test_a_task_beyond_a_limit_is_declined_in_one_line_that_names_it(changes: di
     assert "'films'" in str(caught.value)
 
 
+def test_r348_a_task_that_takes_longer_than_its_person_allows_is_declined() -> None:
+    Limits(max_computing_seconds=16.0).check(terms(computing_seconds=16.0), round=0)
+    with pytest.raises(PrivacyError, match=r"the time of a contribution=64 is above max_computing_seconds=16"):
+        Limits(max_computing_seconds=16.0).check(terms(computing_seconds=64.0), round=0)
+
+
 PAST = [Charged(other(1), 1, 1000.0), Charged(other(2, developer=b"e" * 32), 1, 1000.0)]
 
 

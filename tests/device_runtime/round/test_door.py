@@ -74,7 +74,7 @@ def eats(window: Window) -> bytes:
     [(lambda window: ANSWER, ANSWER), (fails, EMPTY), (eats, EMPTY), (lambda window: _late(window), EMPTY)],
     ids=["at once", "fails", "eats memory", "late"],
 )
-def test_n345_a_contribution_leaves_at_its_time_whatever_its_computation_did(
+def test_r345_a_contribution_leaves_at_its_time_whatever_its_computation_did(
     act: Callable[[Window], bytes], payload: bytes
 ) -> None:
     made = contributing(Door(speed=lambda: 0.0), act)
@@ -91,7 +91,7 @@ def _late(window: Window) -> bytes:
     return ANSWER
 
 
-def test_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none() -> None:
+def test_r345_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none() -> None:
     for act, wanted in ((lambda window: ANSWER, [3]), (fails, [])):
         made = contributing(Door(speed=lambda: 0.0), act, keyed=True)
         began = time.monotonic()
@@ -100,7 +100,7 @@ def test_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none
         assert made.contribution(None).payload == (ANSWER if wanted else EMPTY)
 
 
-def test_a_store_that_cannot_be_read_is_an_error_and_not_before_its_time() -> None:
+def test_r345_a_store_that_cannot_be_read_is_an_error_and_not_before_its_time() -> None:
     def damaged(window: Window) -> bytes:
         raise StateError("the disk")
 
@@ -111,7 +111,7 @@ def test_a_store_that_cannot_be_read_is_an_error_and_not_before_its_time() -> No
     assert time.monotonic() - began >= 0.75 * QUICK.seconds
 
 
-def test_n346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -> None:
+def test_r346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -> None:
     """Twenty devices, one at a time: one after another they would take twenty times their time."""
     door, working, most = Door(threads=1, speed=lambda: 0.0), [0], [0]
     lock = threading.Lock()
@@ -139,7 +139,7 @@ def test_n346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -
     assert most == [1]
 
 
-def test_n346_what_one_device_holds_moves_no_begin_of_another() -> None:
+def test_r346_what_one_device_holds_moves_no_begin_of_another() -> None:
     """In simulated time: begins are apart by the worst case alone, and due times follow from begins."""
 
     def begins(seconds: float) -> list[tuple[float, float]]:
@@ -269,7 +269,7 @@ def _ended(number: int) -> bool:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("reading", [False, True])
-def test_n347_a_process_that_does_not_end_is_killed_at_its_time(store: Store, reading: bool, tmp_path: Path) -> None:
+def test_r347_a_process_that_does_not_end_is_killed_at_its_time(store: Store, reading: bool, tmp_path: Path) -> None:
     """It hangs in the computation, or in reading: the store is a pipe that nobody writes to."""
     slow = ComputingProcesses()
     try:
@@ -294,7 +294,7 @@ def test_n347_a_process_that_does_not_end_is_killed_at_its_time(store: Store, re
 
 
 @pytest.mark.processes
-def test_n347_a_process_has_a_limit_of_memory_and_its_device_sends_the_empty_contribution(
+def test_r347_a_process_has_a_limit_of_memory_and_its_device_sends_the_empty_contribution(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("device_runtime.round.computing_processes.PROCESS_BYTES", 2**20)
@@ -312,7 +312,7 @@ def test_n347_a_process_has_a_limit_of_memory_and_its_device_sends_the_empty_con
 
 
 @pytest.mark.processes
-def test_n347_a_process_has_no_descriptor_of_the_host_and_ends_with_it(
+def test_r347_a_process_has_no_descriptor_of_the_host_and_ends_with_it(
     processes: ComputingProcesses, store: Store
 ) -> None:
     computer = there(processes, store)
@@ -354,7 +354,7 @@ def pipeline(store: Store, door: Door) -> Pipeline:
         (0.0, dataclasses.replace(QUICK, place=Place.PROCESS, worst_bytes=2.0 * PROCESS_BYTES), "memory"),
     ],
 )
-def test_n348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_data(
+def test_r348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_data(
     store: Store, monkeypatch: pytest.MonkeyPatch, speed: float, terms: ComputingTerms, reason: str
 ) -> None:
     definition = task()
@@ -369,7 +369,7 @@ def test_n348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_da
     assert len(declined) == 1
 
 
-def test_reading_ends_when_its_time_is_over(store: Store) -> None:
+def test_r345_reading_ends_when_its_time_is_over(store: Store) -> None:
     """A query that would take minutes, of a store that is open elsewhere."""
     end = time.monotonic() + 0.2
     with beside(store.path, store.key, over=lambda: time.monotonic() > end) as reader, pytest.raises(TimeoutError):

@@ -15,6 +15,7 @@ from doors import impatient_door, until_finished
 import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.network.services import Traffic
+from device_runtime.round.door import Door
 from device_runtime.round.examples import most_asked
 from device_runtime.round.made_examples import ROW_SECONDS, STORE_SECONDS, MadeExamples
 from device_runtime.round.participation import Outcome, Participant
@@ -157,6 +158,34 @@ def test_code_that_does_not_end_is_left_behind_and_its_late_examples_with_it(wor
     finally:
         release.set()
     assert maker.steps == ["make"]
+
+
+def test_r349_rows_that_are_stored_too_late_are_rolled_back_and_time_is_kept(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storing hangs, or there are more rows than the task may read: in real time, of which the code leaves little."""
+    world.fill([4])
+    with world.store(0) as store:
+        _adds(store)
+    task = work_of(world).model
+
+    def hangs(store: Store) -> None:
+        store.data("films").replace_events(EXAMPLE, [{"film": 1, "stars": 1.0}], time=time.time())
+        time.sleep(STORE_SECONDS)
+
+    for maker, kept in ((Maker(lambda: [1], hangs), [7.0]), (Maker(lambda: [1] * 90_000), [7.0])):
+        stored: list[int] = []
+        keep = maker.keep
+        monkeypatch.setattr(
+            maker, "keep", lambda store, made, keep=keep, stored=stored: (stored.append(len(made)), keep(store, made))
+        )
+        whole = 0.2 + STORE_SECONDS + ROW_SECONDS * 10_000
+        began = time.monotonic()
+        with world.store(0) as store:
+            MadeExamples(maker=maker, code_seconds=0.2).make(store, task, Door(speed=lambda: 0.0))
+            assert whole <= time.monotonic() - began < whole + 20
+            assert [event.data["film"] for event in store.data("films").events(type=EXAMPLE)] == kept
+        assert stored[0] <= 10_000
 
 
 def test_a_task_that_reads_none_gives_the_code_no_time(world: Any, task: odp.Task) -> None:
