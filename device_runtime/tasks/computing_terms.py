@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from odp.algorithms.computing_time import STEPS, fixed_seconds, keys_seconds, worst_case_bytes, worst_case_seconds
+from odp.algorithms.registry import algorithm_for
 from odp.models.trained import has_program
 from odp.v1 import common_pb2
 
@@ -30,7 +31,7 @@ class ComputingTerms:
 
     Attributes:
       seconds: from the first read to the upload; where rows are asked for by key, from the rows of the model.
-      keys_seconds: from the first read to the keys.
+      keys_seconds: from the first read to the keys; 0 where none are asked for.
       worst_seconds: of computing, on a device of the reference speed.
       worst_bytes: of memory.
       place: where it is computed.
@@ -47,8 +48,12 @@ class ComputingTerms:
         """Of a checked definition."""
         seconds, worst_bytes = fixed_seconds(definition), worst_case_bytes(definition)
         large = seconds > STEPS[0] or worst_bytes > _BYTES_HERE
+        keyed = algorithm_for(definition).rows_per_request is not None
         place = Place.TRAINER if has_program(definition) else Place.PROCESS if large else Place.HERE
         return cls(
-            seconds=seconds, keys_seconds=keys_seconds(definition), worst_seconds=worst_case_seconds(definition),
-            worst_bytes=worst_bytes, place=place,
-        )  # fmt: skip
+            seconds=seconds,
+            keys_seconds=keys_seconds(definition) if keyed else 0.0,
+            worst_seconds=worst_case_seconds(definition),
+            worst_bytes=worst_bytes,
+            place=place,
+        )
