@@ -84,6 +84,7 @@ class TaskTerms:
     def of(cls, definition: common_pb2.TaskDefinition, task_sha256: bytes) -> TaskTerms:
         """The terms of a checked definition; the events are those that its enclave charges."""
         algorithm = algorithm_for(definition)
+        charges: tuple[tuple[LedgerEvent, ...], ...]
         if isinstance(algorithm, LocalReporter):
             event = LocalReport(RELEASE, algorithm.local_charge.epsilon)
             charges = ((event,),) * algorithm.local_charge.most

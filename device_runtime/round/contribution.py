@@ -19,10 +19,11 @@ import numpy as np
 
 from device_runtime.round.computations import NO_KEYS, Computation, OwnData, described
 from device_runtime.round.computing_processes import ComputingProcess, Template
-from device_runtime.round.door import ComputingTerms, Door, Window
+from device_runtime.round.door import Door, Window
 from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.computing_terms import ComputingTerms
 from odp.errors import ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
 from odp.refusing import refusing

@@ -22,13 +22,14 @@ from device_runtime.round.admission import Admission
 from device_runtime.round.computations import Computation, ReportComputation, RoundComputation
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import Computer, Contributing, Here, There
-from device_runtime.round.door import ComputingTerms, Door, Place
+from device_runtime.round.door import Door
 from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory
+from device_runtime.tasks.computing_terms import ComputingTerms, Place
 from device_runtime.tasks.local_assignment import LocalWork
 from odp.errors import PrivacyError
 from odp.privacy.mechanisms.random_source import RandomSource
