@@ -31,6 +31,8 @@ _NUMBERS = "('integer', 'real')"
 _SQL = {"==": "=", "!=": "<>", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
 #: A longer text is no word of any task; one long text would make an array of as many characters per row.
 _LONGEST_TEXT = 64
+#: Characters of an item's column: a longer text is the key of no catalogue, and gives no row.
+_LONGEST_ITEM = 1024
 _EMPTY = LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
 
 
@@ -104,15 +106,18 @@ def texts(database: Database, asked: EventsTerms, *, now: float) -> LocalRows:
     Raises:
       StateError: the store cannot be read.
     """
-    found = [text[:_LONGEST_TEXT] for _, text in _rows(database, asked, now, kinds="('text')")]
+    found = [text for _, text in _rows(database, asked, now, kinds="('text')", cut=True)]
     size = len(found)
     return LocalRows(np.zeros(size, np.int64), np.ones(size), {"text": np.array(found, dtype=np.str_)})
 
 
-def _rows(database: Database, asked: EventsTerms, now: float, *, kinds: str = "") -> list[tuple[Any, ...]]:
-    """(value, item columns ..) of the events that are asked for, oldest first.
+def _rows(
+    database: Database, asked: EventsTerms, now: float, *, kinds: str = "", cut: bool = False
+) -> list[tuple[Any, ...]]:
+    """(value, item columns ..) of the events that are asked for, oldest first; not those with a longer item than any.
 
-    ``kinds`` are the JSON types of an item's columns in SQL, where the query itself does not say them.
+    ``kinds`` are the JSON types of an item's columns in SQL, where the query itself does not say them. ``cut`` gives
+    texts up to the longest that is a word of a task.
     """
     arguments: list[object] = []
     selected = ["1.0"]
@@ -123,7 +128,7 @@ def _rows(database: Database, asked: EventsTerms, now: float, *, kinds: str = ""
     # What is hashed is the JSON text of a scalar, so that 1, "1" and true differ.
     extract = "data -> ?" if asked.buckets else "json_extract(data, ?)"
     for column in asked.item_columns:
-        selected.append(extract)
+        selected.append(f"substr({extract}, 1, {_LONGEST_TEXT})" if cut else extract)
         arguments.append(_path(column))
     arguments += [asked.service, asked.type]
     if asked.max_age_seconds:
@@ -136,6 +141,9 @@ def _rows(database: Database, asked: EventsTerms, now: float, *, kinds: str = ""
     for column in asked.item_columns:
         conditions.append(f"json_type(data, ?) IN {kinds}")
         arguments.append(_path(column))
+        if not cut:
+            conditions.append(f"length({extract}) <= {_LONGEST_ITEM}")
+            arguments.append(_path(column))
     for one in asked.filters:
         condition, given = _condition(one)
         conditions.append(condition)

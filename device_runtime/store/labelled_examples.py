@@ -11,9 +11,10 @@ Examples of no service are what a device was given when it was set up.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,9 @@ from odp.errors import DataError
 from odp.models.example_columns import checked_columns
 from odp.models.examples import service_of
 from odp.models.features import Feature
+
+#: Of a text that a task reads, per number that it makes of it, and of so many numbers at least.
+TEXT_BYTES, _SHORT_TEXT = 64, 16
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class _Column:
     def of(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """The column [n, *shape] of rows of bytes uint8 [n, size]; text as text."""
         stored = np.ascontiguousarray(rows[:, self.start : self.end]).view(self.type).reshape(len(rows), *self.shape)
-        return np.char.decode(stored, "utf-8") if self.type.kind == "S" else stored
+        return np.char.decode(stored, "utf-8", "ignore") if self.type.kind == "S" else stored
 
 
 class LabelledExamples:
@@ -107,35 +111,41 @@ class LabelledExamples:
         as one number: oldest first.
 
         Tensors have the types in which they were stored; numbers of any size, also such that are none. Names and text
-        become numbers (``odp.models.features``).
+        become numbers (``odp.models.features``). No more is read than the task's own numbers say: neither the other
+        columns of an example, nor what a text has beyond ``TEXT_BYTES`` for each number that is made of it.
 
         Raises:
           StateError: the store cannot be read.
         """
-        stored = self._database.all(
-            "SELECT layout, data FROM examples WHERE service = ? ORDER BY time DESC, id DESC LIMIT ?",
-            (self._service, most),
-        )
-        stored.reverse()
+        newest = "FROM examples WHERE service = ? ORDER BY time DESC, id DESC LIMIT ?"
+        given = (self._service, most)
+        layouts = [row[0] for row in self._database.all(f"SELECT DISTINCT layout FROM (SELECT layout {newest})", given)]
         wanted: dict[str, tuple[int, ...]] = {name: tuple(one.shape) for name, one in features.items()} | {label: ()}
-        places: dict[str, list[int]] = {}
-        for place, (layout, _) in enumerate(stored):
-            places.setdefault(layout, []).append(place)
-        parts: list[tuple[list[int], dict[str, npt.NDArray[Any]]]] = []
-        for layout, own in places.items():
-            columns, size = _columns(layout)
-            if not columns.keys() >= wanted.keys() or columns[label].shape or columns[label].type.kind == "S":
+        places: list[tuple[float, int]] = []
+        parts: list[dict[str, npt.NDArray[Any]]] = []
+        for layout in layouts:
+            columns = _readable(_columns(layout)[0], features, label=label)
+            if columns is None:
                 continue
-            rows = np.frombuffer(b"".join(stored[place][1] for place in own), dtype=np.uint8).reshape(-1, size)
-            part: dict[str, npt.NDArray[Any]] = {label: columns[label].of(rows)}
+            pieces = _pieces(columns.values())
+            selected = ", ".join("substr(data, ?, ?)" for _ in pieces)
+            rows = self._database.all(
+                f"SELECT time, id, {selected} FROM examples WHERE id IN (SELECT id {newest}) AND layout = ?",
+                (*(number for start, size in pieces for number in (start + 1, size)), *given, layout),
+            )
+            size = sum(size for _, size in pieces)
+            data = np.frombuffer(b"".join(piece for row in rows for piece in row[2:]), np.uint8).reshape(-1, size)
+            read = {name: _moved(column, pieces).of(data) for name, column in columns.items()}
+            part = {label: read[label]}
             for name, feature in features.items():
-                numbers = feature.numbers(columns[name].of(rows))
+                numbers = feature.numbers(read[name])
                 if numbers is not None:
                     part[name] = numbers
             if part.keys() == wanted.keys():
-                parts.append((own, part))
-        order = np.argsort(np.array([place for own, _ in parts for place in own], dtype=np.int64))
-        found = {name: _joined([part[name] for _, part in parts], shape)[order] for name, shape in wanted.items()}
+                places += [(row[0], row[1]) for row in rows]
+                parts.append(part)
+        order = np.array(sorted(range(len(places)), key=places.__getitem__), dtype=np.int64)
+        found = {name: _joined([part[name] for part in parts], shape)[order] for name, shape in wanted.items()}
         values = found.pop(label).astype(np.float64)
         return LocalRows(np.arange(len(values), dtype=np.int64), values, found)
 
@@ -182,6 +192,42 @@ def _columns(layout: str) -> tuple[dict[str, _Column], int]:
         columns[name] = _Column(end, np.dtype(type), tuple(shape))
         end = columns[name].end
     return columns, end
+
+
+def _readable(columns: dict[str, _Column], features: Mapping[str, Feature], *, label: str) -> dict[str, _Column] | None:
+    """The columns that a task reads, long texts cut; None where the layout has other ones than the task asks for."""
+    if not columns.keys() >= {*features, label} or columns[label].shape or columns[label].type.kind == "S":
+        return None
+    found = {label: columns[label]}
+    for name, feature in features.items():
+        column = columns[name]
+        if column.type.kind == "S":
+            size = min(column.type.itemsize, TEXT_BYTES * max(feature.size, _SHORT_TEXT))
+            column = dataclasses.replace(column, type=np.dtype(f"S{size}"))
+        if column.shape not in ((), tuple(feature.shape)):
+            return None
+        found[name] = column
+    return found
+
+
+def _pieces(columns: Iterable[_Column]) -> list[tuple[int, int]]:
+    """(start, size) of what is read of a row: adjacent columns together."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted({(column.start, column.end) for column in columns}):
+        if found and sum(found[-1]) == start:
+            start = found.pop()[0]
+        found.append((start, end - start))
+    return found
+
+
+def _moved(column: _Column, pieces: Sequence[tuple[int, int]]) -> _Column:
+    """Where a column lies in the pieces of its row."""
+    before = 0
+    for start, size in pieces:
+        if start <= column.start < start + size:
+            return dataclasses.replace(column, start=before + column.start - start)
+        before += size
+    raise ValueError("a column that is not read")
 
 
 def _joined(parts: list[npt.NDArray[Any]], shape: tuple[int, ...]) -> npt.NDArray[Any]:

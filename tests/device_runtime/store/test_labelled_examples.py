@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,29 @@ def test_the_bytes_of_an_image_take_their_own_size_and_little_more(store: Store)
     assert store.used_bytes() - before < 1.5 * 200 * 28 * 28
     large = np.zeros((3, 32, 32, 3), np.float32)
     assert store.examples("examples").add({"image": large, "kind": [0, 1, 2]}, time=1.0) == 3
+
+
+def test_r345_no_more_of_an_example_is_read_than_the_tasks_own_numbers_say(store: Store) -> None:
+    """Long texts, and columns that the task does not read, would fill the memory and hold up the device."""
+    examples = store.examples("examples")
+    texts = np.array([word + " word" * 200_000 for word in ("never", "word", "else", "ümlaut" * 400)])
+    photos = np.zeros((4, 2**20), dtype=np.uint8)
+    examples.add({"photo": photos, "said": texts, "label": np.arange(4.0), "size": np.ones((4, 2))}, time=0.0)
+    examples.add({"label": np.array([9.0]), "said": np.array(["never word"]), "size": np.ones((1, 2))}, time=1.0)
+    asked = {"said": odp.Text(("word", "never"), 2), "size": odp.Tensor((2,), 0.0, 1.0)}
+    tracemalloc.start()
+    read = examples.read(asked, label="label")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert read.values.tolist() == [0.0, 1.0, 2.0, 3.0, 9.0]
+    known, unknown = read.features["said"][1, 0], read.features["said"][2, 0]
+    never = read.features["said"][0, 0]
+    assert read.features["said"].tolist() == [
+        [never, known], [known, known], [unknown, known], [unknown, read.features["said"][3, 1]], [never, known],
+    ]  # fmt: skip
+    assert most < 2**19
+    newest = examples.read(asked, label="label", most=2)
+    assert newest.values.tolist() == [3.0, 9.0]
 
 
 def test_examples_of_a_service_are_its_own(store: Store) -> None:
