@@ -37,10 +37,11 @@ from odp.algorithms.computing_time import (
     require_fast_enough,
 )
 from odp.errors import PrivacyError, StateError
+from odp.models.computing_cost import MOST_BYTES
 from odp.v1 import common_pb2
 
 #: Memory of a process that computes one contribution, beside that of the program itself.
-PROCESS_BYTES = 2**30
+PROCESS_BYTES = int(MOST_BYTES)
 #: Of the worst case of a computation in place, from one device's begin to the next one's. Devices rarely hold as much
 #: as the caps allow; where many of one host do, some send the empty contribution, at the same time.
 _SHARE_IN_PLACE = 1 / 8

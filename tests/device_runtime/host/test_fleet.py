@@ -53,7 +53,8 @@ def test_the_log_holds_nothing_of_a_device(world: Any) -> None:
     assert all(len(line) < 300 for line in text.splitlines())
 
 
-def test_a_round_that_closes_in_the_middle_ends_the_sweep(world: Any) -> None:
+def test_a_round_that_closes_in_the_middle_ends_the_sweep(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("device_runtime.host.fleet._SIDE_BY_SIDE", 3)
     world.fill([3] * 8)
     host = Host(world, count=8, until_finished=False)
 
