@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ class ComputingProcess:
 
     def begin(self, path: Path, key: StoreKey, told: Described, window: Window) -> None:
         """Tells it what to compute. Raises OSError, TimeoutError."""
-        self._send((path, key, told), window)
+        self._send((path, key, told, time.monotonic() + window.seconds_to_read), window)
 
     def keys(self, window: Window, *, most: int) -> Int64Array:
         """The rows that the device asks for, at most ``most``. Raises as ``contribution``."""

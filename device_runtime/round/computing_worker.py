@@ -31,6 +31,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -139,12 +140,11 @@ def _compute(descriptor: int, prepared: Any, *, memory_bytes: int, seconds: int)
 
 
 def _converse(channel: socket.socket, prepared: Any) -> None:
-    from device_runtime.store.database import connected
-    from device_runtime.store.store import Store
+    from device_runtime.store.reader import beside
 
-    path, key, told = pickle.loads(_whole(channel))
+    path, key, told, until = pickle.loads(_whole(channel))
     computation = prepared.computation(told)
-    with Store(path, connected(path, key), key=key) as store:
+    with beside(path, key, over=lambda: time.monotonic() >= until) as store:
         own = computation.read(store)
     if told.keyed:
         send(channel, (own.keys.astype("<i8").tobytes(),))

@@ -81,7 +81,7 @@ class Here:
 
     def keys(self, window: Window) -> Int64Array:
         """As ``Computer.keys``."""
-        with beside(self._path, self._key, over=window.over) as store:
+        with beside(self._path, self._key, over=window.reading_over) as store:
             self._own = self._computation.read(store)
         return self._own.keys
 

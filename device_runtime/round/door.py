@@ -45,6 +45,10 @@ PROCESS_BYTES = int(MOST_BYTES)
 #: Of the worst case of a computation in place, from one device's begin to the next one's. Devices rarely hold as much
 #: as the caps allow; where many of one host do, some send the empty contribution, at the same time.
 _SHARE_IN_PLACE = 1 / 8
+#: Seconds between two begins, at least: what opening a store and starting a thread take.
+_SHORTEST_APART = 4e-3
+#: Of a computation, in which rows are read.
+_SHARE_OF_READING = 1 / 2
 
 _T = TypeVar("_T")
 _PASSED = threading.Event()
@@ -151,7 +155,7 @@ class Door:
     def lasting(self, seconds: float) -> Window:
         """A time for a device's own code, which begins now."""
         begin = self.monotonic()
-        return Window(self, begin + seconds, begin + seconds, in_turn=False)
+        return Window(self, begin, begin + seconds, begin + seconds, in_turn=False)
 
     def sleep(self, seconds: float, finished: threading.Event = _PASSED) -> None:
         """Waits without a processor, and without a place among the active threads."""
@@ -160,11 +164,11 @@ class Door:
                 self._wait(seconds, finished)
 
     def _begin(self, terms: ComputingTerms, computing: float, whole: float) -> Window:
-        apart = terms.worst_seconds * self._shares[terms.place]
+        apart = max(terms.worst_seconds * self._shares[terms.place], _SHORTEST_APART)
         with self._lock:
             begin = max(self.monotonic(), self._next)
             self._next = begin + apart
-        window = Window(self, begin + computing, begin + whole, in_turn=terms.place is not Place.PROCESS)
+        window = Window(self, begin, begin + computing, begin + whole, in_turn=terms.place is not Place.PROCESS)
         self.sleep(begin - self.monotonic())
         return window
 
@@ -172,8 +176,9 @@ class Door:
 class Window:
     """The time of one computation. For one thread."""
 
-    def __init__(self, door: Door, computed_at: float, due: float, *, in_turn: bool) -> None:
+    def __init__(self, door: Door, begin: float, computed_at: float, due: float, *, in_turn: bool) -> None:
         self._door, self._computed_at, self._due, self._in_turn = door, computed_at, due, in_turn
+        self._reading_left = (computed_at - begin) * (1 - _SHARE_OF_READING)
         self._finished = threading.Event()
 
     @property
@@ -181,9 +186,14 @@ class Window:
         """Until the end of computing; 0 after it."""
         return max(self._computed_at - self._door.monotonic(), 0.0)
 
-    def over(self) -> bool:
-        """Whether what is computed now comes too late."""
-        return self.seconds_left <= 0
+    @property
+    def seconds_to_read(self) -> float:
+        """Until rows may be read no more; 0 after it."""
+        return max(self.seconds_left - self._reading_left, 0.0)
+
+    def reading_over(self) -> bool:
+        """Whether rows may be read no more: a reader's lock would hold up the transaction of the contribution."""
+        return self.seconds_to_read <= 0
 
     def compute(self, act: Callable[[], _T]) -> _T | None:
         """What ``act`` returns, or None where it raised, or is not there in time. Returns when the time is over.

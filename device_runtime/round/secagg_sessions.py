@@ -34,7 +34,7 @@ _LONGEST_POLL_SECONDS = 5.0
 #: A session that takes longer than this, gathering included, is left.
 _LONGEST_SECONDS = 3600.0
 _STOP_SECONDS = 20.0
-_STEPPING_THREADS = 3
+_STEPPING_THREADS = 8
 # Why no evidence, proof or token came, and may come the next time.
 _MAY_PASS = (ServiceUnavailable, AttestationError, TransparencyError)
 

@@ -23,7 +23,7 @@ IntegrityError = sqlcipher.IntegrityError
 
 _BUSY_SECONDS = 10.0
 # Of SQLite's virtual machine, between two looks whether its time is over: a few rows, each of which may be long.
-_STEPS_BETWEEN = 500
+_STEPS_BETWEEN = 100
 # A store holds a few kilobytes: with small pages its many tables do not fill the disk with empty space.
 PAGE_BYTES = 1024
 #: Transactions survive a power cut. The folder is synced as well: a journal that comes back with the power takes its

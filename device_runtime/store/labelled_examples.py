@@ -32,6 +32,8 @@ from odp.models.features import Feature
 
 #: Of a text that a task reads, per number that it makes of it, and of so many numbers at least.
 TEXT_BYTES, _SHORT_TEXT = 64, 16
+#: Of an example of which a task reads little. SQLite reads a row in one step, which nothing can interrupt.
+LONG_ROW = 2**18
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class LabelledExamples:
 
         Tensors have the types in which they were stored; numbers of any size, also such that are none. Names and text
         become numbers (``odp.models.features``). No more is read than the task's own numbers say: neither the other
-        columns of an example, nor what a text has beyond ``TEXT_BYTES`` for each number that is made of it.
+        columns of an example, nor what a text has beyond ``TEXT_BYTES`` for each number that is made of it. An example
+        of more than ``LONG_ROW`` bytes is left out where the task reads less than a quarter of it: all would be read.
 
         Raises:
           StateError: the store cannot be read.
@@ -128,12 +131,16 @@ class LabelledExamples:
             if columns is None:
                 continue
             pieces = _pieces(columns.values())
+            size = sum(size for _, size in pieces)
             selected = ", ".join("substr(data, ?, ?)" for _ in pieces)
             rows = self._database.all(
-                f"SELECT time, id, {selected} FROM examples WHERE id IN (SELECT id {newest}) AND layout = ?",
-                (*(number for start, size in pieces for number in (start + 1, size)), *given, layout),
-            )
-            size = sum(size for _, size in pieces)
+                f"SELECT time, id, {selected} FROM examples WHERE id IN (SELECT id {newest}) AND layout = ? "
+                "AND length(data) <= ?",
+                (
+                    *(number for start, size in pieces for number in (start + 1, size)), *given, layout,
+                    max(LONG_ROW, 4 * size),
+                ),
+            )  # fmt: skip
             data = np.frombuffer(b"".join(piece for row in rows for piece in row[2:]), np.uint8).reshape(-1, size)
             read = {name: _moved(column, pieces).of(data) for name, column in columns.items()}
             part = {label: read[label]}

@@ -303,6 +303,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R345", "reading that takes longer where rows match",
          "device_runtime/round/test_door.py::"
          "test_r345_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none"),
+        ("R345", "a reader's lock that holds up the upload", "device_runtime/round/test_door.py::"
+         "test_r345_a_reader_is_gone_before_the_contribution_is_stored"),
         ("R345", "long texts that hold up the device", "device_runtime/store/test_labelled_examples.py::"
          "test_r345_no_more_of_an_example_is_read_than_the_tasks_own_numbers_say"),
         ("R346", "one device's data in the times of another",

@@ -23,7 +23,7 @@ import odp
 from device_runtime.round.admission import Admission
 from device_runtime.round.computations import RoundComputation
 from device_runtime.round.computing_processes import ComputingProcesses
-from device_runtime.round.contribution import Contributing, Contribution, There
+from device_runtime.round.contribution import Contributing, Contribution, Here, There
 from device_runtime.round.door import PROCESS_BYTES, Door, Window
 from device_runtime.round.pipeline import Pipeline
 from device_runtime.store.reader import beside
@@ -367,6 +367,34 @@ def test_r348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_da
     with pytest.raises(PrivacyError, match=reason):
         pipeline(store, Door(speed=lambda: speed)).admitted(store, work, 0)
     assert len(declined) == 1
+
+
+def test_r345_a_reader_is_gone_before_the_contribution_is_stored(store: Store) -> None:
+    """Its lock would hold up the transaction, for as long as the data take to be read. In real time."""
+
+    class Endless:
+        definition = None
+
+        def read(self, reader: Store) -> Any:
+            reader.all(
+                "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1000000000) "
+                "SELECT count(*) FROM numbers, ratings"
+            )
+
+        def compute(self, own: Any, slices: Any) -> Any:
+            raise NotImplementedError
+
+    terms = dataclasses.replace(QUICK, seconds=8.0)
+    door = Door(speed=lambda: 0.0)
+    window = door.computing(terms)
+    began = time.monotonic()
+    computer = Here(store, cast("Any", Endless()))
+    with pytest.raises(TimeoutError):
+        computer.contribution(None, window)
+    assert time.monotonic() - began < 0.75 * terms.seconds
+    with store.transaction():
+        store.execute("INSERT INTO ratings (item, value) VALUES (99, 1.0)")
+    assert time.monotonic() - began < 0.75 * terms.seconds
 
 
 def test_r345_reading_ends_when_its_time_is_over(store: Store) -> None:
