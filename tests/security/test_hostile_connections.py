@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on
 
 CONNECTIONS, ADDRESSES = 48, 100
 SECONDS = 6.0
-#: What gRPC has read before the guard sees it; 300 to 2,400 without one, and 30 on a machine that is not busy.
+#: What gRPC has read before the guard sees it; 300 to 2,400 without one, 5 to 130 with it on busy cores.
 MEBIBYTES = 160
 UNARY, STREAM = "/odp.test.Test/Do", "/odp.test.Test/Upload"
 QUICK = ("headers", "pings", "resets")
