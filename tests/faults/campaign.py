@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import errno
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -113,21 +112,15 @@ def _disk(deployment: Deployment, draws: random.Random) -> str:
 
 
 def _upgrade(deployment: Deployment, draws: random.Random) -> str:
-    """The aggregator is handed over to a new start of the same code, as an operator does."""
-    from odp.local.processes import ODP
-
+    """The aggregator is handed over to the enclave of other code."""
     time.sleep(draws.uniform(0.0, 2.0))
-    done = subprocess.run(
-        [*ODP, "enclave", "upgrade", "--services", str(deployment.root), "--wait", "60", "--json"],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+    return deployment.upgrade()
 
 
 KINDS: dict[str, Callable[[Deployment, random.Random], str]] = {
     "crash": _crash, "power": _power, "clock": _clock, "disk": _disk, "upgrade": _upgrade,
 }  # fmt: skip
-#: Without ``--kinds``; an upgrade wants another image, and is asked for by name.
+#: Without ``--kinds``; an upgrade takes services of its own.
 DEFAULT_KINDS = ("crash", "power", "clock", "disk")
 
 
@@ -154,6 +147,10 @@ def _trial(deployment: Deployment, trial: int, configuration: str, kind: str, dr
         running = devices_of(deployment.services, combination, population=name, folder=folder)
         stack.callback(running.stop)
         told = KINDS[kind](deployment, draws)
+        if kind == "upgrade":  # devices pin the new code
+            running.stop()
+            running = devices_of(deployment.services, combination, population=name, folder=folder)
+            stack.callback(running.stop)
 
         def ended() -> Any:
             status = handle.status()
@@ -218,18 +215,23 @@ class Campaign:
         self._deployments: dict[int, tuple[Deployment, contextlib.ExitStack]] = {}
         self._made = 0
 
-    def _deployment(self, leaves: int) -> Deployment:
+    def _deployment(self, leaves: int, *, upgradable: bool) -> Deployment:
         from faults.deployment import Deployment
 
         found = self._deployments.get(leaves)
-        if found is not None and found[0].tasks >= _TASKS:
+        if found is not None and (upgradable or found[0].tasks >= _TASKS):
             self._drop(leaves)
             found = None
         if found is None:
             own = contextlib.ExitStack()
             self._stack.callback(own.close)
             self._made += 1
-            found = Deployment(self._root / f"services-{self._made}", self._layer, own, leaves=leaves), own
+            found = (
+                Deployment(
+                    self._root / f"services-{self._made}", self._layer, own, leaves=leaves, upgradable=upgradable
+                ),
+                own,
+            )
             self._deployments[leaves] = found
         found[0].tasks += 1
         return found[0]
@@ -246,7 +248,10 @@ class Campaign:
         kind = kinds[draws.randrange(len(kinds))]
         leaves, began = CONFIGURATIONS[configuration][4], time.monotonic()
         try:
-            state, told = _trial(self._deployment(leaves), trial, configuration, kind, draws)
+            deployment = self._deployment(leaves, upgradable=kind == "upgrade")
+            state, told = _trial(deployment, trial, configuration, kind, draws)
+            if kind == "upgrade":
+                self._drop(leaves)
         except Exception as error:
             state, told = "BROKEN", f"{type(error).__name__}: {error}"
             found = self._deployments.get(leaves)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
+import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +19,16 @@ from typing import TypeVar
 
 import psutil
 from e2e import crash, shifted_clock
-from e2e.killing import ClockedServices, crashing_at
+from e2e.killing import ArmedServices, ClockedServices, crashing_at
 from faults.disk import Disk
 from task_combinations import DEVICES
 
 from odp.client import Connection, connect
 from odp.enclave.policy import EnclavePolicy
+from odp.enclave.reference_values import ReferenceValues
 from odp.errors import OdpError, ServiceError
-from odp.local.processes import Child
+from odp.local.processes import ODP, Child
+from odp.local.successor import adopt_successor
 
 SECONDS = 150.0
 Found = TypeVar("Found")
@@ -61,9 +66,15 @@ class Machine(Disk):
 
 
 class Deployment:
-    """Services of one folder; each is one process tree, which restarts on its ports."""
+    """Services of one folder; each is one process tree, which restarts on its ports.
 
-    def __init__(self, root: Path, layer: Path, stack: contextlib.ExitStack, *, leaves: int) -> None:
+    ``upgradable``: their enclaves are of another image than this code, which ``upgrade`` hands over to; such a
+    deployment has the real time alone.
+    """
+
+    def __init__(
+        self, root: Path, layer: Path, stack: contextlib.ExitStack, *, leaves: int, upgradable: bool = False
+    ) -> None:
         shadow, self.clock = root.with_name(f"{root.name}.shadow"), root.with_name(f"{root.name}.clock")
         shadow.mkdir()
         shifted_clock.create(self.clock)
@@ -72,8 +83,11 @@ class Deployment:
             "LD_PRELOAD": str(layer), "FAULTS_ROOT": str(root.resolve()), "FAULTS_SHADOW": str(shadow.resolve()),
         }  # fmt: skip
         policy = EnclavePolicy(role="aggregator", minimum_cohort=DEVICES, leaves=leaves)
-        self.services = ClockedServices(root, policy=policy, aggregator_options=["--secagg-silent", "60"])
-        self.services.command = crashing_at(f"{crash.CLOCK}{self.clock}")
+        kind = ArmedServices if upgradable else ClockedServices
+        self.services = kind(root, policy=policy, aggregator_options=["--secagg-silent", "60"])
+        if isinstance(self.services, ClockedServices):
+            self.services.command = crashing_at(f"{crash.CLOCK}{self.clock}")
+        self._upgraded: set[str] = set()
         with self._under():
             stack.enter_context(self.services)
         self.ports = {name: int(child.address.rpartition(":")[2]) for name, child in self.services.children.items()}
@@ -102,7 +116,9 @@ class Deployment:
     def start(self, name: str, **faults: str) -> Child:
         """Starts a program on its folder and its ports."""
         with self._under(**faults):
-            child = self.services.start_child(name, self.ports[name])
+            # A copy is another command than the one that the services replace.
+            command = list(ODP) if name in self._upgraded else ODP
+            child = self.services.start_child(name, self.ports[name], command=command)
         child.address, child.control_address = f"127.0.0.1:{self.ports[name]}", self._controls[name]
         return child
 
@@ -147,6 +163,25 @@ class Deployment:
             self.start(name)
             if name.startswith("leaf"):
                 self.services.children[name].wait_serving(self.services.ca, deadline=SECONDS)
+
+    def upgrade(self) -> str:
+        """Hands the aggregator over to the enclave of this code, and starts that, as an operator does.
+
+        Raises Stuck where it is not handed over.
+        """
+        arguments = ["enclave", "upgrade", "--services", str(self.root), "--wait", "60", "--json"]
+        done = subprocess.run([*ODP, *arguments], capture_output=True, text=True, timeout=2 * SECONDS, check=False)
+        if done.returncode:
+            raise Stuck(f"not handed over: {done.stderr.strip()}")
+        told = json.loads(done.stdout)
+        self.kill("aggregator")
+        adopt_successor(self.root / "aggregator")
+        self._upgraded.add("aggregator")
+        values = ReferenceValues.load(self.services.reference_values)
+        digests = {**values.image_digests, "aggregator": (told["from"], told["to"])}
+        dataclasses.replace(values, image_digests=digests).save(self.services.reference_values)
+        self.start("aggregator")
+        return f"to {told['to'][7:19]}"
 
     def leap(self, seconds: float, *, lasts: float) -> None:
         """The clock of all programs is off for a moment."""
