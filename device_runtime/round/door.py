@@ -45,10 +45,12 @@ PROCESS_BYTES = int(MOST_BYTES)
 #: Of the worst case of a computation in place, from one device's begin to the next one's. Devices rarely hold as much
 #: as the caps allow; where many of one host do, some send the empty contribution, at the same time.
 _SHARE_IN_PLACE = 1 / 8
+#: Computations in place at a time: on a busy machine, each of them waits for a processor most of the time.
+_COMPUTING_HERE = 8
 #: Seconds between two begins, at least: what opening a store and starting a thread take.
 _SHORTEST_APART = 4e-3
 #: Of a computation, in which rows are read.
-_SHARE_OF_READING = 1 / 2
+_SHARE_OF_READING = 0.8
 
 _T = TypeVar("_T")
 _PASSED = threading.Event()
@@ -122,7 +124,7 @@ class Door:
         self._wait, self.monotonic, self._speed = wait, monotonic, speed
         self._lock = threading.Lock()
         self._next = -math.inf
-        self.turn = threading.Lock()
+        self.turn = threading.BoundedSemaphore(_COMPUTING_HERE)
 
     def require(self, definition: common_pb2.TaskDefinition, terms: ComputingTerms) -> None:
         """Returns if this device can compute what the task asks within its fixed time; before any data are read.
@@ -236,7 +238,7 @@ class Window:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Of computations in place, one at a time: they share a processor. Raises TimeoutError."""
+        """Of computations in place, a few at a time: they share a processor. Raises TimeoutError."""
         if not self._in_turn:
             yield
             return

@@ -33,7 +33,7 @@ from odp.models.features import Feature
 #: Of a text that a task reads, per number that it makes of it, and of so many numbers at least.
 TEXT_BYTES, _SHORT_TEXT = 64, 16
 #: Of an example of which a task reads little. SQLite reads a row in one step, which nothing can interrupt.
-LONG_ROW = 2**18
+LONG_ROW = 2**16
 
 
 @dataclass(frozen=True)

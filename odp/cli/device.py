@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from device_runtime import Recommendation
     from odp.datasets import Ratings
     from odp.models.example_columns import ExampleColumns
+
+_SWITCH_SECONDS = 5e-4
 
 app = typer.Typer(help="Run devices, and decide what a device takes part in.", no_args_is_help=True)
 person.add_to(app)
@@ -150,6 +153,8 @@ def run(
         keep_running=keep_running,
         allow_private_addresses=allow_private_addresses,
     )
+    # A computation gives the interpreter away at each row that it reads, and has little time: it gets it back soon.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     running = start(config, ratings=_ratings(data, devices, split_seed, columns), examples=_examples(examples))
     # Waiting in slices lets the signal handler run.
     while not running.join(timeout=0.5):

@@ -112,7 +112,7 @@ def test_r345_a_store_that_cannot_be_read_is_an_error_and_not_before_its_time() 
 
 
 def test_r346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -> None:
-    """Twenty devices, one at a time: one after another they would take twenty times their time."""
+    """Twenty devices: one after another they would take twenty times their time."""
     door, working, most = Door(threads=1, speed=lambda: 0.0), [0], [0]
     lock = threading.Lock()
 
@@ -136,7 +136,7 @@ def test_r346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -
     with futures.ThreadPoolExecutor(20) as pool:
         assert list(pool.map(take_part, range(20))) == [ANSWER] * 20
     assert time.monotonic() - began < 20 * QUICK.seconds / 2
-    assert most == [1]
+    assert most[0] <= 8
 
 
 def test_r346_what_one_device_holds_moves_no_begin_of_another() -> None:
