@@ -75,4 +75,5 @@ def _place(name: str) -> Path | None:
         return None
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations)))
-    return None if spec.origin is None else Path(spec.origin)
+    # An import gives absolute places. The process of isolated code has taken them out, and loads nothing from files.
+    return Path(spec.origin) if spec.origin is not None and Path(spec.origin).is_absolute() else None

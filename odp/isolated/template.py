@@ -42,7 +42,8 @@ _WAITS, _WAIT_SECONDS = 100, 0.002
 # Loaded by others when they are first used, and by nobody once there are no files.
 _LAZY = (
     "_strptime", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.unicode_escape",
-    "encodings.utf_16", "encodings.utf_8_sig", "linecache", "locale", "string", "traceback", "typing",
+    "encodings.utf_16", "encodings.utf_8_sig", "linecache", "locale", "odp._own_packages", "string",
+    "traceback", "typing",
 )  # fmt: skip
 
 
