@@ -147,11 +147,11 @@ class Door:
             )
 
     def reading(self, terms: ComputingTerms) -> Window:
-        """The time in which rows are read and the keys are chosen; returns when it begins."""
+        """The time in which rows are read and the keys are chosen."""
         return self._begin(terms, terms.keys_seconds, terms.keys_seconds)
 
     def computing(self, terms: ComputingTerms) -> Window:
-        """The time of a contribution; returns when it begins."""
+        """The time of a contribution."""
         return self._begin(terms, SHARE_OF_TIME * terms.seconds, terms.seconds)
 
     def lasting(self, seconds: float) -> Window:
@@ -170,16 +170,14 @@ class Door:
         with self._lock:
             begin = max(self.monotonic(), self._next)
             self._next = begin + apart
-        window = Window(self, begin, begin + computing, begin + whole, in_turn=terms.place is not Place.PROCESS)
-        self.sleep(begin - self.monotonic())
-        return window
+        return Window(self, begin, begin + computing, begin + whole, in_turn=terms.place is not Place.PROCESS)
 
 
 class Window:
     """The time of one computation. For one thread."""
 
     def __init__(self, door: Door, begin: float, computed_at: float, due: float, *, in_turn: bool) -> None:
-        self._door, self._computed_at, self._due, self._in_turn = door, computed_at, due, in_turn
+        self._door, self._begin, self._computed_at, self._due, self._in_turn = door, begin, computed_at, due, in_turn
         self._reading_left = (computed_at - begin) * (1 - _SHARE_OF_READING)
         self._finished = threading.Event()
 
@@ -208,6 +206,8 @@ class Window:
 
         def run() -> None:
             _here.window = self
+            # Here, and not in the caller, which would first have to find a place among the active threads again.
+            time.sleep(max(self._begin - self._door.monotonic(), 0.0))
             try:
                 with self._turn():
                     results.append(act())
