@@ -79,7 +79,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         handle = world.connection.submit(small_task(ratings, rank=2, training=odp.DPAM(steps=2)))
         world.finish(handle, world.devices(ratings))
         services = stack.enter_context(contextlib.closing(world.services()))
-        enclaves = Enclaves(services, ReferenceValues.load(world.reference_values))
+        values = ReferenceValues.load(world.reference_values)
+        enclaves = Enclaves(services, lambda: values)
         yield Trained(world, handle, services, Lookup(services=services, enclaves=enclaves), root / "tables")
 
 
