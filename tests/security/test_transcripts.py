@@ -216,7 +216,7 @@ def test_r239_devices_ask_for_tokens_alike_whatever_their_data_are(
     seen.append(seen_of(admitting, Data(), monkeypatch))
     assert seen[0] == seen[1] == seen[2]
     assert seen[0][1] == "sent"
-    methods = [call[0].rpartition("/")[2] for call in seen[0][0]]
+    methods = [call.name for call in seen[0][0]]
     asked = [methods.index(name) for name in ("GetChallenge", "IssueToken")]
     assert methods.count("IssueToken") == 1
     # Before all that could depend on data.
@@ -403,7 +403,7 @@ def test_r295_devices_fetch_their_catalogue_alike_whatever_items_they_know(
         seen = [seen_of(world, one, monkeypatch) for one in known]
         assert seen[0] == seen[1] == seen[2] == seen[3]
         assert seen[0][1] == "sent"
-        methods = [call[0].rpartition("/")[2] for call in seen[0][0]]
+        methods = [call.name for call in seen[0][0]]
         assert methods.count("GetCatalogueSteps") == 2, "the first version, and the block of the others"
         assert methods.index("GetCatalogueSteps") < methods.index("Select"), "before data are read"
         # A server that withholds the catalogue, or gives another one, gets one answer from all of them.

@@ -1,0 +1,343 @@
+"""Tasks of every kind that a hostile developer signs to learn from the time of a device, and data that they look for.
+
+A kind is a task and fills of stores. Its definitions go from the costliest to the cheapest: a trial takes the first one
+that may be made at all and whose fixed time is short enough to wait for. So the same kinds attack a platform whatever
+it accepts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import odp
+from device_runtime.store.store import Store
+from odp.errors import OdpError
+from odp.v1 import common_pb2
+
+#: What a device holds: writes it into an open store.
+Fill = Callable[[Store], None]
+
+ITEMS = 600
+COHORT: dict[str, Any] = {"minimum": 2, "goal": 10_000, "round_seconds": 3600}
+SECRET, OTHER = "secret", "other"
+#: Rows of a service that no task asks for.
+UNRELATED = 100_000
+
+
+def nothing(store: Store) -> None:
+    """Of a device without data."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of task.
+
+    Attributes:
+      definitions: makers of the task, costliest first, each for a name of task and population.
+      data: fills by name; "empty" is what all others are compared with.
+      devices: that one host has, all but the first without data.
+      host: settings of the host.
+    """
+
+    definitions: Sequence[Callable[[str], Any]]
+    data: Mapping[str, Fill]
+    devices: int = 1
+    host: Mapping[str, Any] = field(default_factory=dict)
+
+    def task(self, name: str, *, most_seconds: float, first: int = 0) -> tuple[int, Any]:
+        """The costliest task whose fixed time is at most ``most_seconds``, and its place among the definitions, of which
+        those before ``first`` are left out.
+
+        Raises LookupError where there is none.
+        """
+        reasons = []
+        for place, make in list(enumerate(self.definitions))[first:]:
+            try:
+                task = make(name)
+                definition = task.definition()
+                if fixed_seconds(definition) <= most_seconds:
+                    return place, task
+                reasons.append(f"{fixed_seconds(definition):g} s")
+            except OdpError as error:
+                reasons.append(str(error))
+        raise LookupError("; ".join(reasons))
+
+
+def fixed_seconds(definition: common_pb2.TaskDefinition) -> float:
+    """The fixed time of a task; 0 where the platform has none."""
+    try:
+        from odp.algorithms import computing_time
+    except ImportError:
+        return 0.0
+    return float(computing_time.fixed_seconds(definition))
+
+
+# Fills.
+
+
+def examples(count: int, *, kind: str = SECRET, number: float = 1.0, inputs: int = 8, label: float = 1.0) -> Fill:
+    """Labelled examples: a category, which a task may not know, and numbers."""
+
+    def fill(store: Store) -> None:
+        numbers = np.random.default_rng(1).normal(size=(count, inputs)).astype(np.float32)
+        numbers[:, 0] = number
+        store.examples("examples").add(
+            {"kind": np.array([kind] * count), "x": numbers, "label": np.full(count, label, np.float32)}, time=1.7e9
+        )
+
+    return fill
+
+
+def events(count: int, *, kind: str = SECRET, item: Any = None, service: str = "films", value: float = 4.0) -> Fill:
+    """Events of a category, each of another item unless one is given."""
+
+    def fill(store: Store) -> None:
+        rows = [{"kind": kind, "film": number % ITEMS if item is None else item, "stars": value}
+                for number in range(count)]  # fmt: skip
+        store.data(service).replace_events("seen", rows, time=1.7e9)
+
+    return fill
+
+
+def ratings(count: int, *, value: float = 4.0, step: int = 1) -> Fill:
+    """Ratings of the items from 0 on."""
+
+    def fill(store: Store) -> None:
+        items = np.arange(count, dtype=np.int64) * step
+        store.fill(items, np.full(count, value), filled_from=hashlib.sha256(repr((count, value)).encode()).digest())
+
+    return fill
+
+
+EXAMPLES: Mapping[str, Fill] = {
+    "empty": nothing,
+    "one record": examples(1),
+    "caps full": examples(1000),
+    "ten times the caps": examples(10_000),
+    "none matches": examples(1000, kind=OTHER),
+    "no numbers": examples(1000, number=float("nan")),
+    "infinite": examples(1000, number=float("inf")),
+    "tiny numbers": examples(1000, number=1e-42),
+    "no class": examples(1000, label=77.0),
+    "unrelated events": events(UNRELATED, service="others"),
+}
+EVENTS: Mapping[str, Fill] = {
+    "empty": nothing,
+    "one record": events(1),
+    "caps full": events(10_000),
+    "ten times the caps": events(100_000),
+    "one item": events(100_000, item=7),
+    "none matches": events(100_000, kind=OTHER),
+    "items of no model": events(10_000, item=2**40),
+    "texts": events(10_000, item="text"),
+    "huge values": events(10_000, value=1e308),
+    "unrelated events": events(UNRELATED, service="others"),
+}
+WORDS: Mapping[str, Fill] = {
+    "empty": nothing,
+    "one record": events(1, item="secret"),
+    "caps full": events(10_000, item="secret"),
+    "ten times the caps": events(100_000, item="secret"),
+    "long texts": events(10_000, item="s" * 1000),
+    "none matches": events(100_000, item=3),
+    "unrelated events": events(UNRELATED, service="others"),
+}
+RATINGS: Mapping[str, Fill] = {
+    "empty": nothing,
+    "one record": ratings(1),
+    "caps full": ratings(300),
+    "all items": ratings(ITEMS),
+    "ten times the items": ratings(10 * ITEMS),
+    "items of no model": ratings(100_000, step=7),
+    "out of range": ratings(ITEMS, value=1e300),
+    "unrelated events": events(UNRELATED, service="others"),
+}
+
+
+# Tasks.
+
+CATEGORY = odp.Category((SECRET, "never"))
+DATA = odp.Examples({"kind": CATEGORY, "x": odp.Tensor((8,), -2, 2)})
+WIDE_DATA = odp.Examples({"x": odp.Tensor((8,), -2, 2)})
+LOGISTIC = odp.Glm("logistic", features=10)
+PRIVACY = odp.UserLevelDP(epsilon=1.0, delta=1e-6)
+EPOCHS = (1000, 300, 100, 50, 30, 20, 10, 5, 2, 1)
+EVENT_CAPS = (100_000, 50_000, 20_000, 10_000, 5_000, 2_000, 1_000, 300, 100)
+
+
+def trained(training: Callable[[int], Any], *, model: Any = LOGISTIC, data: Any = DATA, **cohort: Any) -> Any:
+    """Makers of trainings, with fewer and fewer epochs."""
+
+    def maker(epochs: int) -> Callable[[str], Any]:
+        return lambda name: odp.Task(
+            name=name, model=model, data=data, privacy=PRIVACY, training=training(epochs),
+            cohort=odp.Cohort(**{**COHORT, **cohort}),
+        )  # fmt: skip
+
+    return [maker(epochs) for epochs in EPOCHS]
+
+
+def asked(queries: Callable[[int], Mapping[str, Any]], **changes: Any) -> Any:
+    """Makers of statistics over fewer and fewer events."""
+    cohort = {**COHORT, **changes.pop("cohort", {})}
+
+    def maker(most: int) -> Callable[[str], Any]:
+        return lambda name: odp.Statistics(
+            name=name, queries=queries(most), privacy=PRIVACY, cohort=odp.Cohort(**cohort), **changes
+        )
+
+    return [maker(most) for most in EVENT_CAPS]
+
+
+def seen(most: int, **changes: Any) -> odp.Events:
+    """The events of a category that the developer picks."""
+    return odp.Events(**{
+        "service": "films", "type": "seen", "item": "film", "where": [f'kind == "{SECRET}"'], "most_events": most,
+        **changes,
+    })  # fmt: skip
+
+
+def of_events(most: int) -> Mapping[str, Any]:
+    return {
+        "items": odp.Histogram(bins=ITEMS, counts="shares", events=seen(most)),
+        "stars": odp.Mean(low=0, high=5, events=seen(most, value="stars")),
+        "crossed": odp.Histogram(bins=256, events=seen(most, item=["film", "kind"], buckets=256)),
+    }
+
+
+def fedavg(epochs: int, **changes: Any) -> odp.DPFedAvg:
+    return odp.DPFedAvg(rounds=1, epochs=epochs, batch=1, most_examples=1000, **changes)
+
+
+def factorization(training: Any, data: Any) -> Any:
+    return [
+        lambda name, rank=rank: odp.Task(
+            name=name, model=odp.MatrixFactorization(items=ITEMS, rank=rank), data=data,
+            privacy=odp.UserLevelDP(epsilon=1.0, delta=1e-6, max_items_per_user=300), training=training,
+            cohort=odp.Cohort(**COHORT),
+        )
+        for rank in (16, 8, 4, 2)
+    ]  # fmt: skip
+
+
+def evaluated(personal: bool) -> Any:
+    of = np.zeros(LOGISTIC.size, np.float32)
+
+    def maker(epochs: int) -> Callable[[str], Any]:
+        own = odp.PersonalTraining(epochs=epochs, batch=1) if personal else None
+        return lambda name: odp.Evaluation(
+            name=name, model=LOGISTIC, data=DATA, of=of, personal=own, privacy=PRIVACY, cohort=odp.Cohort(**COHORT)
+        )
+
+    return [maker(epochs) for epochs in EPOCHS]
+
+
+def discarded(inputs: Mapping[str, Any], **changes: Any) -> Any:
+    return [
+        lambda name, most=most: odp.DrawAndDiscard(
+            name=name, features=inputs, epsilon=0.5, most_examples=most, false_alarms=0.0, **changes
+        )
+        for most in (65_536, 10_000, 1000, 100, 10)
+    ]
+
+
+def words(**changes: Any) -> Any:
+    return [
+        lambda name, most=most: odp.HeavyHitters(
+            name=name, events=odp.Events(service="films", type="seen", item="film", most_events=most), length=8,
+            privacy=PRIVACY, cohort=odp.Cohort(**COHORT), **changes,
+        )
+        for most in EVENT_CAPS
+    ]  # fmt: skip
+
+
+def wide(training: Callable[[int], Any]) -> Any:
+    """A model of up to a million parameters, by a definition of a few bytes."""
+    makers = []
+    for classes in (2**16, 2**14, 2**12, 2**10):
+        makers += trained(training, model=odp.Glm("multinomial", features=8, classes=classes), data=WIDE_DATA)[::3]
+    return makers
+
+
+def numbered(count: int) -> Fill:
+    """Examples of a category of 4,096 numbers."""
+
+    def fill(store: Store) -> None:
+        numbers = np.arange(count, dtype=np.int64) % 4096
+        store.examples("examples").add({"number": numbers, "label": np.ones(count, np.float32)}, time=1.7e9)
+
+    return fill
+
+
+NUMBERED: Mapping[str, Fill] = {
+    "empty": nothing,
+    "one record": numbered(1),
+    "caps full": numbered(8_000),
+    "ten times the caps": numbered(80_000),
+}
+LOCAL_INPUTS = {"number": odp.Category(4096)}
+TEXTS = odp.Examples({"said": odp.Text(tuple(f"word{n}" for n in range(2000)), 64)})
+
+
+def said(count: int, text: str) -> Fill:
+    def fill(store: Store) -> None:
+        store.examples("examples").add(
+            {"said": np.array([text] * count), "label": np.ones(count, np.float32)}, time=1.7e9
+        )
+
+    return fill
+
+
+KINDS: dict[str, Kind] = {
+    "DPFedAvg": Kind(trained(fedavg), EXAMPLES),
+    "DPFedAvg, masked": Kind(trained(fedavg, aggregation="masked"), EXAMPLES),
+    "DPFedAvg, wide": Kind(wide(fedavg), EXAMPLES),
+    "DPFedAvg, 8 bits": Kind(trained(lambda epochs: fedavg(epochs, upload_bits=8)), EXAMPLES),
+    "DPFedAvg, text": Kind(
+        trained(fedavg, model=odp.Glm("logistic", features=2000), data=TEXTS),
+        {"empty": nothing, "one record": said(1, "word7"), "caps full": said(1000, "word7 " * 64),
+         "long texts": said(1000, "word7 " * 600), "unknown words": said(1000, "x " * 64)},
+    ),
+    "DPSGD": Kind(trained(lambda epochs: odp.DPSGD(rounds=1, most_examples=10 * epochs)), EXAMPLES),
+    "DPFTRL": Kind(
+        trained(lambda epochs: odp.DPFTRL(rounds=2, bands=2, epochs=epochs, batch=1, most_examples=1000)), EXAMPLES
+    ),
+    "PrivateFL": Kind(
+        trained(lambda epochs: odp.PrivateFL(rounds=1, epochs=epochs, batch=1, most_examples=1000)), EXAMPLES
+    ),
+    "PrivateFL, wide": Kind(wide(lambda epochs: odp.PrivateFL(rounds=1, epochs=epochs, batch=1)), EXAMPLES),
+    "evaluation": Kind(evaluated(personal=False), EXAMPLES),
+    "evaluation after training": Kind(evaluated(personal=True), EXAMPLES),
+    "statistics": Kind(asked(of_events), EVENTS),
+    "statistics, masked": Kind(asked(of_events, cohort={"aggregation": "masked"}), EVENTS),
+    "shuffled statistics": Kind(asked(of_events, trust="shuffle", cohort={"minimum": 100}), EVENTS),
+    "local statistics": Kind(asked(of_events, trust="local"), EVENTS),
+    "quantiles": Kind(
+        [
+            lambda name, most=most: odp.Quantiles(
+                name=name, low=0, high=6, bins=2**14, events=seen(most, value="stars"), privacy=PRIVACY,
+                cohort=odp.Cohort(**COHORT),
+            )
+            for most in EVENT_CAPS
+        ],
+        EVENTS,
+    ),
+    "heavy hitters": Kind(words(), WORDS),
+    "local heavy hitters": Kind(words(trust="local"), WORDS),
+    "ratings": Kind(factorization(odp.DPAM(steps=1), odp.RatingsData(low=1, high=5)), RATINGS),
+    "ratings of events": Kind(
+        factorization(
+            odp.DPAM(steps=1),
+            odp.RatingsData(low=1, high=5, events=seen(10_000, value="stars", aggregate="mean")),
+        ),
+        EVENTS,
+    ),
+    "implicit": Kind(factorization(odp.ImplicitDPAM(steps=1), odp.ImplicitData()), RATINGS),
+    "Draw and Discard": Kind(discarded({"kind": CATEGORY}), EXAMPLES),
+    "Draw and Discard, wide": Kind(discarded(LOCAL_INPUTS), NUMBERED),
+}  # fmt: skip

@@ -1,0 +1,166 @@
+"""Devices as the outside sees them: hosts of the runtime against real services, their calls recorded with their times.
+
+The services run in this process, over TLS. Each run is a new host with new devices, whose stores were filled before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from e2e.world import World
+from hostile_tasks import Fill
+from transcript_times import FALSE_ALARMS, MOST_BATCHES, RESOLUTION, RUNS
+from transcripts import Observation, Transcript, first_difference, first_shift_of
+
+import device_runtime
+import device_runtime.network.peers
+from device_runtime.network.services import Traffic
+from device_runtime.store.schema import ID_BYTES, SECRET_BYTES
+from device_runtime.store.store import Store, store_path
+from odp.client import TaskHandle
+from odp.enclave.policy import EnclavePolicy
+from odp.errors import OdpError
+
+#: Of the enclave, and of the devices: rounds stay open while devices of a trial come.
+MINIMUM = 2
+LIMITS = device_runtime.Limits(
+    min_cohort=MINIMUM, max_epsilon=100.0, max_total_epsilon=1e6, max_total_epsilon_30_days=1e6,
+    max_developer_epsilon=1e6, max_developer_epsilon_30_days=1e6, max_local_epsilon=1e6, max_delta=1e-2,
+    max_total_delta=1e-2,
+)  # fmt: skip
+#: A run that has not ended by then is a failure of the trial.
+_LONGEST_RUN = 60.0
+
+
+class Outside:
+    """Services, and runs of hosts against them. A trial opens a task of its own population."""
+
+    def __init__(self, root: Path, **changes: Any) -> None:
+        self._root = root
+        self._stack = contextlib.ExitStack()
+        policy = EnclavePolicy(role="aggregator", minimum_cohort=MINIMUM)
+        self.world = World(root / "services", policy=policy, with_tokens=False, **changes).start(self._stack)
+        self._numbers = itertools.count()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def open(self, task: Any) -> TaskHandle:
+        """Submits a task, and returns when a device that checks in gets work."""
+        handle = self.world.connection.submit(task)
+        services, pause = self.world.services(), threading.Event()
+        try:
+            for _ in range(600):
+                if services.check_in(task.population, Traffic()).WhichOneof("answer") != "retry":
+                    return handle
+                pause.wait(0.05)
+        finally:
+            services.close()
+        raise AssertionError(f"the task did not open: {handle.status()}")
+
+    def template(self, *fills: Fill) -> Path:
+        """A state folder whose device n holds what ``fills[n]`` wrote."""
+        folder = self._root / f"template-{next(self._numbers)}"
+        for device, fill in enumerate(fills):
+            with Store.open_or_create(store_path(folder, device), durable=False) as store:
+                fill(store)
+        return folder
+
+    def observe(self, population: str, template: Path, **config: Any) -> Observation:
+        """One run of a host with new devices, which hold what those of ``template`` do: until each has contributed."""
+        folder = self._root / f"run-{next(self._numbers)}"
+        shutil.copytree(template, folder)
+        devices = len(list(template.glob("devices/*/*.sqlite")))
+        for device in range(devices):
+            with Store.open(store_path(folder, device), durable=False) as store:
+                store.execute(
+                    "UPDATE identity SET device_id = ?, secret = ?, seed = ?",
+                    (os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), os.urandom(8)),
+                )
+        settings = device_runtime.Config(**{
+            "state": folder, "server": self.world.server.address, "ca": self.world.ca,
+            "reference_values": self.world.reference_values, "population": population, "count": devices,
+            "keyring": False, "durable": False, "limits": LIMITS, "most_contributions": devices,
+            "end_after": _LONGEST_RUN, **config,
+        })  # fmt: skip
+        transcript = Transcript()
+        peers = device_runtime.network.peers
+        with mock.patch.object(peers, "connect", transcript.over(peers.connect)):
+            host = device_runtime.start(settings, log=self.world.log("devices"))
+            try:
+                outcome = "ended" if host.join(2 * _LONGEST_RUN) else "still running"
+            except OdpError as error:
+                outcome = f"{type(error).__name__}: {error}"
+            ended = time.monotonic()
+        charged, ledger = [], []
+        for device in range(devices):
+            with Store.open(store_path(folder, device), durable=False) as store:
+                charged.append(tuple((each.terms.task_sha256, each.round) for each in store.charged()))
+                ledger.append(tuple((line.state, line.refusal) for line in store.ledger()))
+        shutil.rmtree(folder)
+        return Observation(tuple(transcript.calls), outcome, tuple(charged), tuple(ledger), ended)
+
+
+def told_apart(
+    observe: Callable[[str], Observation],
+    first: str,
+    second: str,
+    *,
+    seed: int = 1,
+    resolution: float = RESOLUTION,
+    most_batches: int = MOST_BATCHES,
+    most_seconds: float = math.inf,
+) -> str | None:
+    """How two devices can be told apart by their transcripts; None where they cannot.
+
+    The runs of both come in an order that ``seed`` draws, in batches, until nothing hints at a difference or one is
+    certain (``transcript_times``). After ``most_seconds`` no further batch begins, and a hint is the answer.
+    """
+    generator, began = random.Random(seed), time.monotonic()
+    batches: tuple[list[list[Observation]], list[list[Observation]]] = ([], [])
+    hint: str | None = None
+    for _ in range(most_batches):
+        order = [0, 1] * RUNS
+        generator.shuffle(order)
+        batch: tuple[list[Observation], list[Observation]] = ([], [])
+        for arm in order:
+            batch[arm].append(observe((first, second)[arm]))
+        for runs, observed in zip(batches, batch, strict=True):
+            runs.append(observed)
+        difference = first_difference(*batches, names=(first, second))
+        if difference is not None:
+            return difference
+        shift = first_shift_of(*batches, resolution=resolution, false_alarms=1.0)
+        if shift is None:
+            return None
+        hint = shift.text((first, second))
+        if shift.chance < FALSE_ALARMS:
+            return hint
+        if time.monotonic() - began > most_seconds:
+            return f"hint: {hint}"
+    return None
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Keeps as many cores busy meanwhile."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()

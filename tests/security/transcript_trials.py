@@ -1,0 +1,83 @@
+"""Whether the outside can tell devices apart by their data: hostile tasks of every kind, tried on real services.
+
+Run it as a program; it prints a line for each kind of task and variant of data, and exits with 1 where one is told
+apart::
+
+    python tests/security/transcript_trials.py --seed 1 --kinds DPFedAvg statistics --busy 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve()
+    sys.path[:0] = [str(here.parents[level]) for level in (2, 1, 0)]
+
+from hostile_tasks import KINDS, fixed_seconds, nothing
+from outside import Outside, busy, told_apart
+from transcript_times import RESOLUTION
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1, help="draws the order of the runs")
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), help="of task; default: all")
+    parser.add_argument("--data", nargs="*", help="variants of data; default: all")
+    parser.add_argument(
+        "--most-fixed", type=float, default=1.0, help="seconds of fixed time; costlier tasks are left out"
+    )
+    parser.add_argument("--most-seconds", type=float, default=120.0, help="per comparison")
+    parser.add_argument("--resolution", type=float, default=1e3 * RESOLUTION, help="in ms")
+    parser.add_argument("--busy", type=int, default=0, help="busy loops beside the trial")
+    asked = parser.parse_args()
+    apart = 0
+    with tempfile.TemporaryDirectory() as folder, busy(asked.busy):
+        outside = Outside(Path(folder))
+        try:
+            for kind in asked.kinds:
+                apart += _kind(outside, kind, asked)
+        finally:
+            outside.close()
+    sys.stdout.write(f"{apart} told apart\n")
+    return 1 if apart else 0
+
+
+def _kind(outside: Outside, name: str, asked: argparse.Namespace) -> int:
+    kind, population = KINDS[name], "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+    try:
+        made, task = kind.task(population, most_seconds=asked.most_fixed, first=asked.cheaper)
+    except LookupError as error:
+        sys.stdout.write(f"{name}: no task of at most {asked.most_fixed:g} s: {error}\n")
+        return 0
+    outside.open(task)
+    sys.stdout.write(f"{name}, fixed time {fixed_seconds(task.definition()):g} s, made as number {made}\n")
+    others = [nothing] * (kind.devices - 1)
+    templates = {
+        data: outside.template(fill, *others)
+        for data, fill in kind.data.items()
+        if asked.data is None or data in (*asked.data, "empty")
+    }
+    apart = 0
+    for data in templates:
+        if data == "empty":
+            continue
+        began = time.monotonic()
+        difference = told_apart(
+            lambda arm: outside.observe(population, templates[arm], **kind.host), "empty", data, seed=asked.seed,
+            resolution=asked.resolution / 1e3, most_seconds=asked.most_seconds,
+        )  # fmt: skip
+        apart += difference is not None
+        sys.stdout.write(
+            f"  {data:22} {time.monotonic() - began:5.1f} s  {(difference or 'alike').replace(chr(10), ' ')}\n"
+        )
+        sys.stdout.flush()
+    return apart
+
+
+if __name__ == "__main__":
+    sys.exit(main())
