@@ -50,7 +50,7 @@ class Shift:
 
     def text(self, names: tuple[str, str]) -> str:
         return (
-            f"the pause before {self.name} differs (chance {self.chance:.1e} for devices that are alike):\n"
+            f"the time of {self.name} differs (chance {self.chance:.1e} for devices that are alike):\n"
             f"  {names[0]}: {1e3 * self.first:.1f} ms\n  {names[1]}: {1e3 * self.second:.1f} ms (medians)"
         )
 

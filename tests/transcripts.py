@@ -114,7 +114,9 @@ class Observation:
     """All that the outside sees of one run of one device or host, and what the run cost.
 
     ``outcome`` is how the run ended, in one line; ``charged`` and ``ledger`` are of the devices' own ledgers, in any
-    form that compares; ``ended`` is when the run ended, on the clock of the calls.
+    form that compares; ``ended`` is when the run ended, on the clock of the calls; ``began`` is the public moment
+    that the times of a host with several devices are relative to. Calls of one device are in the order in which they
+    began, those of several devices in that order for each method: which device calls first is chance.
     """
 
     calls: tuple[Call, ...]
@@ -122,13 +124,32 @@ class Observation:
     charged: tuple[Any, ...]
     ledger: tuple[Any, ...]
     ended: float = field(compare=False)
+    began: float | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, calls: Sequence[Call], *, devices: int, but: Sequence[str] = (), **rest: Any) -> Observation:
+        """Of the calls of a host with so many devices, ``but`` those of some methods: polls, of which chance decides
+        how many there are."""
+        counted = tuple(call for call in calls if call.name not in but)
+        if devices == 1:
+            return cls(counted, **rest)
+        ordered = tuple(sorted(counted, key=lambda call: (call.name, call.began)))
+        return cls(ordered, began=calls[0].ended if calls else 0.0, **rest)
 
     @property
-    def pauses(self) -> dict[str, float]:
-        """Seconds between the latest answer and each next call, and the end: what the device decided by itself.
+    def times(self) -> dict[str, float]:
+        """Seconds by what they end with: what the device decided by itself.
 
-        The first call has none: before it the outside knows of nothing.
+        Of one device, between the latest answer and each next call, and the end; the first call has none: before it the
+        outside knows of nothing. Of several devices, from the first answer to each call.
         """
+        if self.began is not None:
+            numbers: dict[str, int] = {}
+            times = {}
+            for call in self.calls:
+                numbers[call.name] = numbers.get(call.name, 0) + 1
+                times[f"{call.name} {numbers[call.name]}"] = call.began - self.began
+            return {**times, END: self.ended - self.began}
         pauses: dict[str, float] = {}
         answered = self.calls[0].ended if self.calls else self.ended
         for number, call in enumerate(self.calls[1:], 1):
@@ -209,7 +230,7 @@ def first_shift_of(
 ) -> Shift | None:
     """The first shift between the times of observations that are equal otherwise."""
     batches = [
-        Batch(tuple(run.pauses for run in left), tuple(run.pauses for run in right))
+        Batch(tuple(run.times for run in left), tuple(run.times for run in right))
         for left, right in zip(first, second, strict=True)
     ]
     return first_shift(batches, resolution=resolution, false_alarms=false_alarms)

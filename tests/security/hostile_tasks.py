@@ -7,14 +7,19 @@ it accepts.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import device_runtime
 import odp
+from device_runtime.round.made_examples import MadeExamples
 from device_runtime.store.store import Store
 from odp.errors import OdpError
 from odp.v1 import common_pb2
@@ -41,18 +46,20 @@ class Kind:
       definitions: makers of the task, costliest first, each for a name of task and population.
       data: fills by name; "empty" is what all others are compared with.
       devices: that one host has, all but the first without data.
-      host: settings of the host.
+      polls: methods that a host calls until something is there, so that chance decides how often.
+      host: makes settings of ``Outside.observe``.
     """
 
     definitions: Sequence[Callable[[str], Any]]
     data: Mapping[str, Fill]
     devices: int = 1
-    host: Mapping[str, Any] = field(default_factory=dict)
+    polls: tuple[str, ...] = ()
+    host: Callable[[], Mapping[str, Any]] = dict
 
     def task(self, name: str, *, most_seconds: float, first: int = 0) -> tuple[int, Any]:
-        """The costliest task whose fixed time is at most ``most_seconds``, and its place among the definitions, of which
-        those before ``first`` are left out.
+        """The costliest task whose fixed time is at most ``most_seconds``, and its place among the definitions.
 
+        Those before ``first`` are left out.
         Raises LookupError where there is none.
         """
         reasons = []
@@ -281,6 +288,31 @@ NUMBERED: Mapping[str, Fill] = {
     "ten times the caps": numbered(80_000),
 }
 LOCAL_INPUTS = {"number": odp.Category(4096)}
+
+
+class Maker:
+    """A developer's own code, which makes as many examples as the device has ratings."""
+
+    def asked_for(self, task: Any) -> bool:
+        return True
+
+    def most_asked(self, task: Any) -> int:
+        return 100_000
+
+    def make(self, path: Path, task: Any) -> Sequence[Any]:
+        with Store.open(path, durable=False) as store:
+            return [{"film": int(item) % ITEMS, "stars": 4.0, "kind": SECRET} for item in store.ratings().items]
+
+    def keep(self, store: Store, made: Sequence[Any]) -> None:
+        store.data("films").replace_events("example", made, time=1.7e9)
+
+
+def with_maker() -> Mapping[str, Any]:
+    """A host whose devices have a developer's own code."""
+    made = MadeExamples(maker=Maker(), code_seconds=3.0)
+    return {"start": functools.partial(device_runtime.start, made_examples=made)}
+
+
 TEXTS = odp.Examples({"said": odp.Text(tuple(f"word{n}" for n in range(2000)), 64)})
 
 
@@ -338,6 +370,54 @@ KINDS: dict[str, Kind] = {
         EVENTS,
     ),
     "implicit": Kind(factorization(odp.ImplicitDPAM(steps=1), odp.ImplicitData()), RATINGS),
+    "made examples": Kind(
+        factorization(
+            odp.DPAM(steps=1),
+            odp.RatingsData(low=1, high=5, events=seen(10_000, type="example", value="stars", aggregate="mean")),
+        ),
+        {"empty": nothing, "one record": ratings(1), "caps full": ratings(10_000),
+         "ten times the caps": ratings(90_000)},
+        host=with_maker,
+    ),
     "Draw and Discard": Kind(discarded({"kind": CATEGORY}), EXAMPLES),
     "Draw and Discard, wide": Kind(discarded(LOCAL_INPUTS), NUMBERED),
+    # One device of a host has data, and may not move the calls of the others.
+    "DPFedAvg, five devices": Kind(trained(fedavg), EXAMPLES, devices=5),
+    "statistics, five devices": Kind(asked(of_events), EVENTS, devices=5),
+    "local statistics, five devices": Kind(asked(of_events, trust="local"), EVENTS, devices=5),
+    "DPFedAvg, secagg+": Kind(
+        trained(
+            lambda epochs: odp.DPFedAvg(rounds=1000, epochs=epochs, batch=1, most_examples=1000),
+            aggregation="secagg+", minimum=5, goal=5, corrupt_fraction=0.0, dropout_fraction=0.2,
+        ),
+        EXAMPLES, devices=5, polls=("Step", "CheckIn"),
+    ),
 }  # fmt: skip
+
+
+def _networks() -> dict[str, Kind]:
+    """Developers' own programs; without LiteRT, nobody can run them."""
+    from models.litert import hostile
+    from models.litert.compile_mlp import stored
+    from models.litert.stored_models import DIGITS, network
+
+    def digits(count: int) -> Fill:
+        def fill(store: Store) -> None:
+            numbers = np.random.default_rng(1).normal(size=(count, 6)).astype(np.float32)
+            store.examples("examples").add({"x": numbers, "kind": np.arange(count, dtype=np.float32) % 5}, time=1.7e9)
+
+        return fill
+
+    data = {"empty": nothing, "one record": digits(1), "caps full": digits(1000), "ten times the caps": digits(10_000)}
+    programs = {
+        "network": stored(), "network that never ends": hostile.endless(stored()),
+        "network that eats memory": hostile.hungry(stored()), "network that crashes": hostile.crashing(stored()),
+    }  # fmt: skip
+    return {
+        name: Kind(trained(lambda epochs: fedavg(epochs), model=network(program), data=DIGITS), data)
+        for name, program in programs.items()
+    }
+
+
+if importlib.util.find_spec("ai_edge_litert") is not None:
+    KINDS |= _networks()

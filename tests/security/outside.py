@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -79,8 +79,19 @@ class Outside:
                 fill(store)
         return folder
 
-    def observe(self, population: str, template: Path, **config: Any) -> Observation:
-        """One run of a host with new devices, which hold what those of ``template`` do: until each has contributed."""
+    def observe(
+        self,
+        population: str,
+        template: Path,
+        *,
+        but: Sequence[str] = (),
+        start: Callable[..., device_runtime.Running] = device_runtime.start,
+        **config: Any,
+    ) -> Observation:
+        """One run of a host with new devices, which hold what those of ``template`` do: until each has contributed.
+
+        Calls of the methods ``but`` are left out; ``start`` starts the host.
+        """
         folder = self._root / f"run-{next(self._numbers)}"
         shutil.copytree(template, folder)
         devices = len(list(template.glob("devices/*/*.sqlite")))
@@ -99,7 +110,7 @@ class Outside:
         transcript = Transcript()
         peers = device_runtime.network.peers
         with mock.patch.object(peers, "connect", transcript.over(peers.connect)):
-            host = device_runtime.start(settings, log=self.world.log("devices"))
+            host = start(settings, log=self.world.log("devices"))
             try:
                 outcome = "ended" if host.join(2 * _LONGEST_RUN) else "still running"
             except OdpError as error:
@@ -111,7 +122,10 @@ class Outside:
                 charged.append(tuple((each.terms.task_sha256, each.round) for each in store.charged()))
                 ledger.append(tuple((line.state, line.refusal) for line in store.ledger()))
         shutil.rmtree(folder)
-        return Observation(tuple(transcript.calls), outcome, tuple(charged), tuple(ledger), ended)
+        return Observation.of(
+            transcript.calls, devices=devices, but=but, outcome=outcome, charged=tuple(charged), ledger=tuple(ledger),
+            ended=ended,
+        )  # fmt: skip
 
 
 def told_apart(

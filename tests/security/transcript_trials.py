@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument(
         "--most-fixed", type=float, default=1.0, help="seconds of fixed time; costlier tasks are left out"
     )
+    parser.add_argument("--cheaper", type=int, default=0, help="leaves out the costliest definitions of a kind")
     parser.add_argument("--most-seconds", type=float, default=120.0, help="per comparison")
     parser.add_argument("--resolution", type=float, default=1e3 * RESOLUTION, help="in ms")
     parser.add_argument("--busy", type=int, default=0, help="busy loops beside the trial")
@@ -56,6 +57,7 @@ def _kind(outside: Outside, name: str, asked: argparse.Namespace) -> int:
         return 0
     outside.open(task)
     sys.stdout.write(f"{name}, fixed time {fixed_seconds(task.definition()):g} s, made as number {made}\n")
+    host = kind.host()
     others = [nothing] * (kind.devices - 1)
     templates = {
         data: outside.template(fill, *others)
@@ -68,13 +70,12 @@ def _kind(outside: Outside, name: str, asked: argparse.Namespace) -> int:
             continue
         began = time.monotonic()
         difference = told_apart(
-            lambda arm: outside.observe(population, templates[arm], **kind.host), "empty", data, seed=asked.seed,
-            resolution=asked.resolution / 1e3, most_seconds=asked.most_seconds,
+            lambda arm: outside.observe(population, templates[arm], but=kind.polls, **host), "empty", data,
+            seed=asked.seed, resolution=asked.resolution / 1e3, most_seconds=asked.most_seconds,
         )  # fmt: skip
         apart += difference is not None
-        sys.stdout.write(
-            f"  {data:22} {time.monotonic() - began:5.1f} s  {(difference or 'alike').replace(chr(10), ' ')}\n"
-        )
+        text = " ".join((difference or "alike").split())
+        sys.stdout.write(f"  {data:22} {time.monotonic() - began:5.1f} s  {text}\n")
         sys.stdout.flush()
     return apart
 
