@@ -56,22 +56,22 @@ class Kind:
     polls: tuple[str, ...] = ()
     host: Callable[[], Mapping[str, Any]] = dict
 
-    def task(self, name: str, *, most_seconds: float, first: int = 0) -> tuple[int, Any]:
-        """The costliest task whose fixed time is at most ``most_seconds``, and its place among the definitions.
+    def task(self, name: str, *, most_seconds: float, first: int = 0) -> Any:
+        """The costliest task whose fixed time is at most ``most_seconds``, but for the ``first`` ones.
 
-        Those before ``first`` are left out.
         Raises LookupError where there is none.
         """
         reasons = []
-        for place, make in list(enumerate(self.definitions))[first:]:
+        for make in self.definitions[first:]:
             try:
                 task = make(name)
-                definition = task.definition()
-                if fixed_seconds(definition) <= most_seconds:
-                    return place, task
-                reasons.append(f"{fixed_seconds(definition):g} s")
+                seconds = fixed_seconds(task.definition())
             except OdpError as error:
                 reasons.append(str(error))
+                continue
+            if seconds <= most_seconds:
+                return task
+            reasons.append(f"{seconds:g} s")
         raise LookupError("; ".join(reasons))
 
 

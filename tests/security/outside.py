@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 from e2e.world import World
-from hostile_tasks import Fill
+from security.hostile_tasks import KINDS, Fill, nothing
 from transcript_times import FALSE_ALARMS, MOST_BATCHES, RESOLUTION, RUNS
 from transcripts import Observation, Transcript, first_difference, first_shift_of
 
@@ -54,6 +54,7 @@ class Outside:
         policy = EnclavePolicy(role="aggregator", minimum_cohort=MINIMUM)
         self.world = World(root / "services", policy=policy, with_tokens=False, **changes).start(self._stack)
         self._numbers = itertools.count()
+        self._opened: dict[tuple[str, float, int], str] = {}
 
     def close(self) -> None:
         self._stack.close()
@@ -70,6 +71,15 @@ class Outside:
         finally:
             services.close()
         raise AssertionError(f"the task did not open: {handle.status()}")
+
+    def population_of(self, kind: str, *, most_fixed: float, first: int = 0) -> str:
+        """The population whose devices the task of a kind is open for. Raises LookupError as ``Kind.task``."""
+        key = (kind, most_fixed, first)
+        if key not in self._opened:
+            name = "".join(letter if letter.isalnum() else "-" for letter in kind.lower()) + f"-{len(self._opened)}"
+            self.open(KINDS[kind].task(name, most_seconds=most_fixed, first=first))
+            self._opened[key] = name
+        return self._opened[key]
 
     def template(self, *fills: Fill) -> Path:
         """A state folder whose device n holds what ``fills[n]`` wrote."""
@@ -135,18 +145,19 @@ def told_apart(
     *,
     seed: int = 1,
     resolution: float = RESOLUTION,
+    least_batches: int = 1,
     most_batches: int = MOST_BATCHES,
     most_seconds: float = math.inf,
 ) -> str | None:
     """How two devices can be told apart by their transcripts; None where they cannot.
 
-    The runs of both come in an order that ``seed`` draws, in batches, until nothing hints at a difference or one is
-    certain (``transcript_times``). After ``most_seconds`` no further batch begins, and a hint is the answer.
+    The runs of both come in an order that ``seed`` draws, in batches, until nothing hints at a difference, after
+    ``least_batches``, or one is certain (``transcript_times``). After ``most_seconds`` no further batch begins, and a hint is the answer.
     """
     generator, began = random.Random(seed), time.monotonic()
     batches: tuple[list[list[Observation]], list[list[Observation]]] = ([], [])
     hint: str | None = None
-    for _ in range(most_batches):
+    for number in range(1, most_batches + 1):
         order = [0, 1] * RUNS
         generator.shuffle(order)
         batch: tuple[list[Observation], list[Observation]] = ([], [])
@@ -159,13 +170,33 @@ def told_apart(
             return difference
         shift = first_shift_of(*batches, resolution=resolution, false_alarms=1.0)
         if shift is None:
-            return None
+            if number >= least_batches:
+                return None
+            continue
         hint = shift.text((first, second))
         if shift.chance < FALSE_ALARMS:
             return hint
         if time.monotonic() - began > most_seconds:
             return f"hint: {hint}"
     return None
+
+
+def tried(
+    outside: Outside, kind: str, data: str, *, most_fixed: float, first: int = 0, seed: int = 1, **options: Any
+) -> str | None:
+    """How a device with ``data`` can be told apart from one without any, by a task of ``kind``; options of
+    ``told_apart``.
+
+    Raises LookupError where no task of the kind has so short a fixed time.
+    """
+    population, attack = outside.population_of(kind, most_fixed=most_fixed, first=first), KINDS[kind]
+    others, host = [nothing] * (attack.devices - 1), attack.host()
+    templates = {name: outside.template(attack.data[name], *others) for name in ("empty", data)}
+
+    def observe(name: str) -> Observation:
+        return outside.observe(population, templates[name], but=attack.polls, **host)
+
+    return told_apart(observe, "empty", data, seed=seed, **options)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,10 @@ from pathlib import Path
 
 if __name__ == "__main__":
     here = Path(__file__).resolve()
-    sys.path[:0] = [str(here.parents[level]) for level in (2, 1, 0)]
+    sys.path[:0] = [str(here.parents[level]) for level in (2, 1)]
 
-from hostile_tasks import KINDS, fixed_seconds, nothing
-from outside import Outside, busy, told_apart
+from security.hostile_tasks import KINDS
+from security.outside import Outside, busy, tried
 from transcript_times import RESOLUTION
 
 
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--cheaper", type=int, default=0, help="leaves out the costliest definitions of a kind")
     parser.add_argument("--most-seconds", type=float, default=120.0, help="per comparison")
     parser.add_argument("--resolution", type=float, default=1e3 * RESOLUTION, help="in ms")
+    parser.add_argument("--batches", type=int, default=1, help="of runs of each device, at least")
     parser.add_argument("--busy", type=int, default=0, help="busy loops beside the trial")
     asked = parser.parse_args()
     apart = 0
@@ -48,31 +49,21 @@ def main() -> int:
     return 1 if apart else 0
 
 
-def _kind(outside: Outside, name: str, asked: argparse.Namespace) -> int:
-    kind, population = KINDS[name], "".join(letter if letter.isalnum() else "-" for letter in name.lower())
-    try:
-        made, task = kind.task(population, most_seconds=asked.most_fixed, first=asked.cheaper)
-    except LookupError as error:
-        sys.stdout.write(f"{name}: no task of at most {asked.most_fixed:g} s: {error}\n")
-        return 0
-    outside.open(task)
-    sys.stdout.write(f"{name}, fixed time {fixed_seconds(task.definition()):g} s, made as number {made}\n")
-    host = kind.host()
-    others = [nothing] * (kind.devices - 1)
-    templates = {
-        data: outside.template(fill, *others)
-        for data, fill in kind.data.items()
-        if asked.data is None or data in (*asked.data, "empty")
-    }
+def _kind(outside: Outside, kind: str, asked: argparse.Namespace) -> int:
+    sys.stdout.write(f"{kind}\n")
     apart = 0
-    for data in templates:
-        if data == "empty":
+    for data in KINDS[kind].data:
+        if data == "empty" or (asked.data is not None and data not in asked.data):
             continue
         began = time.monotonic()
-        difference = told_apart(
-            lambda arm: outside.observe(population, templates[arm], but=kind.polls, **host), "empty", data,
-            seed=asked.seed, resolution=asked.resolution / 1e3, most_seconds=asked.most_seconds,
-        )  # fmt: skip
+        try:
+            difference = tried(
+                outside, kind, data, most_fixed=asked.most_fixed, first=asked.cheaper, seed=asked.seed,
+                resolution=asked.resolution / 1e3, most_seconds=asked.most_seconds, least_batches=asked.batches,
+            )  # fmt: skip
+        except LookupError as error:
+            sys.stdout.write(f"  no task of at most {asked.most_fixed:g} s: {str(error)[:300]}\n")
+            return apart
         apart += difference is not None
         text = " ".join((difference or "alike").split())
         sys.stdout.write(f"  {data:22} {time.monotonic() - began:5.1f} s  {text}\n")
