@@ -43,6 +43,8 @@ LIMITS = device_runtime.Limits(
 )  # fmt: skip
 #: A run that has not ended by then is a failure of the trial.
 _LONGEST_RUN = 60.0
+# The log has stopped growing after so many equal answers.
+_QUIET_CHECKS, _CHECK_SECONDS = 10, 0.1
 
 
 class Outside:
@@ -60,14 +62,18 @@ class Outside:
         self._stack.close()
 
     def open(self, task: Any) -> TaskHandle:
-        """Submits a task, and returns when a device that checks in gets work."""
+        """Submits a task, and returns when a device that checks in gets work, and the log has stopped growing."""
         handle = self.world.connection.submit(task)
         services, pause = self.world.services(), threading.Event()
+        sizes: list[int] = []
         try:
             for _ in range(600):
-                if services.check_in(task.population, Traffic()).WhichOneof("answer") != "retry":
+                answer = services.check_in(task.population, Traffic())
+                # Of an open task, an answer changes with the log's tree alone.
+                sizes.append(answer.ByteSize() if answer.WhichOneof("answer") != "retry" else 0)
+                if len(sizes) > _QUIET_CHECKS and sizes[-1] and len(set(sizes[-_QUIET_CHECKS:])) == 1:
                     return handle
-                pause.wait(0.05)
+                pause.wait(_CHECK_SECONDS)
         finally:
             services.close()
         raise AssertionError(f"the task did not open: {handle.status()}")
@@ -152,7 +158,8 @@ def told_apart(
     """How two devices can be told apart by their transcripts; None where they cannot.
 
     The runs of both come in an order that ``seed`` draws, in batches, until nothing hints at a difference, after
-    ``least_batches``, or one is certain (``transcript_times``). After ``most_seconds`` no further batch begins, and a hint is the answer.
+    ``least_batches``, or one is certain (``transcript_times``). After ``most_seconds`` no further batch begins, and a
+    hint is the answer.
     """
     generator, began = random.Random(seed), time.monotonic()
     batches: tuple[list[list[Observation]], list[list[Observation]]] = ([], [])

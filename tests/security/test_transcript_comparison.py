@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,9 +51,8 @@ def test_r352_a_call_that_comes_later_is_found_and_named() -> None:
     with pytest.raises(TranscriptsDiffer, match=r"time of call 3, Submit differs .*\n.*250\.0 ms\n.*270\.0 ms"):
         compare([[ALIKE] * RUNS] * 5, [[later] * RUNS] * 5)
     # Of a host with several devices, times are counted from its first answer.
-    host = [
-        Observation.of(run.calls, devices=2, outcome="", charged=(), ledger=(), ended=1.0) for run in (ALIKE, later)
-    ]
+    rest: dict[str, Any] = {"outcome": "ended", "charged": (), "ledger": (), "ended": 1.0}
+    host = [Observation.of(run.calls, devices=2, **rest) for run in (ALIKE, later)]
     with pytest.raises(TranscriptsDiffer, match="time of Submit 1 differs"):
         compare([[host[0]] * RUNS] * 5, [[host[1]] * RUNS] * 5)
 
@@ -100,9 +100,8 @@ def device(seconds: Callable[[str], float]) -> Callable[[str], Observation]:
         began = time.monotonic()
         time.sleep(seconds(arm))
         now = time.monotonic()
-        calls = [
-            Call("/s/CheckIn", (3,), "OK", (0,), began=began, ended=began), Call("/s/Submit", (9,), "OK", (0,), began=now)
-        ]  # fmt: skip
+        first = Call("/s/CheckIn", (3,), "OK", (0,), began=began, ended=began)
+        calls = [first, Call("/s/Submit", (9,), "OK", (0,), began=now)]
         return Observation.of(calls, devices=1, outcome="ended", charged=(), ledger=(), ended=now)
 
     return observe
