@@ -125,6 +125,8 @@ class Observation:
     ledger: tuple[Any, ...]
     ended: float = field(compare=False)
     began: float | None = field(default=None, compare=False)
+    #: Contributions without data: nobody outside sees which they are.
+    empty: int = field(default=0, compare=False)
 
     @classmethod
     def of(cls, calls: Sequence[Call], *, devices: int, but: Sequence[str] = (), **rest: Any) -> Observation:

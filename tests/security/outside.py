@@ -42,9 +42,13 @@ LIMITS = device_runtime.Limits(
     max_total_delta=1e-2,
 )  # fmt: skip
 #: A run that has not ended by then is a failure of the trial.
-_LONGEST_RUN = 60.0
+_LONGEST_RUN = 8.0
 # The log has stopped growing after so many equal answers.
 _QUIET_CHECKS, _CHECK_SECONDS = 10, 0.1
+
+
+class NoneContributed(AssertionError):
+    """No device took part in the task of a trial, which shows nothing then."""
 
 
 class Outside:
@@ -132,15 +136,16 @@ class Outside:
             except OdpError as error:
                 outcome = f"{type(error).__name__}: {error}"
             ended = time.monotonic()
-        charged, ledger = [], []
+        charged, ledger, empty = [], [], 0
         for device in range(devices):
             with Store.open(store_path(folder, device), durable=False) as store:
                 charged.append(tuple((each.terms.task_sha256, each.round) for each in store.charged()))
                 ledger.append(tuple((line.state, line.refusal) for line in store.ledger()))
+                empty += store.empty_contributions()
         shutil.rmtree(folder)
         return Observation.of(
             transcript.calls, devices=devices, but=but, outcome=outcome, charged=tuple(charged), ledger=tuple(ledger),
-            ended=ended,
+            ended=ended, empty=empty,
         )  # fmt: skip
 
 
@@ -172,6 +177,8 @@ def told_apart(
             batch[arm].append(observe((first, second)[arm]))
         for runs, observed in zip(batches, batch, strict=True):
             runs.append(observed)
+        if not any(itertools.chain(*(run.charged for runs in batch for run in runs))):
+            raise NoneContributed(batch[0][0].outcome)
         difference = first_difference(*batches, names=(first, second))
         if difference is not None:
             return difference

@@ -19,7 +19,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(here.parents[level]) for level in (2, 1)]
 
 from security.hostile_tasks import KINDS
-from security.outside import Outside, busy, tried
+from security.outside import NoneContributed, Outside, busy, tried
 from transcript_times import RESOLUTION
 
 
@@ -64,6 +64,11 @@ def _kind(outside: Outside, kind: str, asked: argparse.Namespace) -> int:
         except LookupError as error:
             sys.stdout.write(f"  no task of at most {asked.most_fixed:g} s: {str(error)[:300]}\n")
             return apart
+        except NoneContributed as error:
+            reason = outside.world.logs.getvalue().splitlines()[-8:]
+            sys.stdout.write(f"  {data:22} NO DEVICE CONTRIBUTED {error} {' | '.join(line[25:] for line in reason)}\n")
+            sys.stdout.flush()
+            return apart + 1
         apart += difference is not None
         text = " ".join((difference or "alike").split())
         sys.stdout.write(f"  {data:22} {time.monotonic() - began:5.1f} s  {text}\n")
