@@ -47,6 +47,7 @@ class Kind:
       data: fills by name; "empty" is what all others are compared with.
       devices: that one host has, all but the first without data.
       polls: methods that a host calls until something is there, so that chance decides how often.
+      fresh: each run is a process of its own, which imports and compiles what it needs.
       host: makes settings of ``Outside.observe``.
     """
 
@@ -54,6 +55,7 @@ class Kind:
     data: Mapping[str, Fill]
     devices: int = 1
     polls: tuple[str, ...] = ()
+    fresh: bool = False
     host: Callable[[], Mapping[str, Any]] = dict
 
     def task(self, name: str, *, most_seconds: float, first: int = 0) -> Any:
@@ -111,6 +113,22 @@ def events(count: int, *, kind: str = SECRET, item: Any = None, service: str = "
     return fill
 
 
+def huge_rows(store: Store) -> None:
+    """Examples whose other columns are as large as a store allows."""
+    rows = 14
+    store.examples("examples").add(
+        {"kind": np.array([SECRET] * rows), "x": np.ones((rows, 8), np.float32), "label": np.ones(rows, np.float32),
+         "photo": np.zeros((rows, 2**22 - 200), np.uint8)},
+        time=1.7e9,
+    )  # fmt: skip
+
+
+def long_events(store: Store) -> None:
+    """Events whose other columns are as large as a store allows."""
+    row = {"kind": SECRET, "film": 7, "stars": 4.0, "note": "n" * 16_000}
+    store.data("films").replace_events("seen", [row] * 3_500, time=1.7e9)
+
+
 def ratings(count: int, *, value: float = 4.0, step: int = 1) -> Fill:
     """Ratings of the items from 0 on."""
 
@@ -132,6 +150,7 @@ EXAMPLES: Mapping[str, Fill] = {
     "tiny numbers": examples(1000, number=1e-42),
     "no class": examples(1000, label=77.0),
     "unrelated events": events(UNRELATED, service="others"),
+    "huge rows": huge_rows,
 }
 EVENTS: Mapping[str, Fill] = {
     "empty": nothing,
@@ -143,6 +162,7 @@ EVENTS: Mapping[str, Fill] = {
     "items of no model": events(10_000, item=2**40),
     "texts": events(10_000, item="text"),
     "huge values": events(10_000, value=1e308),
+    "long events": long_events,
     "unrelated events": events(UNRELATED, service="others"),
 }
 WORDS: Mapping[str, Fill] = {
@@ -263,12 +283,17 @@ def words(**changes: Any) -> Any:
     ]  # fmt: skip
 
 
-def wide(training: Callable[[int], Any]) -> Any:
-    """A model of up to a million parameters, by a definition of a few bytes."""
-    makers = []
-    for classes in (2**16, 2**14, 2**12, 2**10):
-        makers += trained(training, model=odp.Glm("multinomial", features=8, classes=classes), data=WIDE_DATA)[::3]
-    return makers
+def wide(training: Callable[..., Any]) -> Any:
+    """A model of up to half a million parameters, by a definition of a few bytes."""
+    model = functools.partial(odp.Glm, "multinomial", features=8)
+    return [
+        lambda name, classes=classes, epochs=epochs, most=most: odp.Task(
+            name=name, model=model(classes=classes), data=WIDE_DATA, privacy=PRIVACY, cohort=odp.Cohort(**COHORT),
+            training=training(rounds=1, epochs=epochs, batch=1, most_examples=most),
+        )
+        for classes in (2**16, 2**14, 2**12, 2**10, 2**8)
+        for epochs, most in ((1000, 1000), (100, 100), (10, 100), (1, 100), (1, 10), (1, 1))
+    ]  # fmt: skip
 
 
 def numbered(count: int) -> Fill:
@@ -325,16 +350,25 @@ def said(count: int, text: str) -> Fill:
     return fill
 
 
+KNOWN_WORD = odp.Examples({"said": odp.Text(("word", "never"), 1)})
+SAID: Mapping[str, Fill] = {
+    "empty": nothing,
+    "one record": said(1, "word7"),
+    "caps full": said(1000, "word7 " * 64),
+    "long texts": said(1000, "word7 " * 600),
+    "unknown words": said(1000, "x " * 64),
+    "huge rows": said(14, "word " * 800_000),
+}
 KINDS: dict[str, Kind] = {
     "DPFedAvg": Kind(trained(fedavg), EXAMPLES),
     "DPFedAvg, masked": Kind(trained(fedavg, aggregation="masked"), EXAMPLES),
-    "DPFedAvg, wide": Kind(wide(fedavg), EXAMPLES),
+    "DPFedAvg, wide": Kind(wide(odp.DPFedAvg), EXAMPLES),
     "DPFedAvg, 8 bits": Kind(trained(lambda epochs: fedavg(epochs, upload_bits=8)), EXAMPLES),
-    "DPFedAvg, text": Kind(
-        trained(fedavg, model=odp.Glm("logistic", features=2000), data=TEXTS),
-        {"empty": nothing, "one record": said(1, "word7"), "caps full": said(1000, "word7 " * 64),
-         "long texts": said(1000, "word7 " * 600), "unknown words": said(1000, "x " * 64)},
-    ),
+    "DPFedAvg, text": Kind(trained(fedavg, model=odp.Glm("logistic", features=2000), data=TEXTS), SAID),
+    "DPFedAvg, two words": Kind(trained(fedavg, model=odp.Glm("logistic", features=2), data=KNOWN_WORD), SAID),
+    "DPFedAvg, new process": Kind(trained(fedavg), EXAMPLES, fresh=True),
+    "statistics, new process": Kind(asked(of_events), EVENTS, fresh=True),
+    "ratings, new process": Kind(factorization(odp.DPAM(steps=1), odp.RatingsData(low=1, high=5)), RATINGS, fresh=True),
     "DPSGD": Kind(trained(lambda epochs: odp.DPSGD(rounds=1, most_examples=10 * epochs)), EXAMPLES),
     "DPFTRL": Kind(
         trained(lambda epochs: odp.DPFTRL(rounds=2, bands=2, epochs=epochs, batch=1, most_examples=1000)), EXAMPLES
@@ -342,7 +376,7 @@ KINDS: dict[str, Kind] = {
     "PrivateFL": Kind(
         trained(lambda epochs: odp.PrivateFL(rounds=1, epochs=epochs, batch=1, most_examples=1000)), EXAMPLES
     ),
-    "PrivateFL, wide": Kind(wide(lambda epochs: odp.PrivateFL(rounds=1, epochs=epochs, batch=1)), EXAMPLES),
+    "PrivateFL, wide": Kind(wide(odp.PrivateFL), EXAMPLES),
     "evaluation": Kind(evaluated(personal=False), EXAMPLES),
     "evaluation after training": Kind(evaluated(personal=True), EXAMPLES),
     "statistics": Kind(asked(of_events), EVENTS),

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import math
 import os
+import pickle
 import random
 import shutil
 import subprocess
@@ -45,6 +46,17 @@ LIMITS = device_runtime.Limits(
 _LONGEST_RUN = 8.0
 # The log has stopped growing after so many equal answers.
 _QUIET_CHECKS, _CHECK_SECONDS = 10, 0.1
+
+
+#: Starts a host.
+Start = Callable[..., device_runtime.Running]
+# A host in a process of its own: reads its arguments from standard input, and writes what was observed.
+_ALONE = """
+import sys; sys.path[:] = sys.argv[1:]
+import pickle
+from security.outside import observed
+sys.stdout.buffer.write(pickle.dumps(observed(*pickle.load(sys.stdin.buffer))))
+"""
 
 
 class NoneContributed(AssertionError):
@@ -105,12 +117,13 @@ class Outside:
         template: Path,
         *,
         but: Sequence[str] = (),
-        start: Callable[..., device_runtime.Running] = device_runtime.start,
+        start: Start = device_runtime.start,
+        fresh: bool = False,
         **config: Any,
     ) -> Observation:
         """One run of a host with new devices, which hold what those of ``template`` do: until each has contributed.
 
-        Calls of the methods ``but`` are left out; ``start`` starts the host.
+        Calls of the methods ``but`` are left out; ``start`` starts the host, in a ``fresh`` process or in this one.
         """
         folder = self._root / f"run-{next(self._numbers)}"
         shutil.copytree(template, folder)
@@ -127,26 +140,41 @@ class Outside:
             "keyring": False, "durable": False, "limits": LIMITS, "most_contributions": devices,
             "end_after": _LONGEST_RUN, **config,
         })  # fmt: skip
-        transcript = Transcript()
-        peers = device_runtime.network.peers
-        with mock.patch.object(peers, "connect", transcript.over(peers.connect)):
-            host = start(settings, log=self.world.log("devices"))
-            try:
-                outcome = "ended" if host.join(2 * _LONGEST_RUN) else "still running"
-            except OdpError as error:
-                outcome = f"{type(error).__name__}: {error}"
-            ended = time.monotonic()
-        charged, ledger, empty = [], [], 0
-        for device in range(devices):
-            with Store.open(store_path(folder, device), durable=False) as store:
-                charged.append(tuple((each.terms.task_sha256, each.round) for each in store.charged()))
-                ledger.append(tuple((line.state, line.refusal) for line in store.ledger()))
-                empty += store.empty_contributions()
-        shutil.rmtree(folder)
-        return Observation.of(
-            transcript.calls, devices=devices, but=but, outcome=outcome, charged=tuple(charged), ledger=tuple(ledger),
-            ended=ended, empty=empty,
-        )  # fmt: skip
+        try:
+            if not fresh:
+                return observed(settings, but, start, log=self.world.log("devices"))
+            done = subprocess.run(
+                [sys.executable, "-c", _ALONE, *sys.path], input=pickle.dumps((settings, but, start)), check=True,
+                stdout=subprocess.PIPE,
+            )  # fmt: skip
+            made: Observation = pickle.loads(done.stdout)
+            return made
+        finally:
+            shutil.rmtree(folder)
+
+
+def observed(
+    settings: device_runtime.Config, but: Sequence[str], start: Start, *, log: Log | None = None
+) -> Observation:
+    """One run of a host, until it has ended."""
+    transcript, peers = Transcript(), device_runtime.network.peers
+    with mock.patch.object(peers, "connect", transcript.over(peers.connect)):
+        host = start(settings, log=log)
+        try:
+            outcome = "ended" if host.join(2 * _LONGEST_RUN) else "still running"
+        except OdpError as error:
+            outcome = f"{type(error).__name__}: {error}"
+        ended = time.monotonic()
+    charged, ledger, empty = [], [], 0
+    for device in range(settings.count or 0):
+        with Store.open(store_path(settings.state, device), durable=False) as store:
+            charged.append(tuple((each.terms.task_sha256, each.round) for each in store.charged()))
+            ledger.append(tuple((line.state, line.refusal) for line in store.ledger()))
+            empty += store.empty_contributions()
+    return Observation.of(
+        transcript.calls, devices=len(charged), but=but, outcome=outcome, charged=tuple(charged), ledger=tuple(ledger),
+        ended=ended, empty=empty,
+    )  # fmt: skip
 
 
 def told_apart(
@@ -201,14 +229,14 @@ def tried(
     """How a device with ``data`` can be told apart from one without any, by a task of ``kind``; options of
     ``told_apart``.
 
-    Raises LookupError where no task of the kind has so short a fixed time.
+    Raises LookupError where no task of the kind has so short a fixed time, NoneContributed where no device took part.
     """
     population, attack = outside.population_of(kind, most_fixed=most_fixed, first=first), KINDS[kind]
     others, host = [nothing] * (attack.devices - 1), attack.host()
     templates = {name: outside.template(attack.data[name], *others) for name in ("empty", data)}
 
     def observe(name: str) -> Observation:
-        return outside.observe(population, templates[name], but=attack.polls, **host)
+        return outside.observe(population, templates[name], but=attack.polls, fresh=attack.fresh, **host)
 
     return told_apart(observe, "empty", data, seed=seed, **options)
 
