@@ -66,7 +66,7 @@ class Transcript(
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         began = time.monotonic()
         call = continuation(details, request)
-        self._add(details, began, (request.ByteSize(),), call.code(), self._answer(call))
+        self._add(_named(details, request), began, (request.ByteSize(),), call.code(), self._answer(call))
         return call
 
     def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
@@ -78,7 +78,7 @@ class Transcript(
             for reply in call:
                 replies.append(reply)
                 yield reply
-            self._add(details, began, (request.ByteSize(),), call.code(), replies)
+            self._add(details.method, began, (request.ByteSize(),), call.code(), replies)
 
         return read()
 
@@ -93,20 +93,27 @@ class Transcript(
 
         call = continuation(details, counted())
         code = call.code()
-        self._add(details, began, tuple(sizes), code, self._answer(call))
+        self._add(details.method, began, tuple(sizes), code, self._answer(call))
         return call
 
     @staticmethod
     def _answer(call: Any) -> list[Any]:
         return [call.result()] if call.code() is grpc.StatusCode.OK else []
 
-    def _add(self, details: Any, began: float, sent: tuple[int, ...], code: Any, replies: Sequence[Any]) -> None:
+    def _add(self, method: str, began: float, sent: tuple[int, ...], code: Any, replies: Sequence[Any]) -> None:
         # A signature of evidence may be a byte longer or shorter than the one before, whoever asked for it.
-        sizes = () if details.method.endswith("/GetEvidence") else tuple(reply.ByteSize() for reply in replies)
+        sizes = () if method.endswith("/GetEvidence") else tuple(reply.ByteSize() for reply in replies)
         refusal = next((int(reply.refusal) for reply in replies if hasattr(reply, "refusal")), 0)
-        call = Call(details.method, sent, code.name, sizes, refusal, began, time.monotonic())
+        call = Call(method, sent, code.name, sizes, refusal, began, time.monotonic())
         with self._lock:
             self._calls.append(call)
+
+
+def _named(details: Any, request: Any) -> str:
+    """The method; of a step in a session, which message it carries."""
+    steps = [group.name for group in request.DESCRIPTOR.oneofs]
+    message = request.WhichOneof("message") if "message" in steps else None
+    return f"{details.method} {message}" if message else str(details.method)
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ class Observation:
         if devices == 1:
             return cls(counted, **rest)
         ordered = tuple(sorted(counted, key=lambda call: (call.name, call.began)))
-        return cls(ordered, began=calls[0].ended if calls else 0.0, **rest)
+        return cls(ordered, began=min((call.ended for call in counted), default=0.0), **rest)
 
     @property
     def times(self) -> dict[str, float]:

@@ -193,20 +193,20 @@ DATA = odp.Examples({"kind": CATEGORY, "x": odp.Tensor((8,), -2, 2)})
 WIDE_DATA = odp.Examples({"x": odp.Tensor((8,), -2, 2)})
 LOGISTIC = odp.Glm("logistic", features=10)
 PRIVACY = odp.UserLevelDP(epsilon=1.0, delta=1e-6)
-EPOCHS = (1000, 300, 100, 50, 30, 20, 10, 5, 2, 1)
+#: Epochs, and the most examples of a device.
+WORK = ((1000, 1000), (300, 1000), (100, 1000), (30, 1000), (10, 1000), (3, 1000), (1, 1000), (1, 100), (1, 10))
 EVENT_CAPS = (100_000, 50_000, 20_000, 10_000, 5_000, 2_000, 1_000, 300, 100)
 
 
-def trained(training: Callable[[int], Any], *, model: Any = LOGISTIC, data: Any = DATA, **cohort: Any) -> Any:
-    """Makers of trainings, with fewer and fewer epochs."""
-
-    def maker(epochs: int) -> Callable[[str], Any]:
-        return lambda name: odp.Task(
-            name=name, model=model, data=data, privacy=PRIVACY, training=training(epochs),
-            cohort=odp.Cohort(**{**COHORT, **cohort}),
-        )  # fmt: skip
-
-    return [maker(epochs) for epochs in EPOCHS]
+def trained(training: Callable[..., Any], *, model: Any = LOGISTIC, data: Any = DATA, **cohort: Any) -> Any:
+    """Makers of trainings that ask for less and less work."""
+    return [
+        lambda name, epochs=epochs, most=most: odp.Task(
+            name=name, model=model, data=data, privacy=PRIVACY, cohort=odp.Cohort(**{**COHORT, **cohort}),
+            training=training(epochs=epochs, most_examples=most),
+        )
+        for epochs, most in WORK
+    ]  # fmt: skip
 
 
 def asked(queries: Callable[[int], Mapping[str, Any]], **changes: Any) -> Any:
@@ -237,8 +237,12 @@ def of_events(most: int) -> Mapping[str, Any]:
     }
 
 
-def fedavg(epochs: int, **changes: Any) -> odp.DPFedAvg:
-    return odp.DPFedAvg(rounds=1, epochs=epochs, batch=1, most_examples=1000, **changes)
+def training(kind: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    """A training of one step per example."""
+    return functools.partial(kind, **{"rounds": 1, "batch": 1, **fixed})
+
+
+fedavg = training(odp.DPFedAvg)
 
 
 def factorization(training: Any, data: Any) -> Any:
@@ -254,14 +258,13 @@ def factorization(training: Any, data: Any) -> Any:
 
 def evaluated(personal: bool) -> Any:
     of = np.zeros(LOGISTIC.size, np.float32)
-
-    def maker(epochs: int) -> Callable[[str], Any]:
-        own = odp.PersonalTraining(epochs=epochs, batch=1) if personal else None
-        return lambda name: odp.Evaluation(
-            name=name, model=LOGISTIC, data=DATA, of=of, personal=own, privacy=PRIVACY, cohort=odp.Cohort(**COHORT)
+    return [
+        lambda name, epochs=epochs, most=most: odp.Evaluation(
+            name=name, model=LOGISTIC, data=DATA, of=of, privacy=PRIVACY, cohort=odp.Cohort(**COHORT),
+            personal=odp.PersonalTraining(epochs=epochs, batch=1) if personal else None, most_examples=most,
         )
-
-    return [maker(epochs) for epochs in EPOCHS]
+        for epochs, most in WORK
+    ]  # fmt: skip
 
 
 def discarded(inputs: Mapping[str, Any], **changes: Any) -> Any:
@@ -283,13 +286,13 @@ def words(**changes: Any) -> Any:
     ]  # fmt: skip
 
 
-def wide(training: Callable[..., Any]) -> Any:
+def wide(kind: Callable[..., Any]) -> Any:
     """A model of up to half a million parameters, by a definition of a few bytes."""
     model = functools.partial(odp.Glm, "multinomial", features=8)
     return [
         lambda name, classes=classes, epochs=epochs, most=most: odp.Task(
             name=name, model=model(classes=classes), data=WIDE_DATA, privacy=PRIVACY, cohort=odp.Cohort(**COHORT),
-            training=training(rounds=1, epochs=epochs, batch=1, most_examples=most),
+            training=training(kind)(epochs=epochs, most_examples=most),
         )
         for classes in (2**16, 2**14, 2**12, 2**10, 2**8)
         for epochs, most in ((1000, 1000), (100, 100), (10, 100), (1, 100), (1, 10), (1, 1))
@@ -363,18 +366,18 @@ KINDS: dict[str, Kind] = {
     "DPFedAvg": Kind(trained(fedavg), EXAMPLES),
     "DPFedAvg, masked": Kind(trained(fedavg, aggregation="masked"), EXAMPLES),
     "DPFedAvg, wide": Kind(wide(odp.DPFedAvg), EXAMPLES),
-    "DPFedAvg, 8 bits": Kind(trained(lambda epochs: fedavg(epochs, upload_bits=8)), EXAMPLES),
+    "DPFedAvg, 8 bits": Kind(trained(training(odp.DPFedAvg, upload_bits=8)), EXAMPLES),
     "DPFedAvg, text": Kind(trained(fedavg, model=odp.Glm("logistic", features=2000), data=TEXTS), SAID),
     "DPFedAvg, two words": Kind(trained(fedavg, model=odp.Glm("logistic", features=2), data=KNOWN_WORD), SAID),
     "DPFedAvg, new process": Kind(trained(fedavg), EXAMPLES, fresh=True),
     "statistics, new process": Kind(asked(of_events), EVENTS, fresh=True),
     "ratings, new process": Kind(factorization(odp.DPAM(steps=1), odp.RatingsData(low=1, high=5)), RATINGS, fresh=True),
-    "DPSGD": Kind(trained(lambda epochs: odp.DPSGD(rounds=1, most_examples=10 * epochs)), EXAMPLES),
+    "DPSGD": Kind(trained(lambda epochs, most_examples: odp.DPSGD(rounds=1, most_examples=most_examples)), EXAMPLES),
     "DPFTRL": Kind(
-        trained(lambda epochs: odp.DPFTRL(rounds=2, bands=2, epochs=epochs, batch=1, most_examples=1000)), EXAMPLES
+        trained(training(odp.DPFTRL, rounds=2, bands=2)), EXAMPLES
     ),
     "PrivateFL": Kind(
-        trained(lambda epochs: odp.PrivateFL(rounds=1, epochs=epochs, batch=1, most_examples=1000)), EXAMPLES
+        trained(training(odp.PrivateFL)), EXAMPLES
     ),
     "PrivateFL, wide": Kind(wide(odp.PrivateFL), EXAMPLES),
     "evaluation": Kind(evaluated(personal=False), EXAMPLES),
@@ -421,10 +424,10 @@ KINDS: dict[str, Kind] = {
     "local statistics, five devices": Kind(asked(of_events, trust="local"), EVENTS, devices=5),
     "DPFedAvg, secagg+": Kind(
         trained(
-            lambda epochs: odp.DPFedAvg(rounds=1000, epochs=epochs, batch=1, most_examples=1000),
+            training(odp.DPFedAvg, rounds=1000),
             aggregation="secagg+", minimum=5, goal=5, corrupt_fraction=0.0, dropout_fraction=0.2,
         ),
-        EXAMPLES, devices=5, polls=("Step", "CheckIn"),
+        EXAMPLES, devices=5, polls=("Step", "Join", "CheckIn", "GetHashes", "GetEvidence"),
     ),
 }  # fmt: skip
 
@@ -448,8 +451,7 @@ def _networks() -> dict[str, Kind]:
         "network that eats memory": hostile.hungry(stored()), "network that crashes": hostile.crashing(stored()),
     }  # fmt: skip
     return {
-        name: Kind(trained(lambda epochs: fedavg(epochs), model=network(program), data=DIGITS), data)
-        for name, program in programs.items()
+        name: Kind(trained(fedavg, model=network(program), data=DIGITS), data) for name, program in programs.items()
     }
 
 

@@ -34,6 +34,8 @@ from device_runtime.store.store import Store, store_path
 from odp.client import TaskHandle
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import OdpError
+from odp.transport.logs import Log
+from trusted_aggregator.modes.secagg.limits import Pace
 
 #: Of the enclave, and of the devices: rounds stay open while devices of a trial come.
 MINIMUM = 2
@@ -43,11 +45,13 @@ LIMITS = device_runtime.Limits(
     max_total_delta=1e-2,
 )  # fmt: skip
 #: A run that has not ended by then is a failure of the trial.
-_LONGEST_RUN = 8.0
+_LONGEST_RUN = 30.0
 # The log has stopped growing after so many equal answers.
 _QUIET_CHECKS, _CHECK_SECONDS = 10, 0.1
 
 
+#: Of sessions: their devices are all there at once.
+PACE = Pace(step=10.0, vector=10.0, silent=3.0)
 #: Starts a host.
 Start = Callable[..., device_runtime.Running]
 # A host in a process of its own: reads its arguments from standard input, and writes what was observed.
@@ -70,7 +74,7 @@ class Outside:
         self._root = root
         self._stack = contextlib.ExitStack()
         policy = EnclavePolicy(role="aggregator", minimum_cohort=MINIMUM)
-        self.world = World(root / "services", policy=policy, with_tokens=False, **changes).start(self._stack)
+        self.world = World(root / "services", policy=policy, with_tokens=False, pace=PACE, **changes).start(self._stack)
         self._numbers = itertools.count()
         self._opened: dict[tuple[str, float, int], str] = {}
 
