@@ -427,7 +427,7 @@ KINDS: dict[str, Kind] = {
             training(odp.DPFedAvg, rounds=1000),
             aggregation="secagg+", minimum=5, goal=5, corrupt_fraction=0.0, dropout_fraction=0.2,
         ),
-        EXAMPLES, devices=5, polls=("Step", "Join", "CheckIn", "GetHashes", "GetEvidence"),
+        EXAMPLES, devices=5, polls=("Step", "Join", "CheckIn", "GetHashes", "GetEvidence"), host=lambda: {"threads": 8},
     ),
 }  # fmt: skip
 

@@ -61,6 +61,7 @@ import pickle
 from security.outside import observed
 sys.stdout.buffer.write(pickle.dumps(observed(*pickle.load(sys.stdin.buffer))))
 """
+UNDECIDED = "undecided"
 
 
 class NoneContributed(AssertionError):
@@ -195,8 +196,8 @@ def told_apart(
     """How two devices can be told apart by their transcripts; None where they cannot.
 
     The runs of both come in an order that ``seed`` draws, in batches, until nothing hints at a difference, after
-    ``least_batches``, or one is certain (``transcript_times``). After ``most_seconds`` no further batch begins, and a
-    hint is the answer.
+    ``least_batches``, or one is certain (``transcript_times``). After ``most_seconds`` no further batch begins, and the
+    answer begins with ``UNDECIDED`` where something hints at one.
     """
     generator, began = random.Random(seed), time.monotonic()
     batches: tuple[list[list[Observation]], list[list[Observation]]] = ([], [])
@@ -223,7 +224,7 @@ def told_apart(
         if shift.chance < FALSE_ALARMS:
             return hint
         if time.monotonic() - began > most_seconds:
-            return f"hint: {hint}"
+            return f"{UNDECIDED}: {hint}"
     return None
 
 

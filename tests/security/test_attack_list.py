@@ -335,6 +335,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_reports_of_local_trust_that_would_fill_the_memory_are_refused"),
         ("R342", "a slow device as an oracle, or one that is charged for ever",
          "algorithms/test_computing_time.py::test_a_device_that_is_too_slow_says_so_by_public_facts_alone"),
+        ("R350", "tasks that are slow on a bit", "security/test_hostile_tasks.py::"
+         "test_r350_a_hostile_task_tells_nothing_of_the_data_by_time"),
+        ("R350", "tasks of every kind, and as much data as a store allows", "security/test_hostile_tasks.py::"
+         "test_r350_no_kind_of_hostile_task_tells_the_data_that_take_longest"),
+        ("R351", "a slow device that moves the others of its host", "security/test_hostile_tasks.py::"
+         "test_r351_the_data_of_one_device_do_not_move_the_calls_of_the_others_of_its_host"),
+        ("R352", "a busy machine that hides a shift", "security/test_transcript_comparison.py::"
+         "test_r352_on_a_busy_machine_devices_are_told_apart_by_their_times_alone"),
     ],
     "addresses": [
         ("R187", "connections to a listener of the server's choice", "security/test_addresses.py::"

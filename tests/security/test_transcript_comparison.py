@@ -102,7 +102,7 @@ def device(seconds: Callable[[str], float]) -> Callable[[str], Observation]:
         now = time.monotonic()
         first = Call("/s/CheckIn", (3,), "OK", (0,), began=began, ended=began)
         calls = [first, Call("/s/Submit", (9,), "OK", (0,), began=now)]
-        return Observation.of(calls, devices=1, outcome="ended", charged=(), ledger=(), ended=now)
+        return Observation.of(calls, devices=1, outcome="ended", charged=(((b"task", 0),),), ledger=(), ended=now)
 
     return observe
 

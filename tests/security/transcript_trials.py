@@ -19,7 +19,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(here.parents[level]) for level in (2, 1)]
 
 from security.hostile_tasks import KINDS
-from security.outside import NoneContributed, Outside, busy, tried
+from security.outside import UNDECIDED, NoneContributed, Outside, busy, tried
 from transcript_times import RESOLUTION
 
 
@@ -69,7 +69,7 @@ def _kind(outside: Outside, kind: str, asked: argparse.Namespace) -> int:
             sys.stdout.write(f"  {data:22} NO DEVICE CONTRIBUTED {error} {' | '.join(line[25:] for line in reason)}\n")
             sys.stdout.flush()
             return apart + 1
-        apart += difference is not None
+        apart += difference is not None and not difference.startswith(UNDECIDED)
         text = " ".join((difference or "alike").split())
         sys.stdout.write(f"  {data:22} {time.monotonic() - began:5.1f} s  {text}\n")
         sys.stdout.flush()
