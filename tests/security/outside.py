@@ -6,6 +6,7 @@ The services run in this process, over TLS. Each run is a new host with new devi
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -116,29 +117,33 @@ class Outside:
                 fill(store)
         return folder
 
+    def prepared(self, template: Path) -> Path:
+        """A state folder of new devices, which hold what those of ``template`` do."""
+        folder = self._root / f"run-{next(self._numbers)}"
+        shutil.copytree(template, folder)
+        for path in folder.glob("devices/*/*.sqlite"):
+            with Store.open(path, durable=False) as store:
+                store.execute(
+                    "UPDATE identity SET device_id = ?, secret = ?, seed = ?",
+                    (os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), os.urandom(8)),
+                )
+        return folder
+
     def observe(
         self,
         population: str,
-        template: Path,
+        folder: Path,
         *,
         but: Sequence[str] = (),
         start: Start = device_runtime.start,
         fresh: bool = False,
         **config: Any,
     ) -> Observation:
-        """One run of a host with new devices, which hold what those of ``template`` do: until each has contributed.
+        """One run of a host with the devices of a ``prepared`` folder: until each has contributed.
 
         Calls of the methods ``but`` are left out; ``start`` starts the host, in a ``fresh`` process or in this one.
         """
-        folder = self._root / f"run-{next(self._numbers)}"
-        shutil.copytree(template, folder)
-        devices = len(list(template.glob("devices/*/*.sqlite")))
-        for device in range(devices):
-            with Store.open(store_path(folder, device), durable=False) as store:
-                store.execute(
-                    "UPDATE identity SET device_id = ?, secret = ?, seed = ?",
-                    (os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), os.urandom(8)),
-                )
+        devices = len(list(folder.glob("devices/*/*.sqlite")))
         settings = device_runtime.Config(**{
             "state": folder, "server": self.world.server.address, "ca": self.world.ca,
             "reference_values": self.world.reference_values, "population": population, "count": devices,
@@ -183,7 +188,7 @@ def observed(
 
 
 def told_apart(
-    observe: Callable[[str], Observation],
+    prepare: Callable[[str], Callable[[], Observation]],
     first: str,
     second: str,
     *,
@@ -195,9 +200,9 @@ def told_apart(
 ) -> str | None:
     """How two devices can be told apart by their transcripts; None where they cannot.
 
-    The runs of both come in an order that ``seed`` draws, in batches, until nothing hints at a difference, after
-    ``least_batches``, or one is certain (``transcript_times``). After ``most_seconds`` no further batch begins, and the
-    answer begins with ``UNDECIDED`` where something hints at one.
+    ``prepare`` makes a run of a device, by its name. The runs of both come in an order that ``seed`` draws, in batches,
+    until nothing hints at a difference, after ``least_batches``, or one is certain (``transcript_times``). After
+    ``most_seconds`` no further batch begins, and the answer begins with ``UNDECIDED`` where something hints at one.
     """
     generator, began = random.Random(seed), time.monotonic()
     batches: tuple[list[list[Observation]], list[list[Observation]]] = ([], [])
@@ -206,8 +211,10 @@ def told_apart(
         order = [0, 1] * RUNS
         generator.shuffle(order)
         batch: tuple[list[Observation], list[Observation]] = ([], [])
-        for arm in order:
-            batch[arm].append(observe((first, second)[arm]))
+        # To make a large store keeps a disk busy: all of them are there before the first run.
+        runs_of_batch = [(arm, prepare((first, second)[arm])) for arm in order]
+        for arm, run in runs_of_batch:
+            batch[arm].append(run())
         for runs, observed in zip(batches, batch, strict=True):
             runs.append(observed)
         if not any(itertools.chain(*(run.charged for runs in batch for run in runs))):
@@ -237,13 +244,16 @@ def tried(
     Raises LookupError where no task of the kind has so short a fixed time, NoneContributed where no device took part.
     """
     population, attack = outside.population_of(kind, most_fixed=most_fixed, first=first), KINDS[kind]
-    others, host = [nothing] * (attack.devices - 1), attack.host()
+    others = [nothing] * (attack.devices - 1)
     templates = {name: outside.template(attack.data[name], *others) for name in ("empty", data)}
 
-    def observe(name: str) -> Observation:
-        return outside.observe(population, templates[name], but=attack.polls, fresh=attack.fresh, **host)
+    def prepare(name: str) -> Callable[[], Observation]:
+        folder = outside.prepared(templates[name])
+        return functools.partial(
+            outside.observe, population, folder, but=attack.polls, fresh=attack.fresh, **attack.host()
+        )
 
-    return told_apart(observe, "empty", data, seed=seed, **options)
+    return told_apart(prepare, "empty", data, seed=seed, **options)
 
 
 @contextlib.contextmanager

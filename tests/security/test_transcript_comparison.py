@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -93,18 +94,21 @@ def test_r352_five_batches_without_overlap_are_certain() -> None:
     assert chance_of([batch], "Submit", resolution=RESOLUTION) == pytest.approx(1 / math.comb(2 * RUNS, RUNS))
 
 
-def device(seconds: Callable[[str], float]) -> Callable[[str], Observation]:
+def device(seconds: Callable[[str], float]) -> Callable[[str], Callable[[], Observation]]:
     """A device that waits before its upload, on the real clock."""
 
-    def observe(arm: str) -> Observation:
+    def prepare(arm: str) -> Callable[[], Observation]:
+        return functools.partial(observe, seconds(arm))
+
+    def observe(wait: float) -> Observation:
         began = time.monotonic()
-        time.sleep(seconds(arm))
+        time.sleep(wait)
         now = time.monotonic()
         first = Call("/s/CheckIn", (3,), "OK", (0,), began=began, ended=began)
         calls = [first, Call("/s/Submit", (9,), "OK", (0,), began=now)]
         return Observation.of(calls, devices=1, outcome="ended", charged=(((b"task", 0),),), ledger=(), ended=now)
 
-    return observe
+    return prepare
 
 
 def test_r352_on_a_busy_machine_devices_are_told_apart_by_their_times_alone() -> None:
