@@ -417,7 +417,7 @@ KINDS: dict[str, Kind] = {
         host=with_maker,
     ),
     "Draw and Discard": Kind(discarded({"kind": CATEGORY}), EXAMPLES),
-    "Draw and Discard, wide": Kind(discarded(LOCAL_INPUTS), NUMBERED),
+    "Draw and Discard, wide": Kind(discarded(LOCAL_INPUTS, per="model"), NUMBERED),
     # One device of a host has data, and may not move the calls of the others.
     "DPFedAvg, five devices": Kind(trained(fedavg), EXAMPLES, devices=5),
     "statistics, five devices": Kind(asked(of_events), EVENTS, devices=5),

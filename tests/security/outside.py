@@ -46,7 +46,7 @@ LIMITS = device_runtime.Limits(
     max_total_delta=1e-2,
 )  # fmt: skip
 #: A run that has not ended by then is a failure of the trial.
-_LONGEST_RUN = 30.0
+_LONGEST_RUN = 20.0
 # The log has stopped growing after so many equal answers.
 _QUIET_CHECKS, _CHECK_SECONDS = 10, 0.1
 
