@@ -389,7 +389,7 @@ KINDS: dict[str, Kind] = {
     "quantiles": Kind(
         [
             lambda name, most=most: odp.Quantiles(
-                name=name, low=0, high=6, bins=2**14, events=seen(most, value="stars"), privacy=PRIVACY,
+                name=name, low=0, high=6, bins=2**12, events=seen(most, value="stars"), privacy=PRIVACY,
                 cohort=odp.Cohort(**COHORT),
             )
             for most in EVENT_CAPS
