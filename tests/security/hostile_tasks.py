@@ -123,6 +123,14 @@ def huge_rows(store: Store) -> None:
     )  # fmt: skip
 
 
+def many_layouts(store: Store) -> None:
+    """Examples of which each has a column that no other one has."""
+    row = {"kind": np.array([SECRET]), "x": np.ones((1, 8), np.float32), "label": np.ones(1, np.float32)}
+    with store.transaction():
+        for number in range(1000):
+            store.examples("examples").add({**row, f"other{number}": np.zeros(1, np.float32)}, time=1.7e9)
+
+
 def long_events(store: Store) -> None:
     """Events whose other columns are as large as a store allows."""
     row = {"kind": SECRET, "film": 7, "stars": 4.0, "note": "n" * 16_000}
@@ -151,6 +159,7 @@ EXAMPLES: Mapping[str, Fill] = {
     "no class": examples(1000, label=77.0),
     "unrelated events": events(UNRELATED, service="others"),
     "huge rows": huge_rows,
+    "many layouts": many_layouts,
 }
 EVENTS: Mapping[str, Fill] = {
     "empty": nothing,
