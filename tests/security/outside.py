@@ -254,6 +254,9 @@ def tried(
             outside.observe, population, folder, but=attack.polls, fresh=attack.fresh, **attack.host()
         )
 
+    if attack.devices > 1 and attack.polls:
+        # The number of the first round, 0, takes no byte in the messages of its session.
+        prepare("empty")()
     return told_apart(prepare, "empty", data, seed=seed, **options)
 
 
