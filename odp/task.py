@@ -27,6 +27,7 @@ from typing import Any
 from odp._validate import identifier, integer, one_of, positive, strict_keywords, within
 from odp.aggregation.table import DEFAULT, MODES
 from odp.algorithms.choices import Training, TrainingData, default_training, trainings
+from odp.algorithms.computing_time import STEPS
 from odp.algorithms.registry import TABLE, algorithm_for, part_of
 from odp.broadcast.config import Broadcast
 from odp.broadcast.terms import check_broadcast
@@ -97,6 +98,9 @@ class Cohort:
       goal: Number of contributions at which the round closes; default the minimum.
       round_seconds: Time after which a round with the minimum closes; it closes sooner once no more devices come
         (docs/protocol.md, section 11). A task that needs more devices raises its minimum.
+      computing_seconds: Time of a contribution, from the first read of a device's data to its upload, the same on every
+        device: .25, 1, 4, 16 or 64. Default: the shortest that the task's caps need. What is not computed by then is
+        empty, so give more where devices are slow or busy; at most a quarter of ``round_seconds``.
       sampling: "full": every contribution counts, the most accurate choice for a given budget. "enclave_poisson": the
         enclave draws each contribution with a secret coin, and the drawn ones count; every device still contributes.
       sampling_probability: Of that coin, above 0 and below 1. None where the training has a ``cohort_schedule``, which
@@ -122,6 +126,7 @@ class Cohort:
     minimum: int = 100
     goal: int | None = None
     round_seconds: int = 3600
+    computing_seconds: float | None = None
     sampling: str = FULL
     sampling_probability: float | None = None
     most_contributions: int | None = None
@@ -137,6 +142,10 @@ class Cohort:
         if self.goal is not None:
             integer(low=self.minimum, high=2**31, goal=self.goal)
         integer(low=1, high=10**7, round_seconds=self.round_seconds)
+        if self.computing_seconds is not None and self.computing_seconds not in STEPS:
+            raise ConfigurationError(
+                f"Expected computing_seconds={self.computing_seconds!r} to be one of {', '.join(map(str, STEPS))}"
+            )
         if self.sampling not in (FULL, ENCLAVE_POISSON):
             raise ConfigurationError(
                 f"Expected sampling={self.sampling!r} to be {FULL!r} or {ENCLAVE_POISSON!r}: a draw of a fixed size, "
@@ -182,6 +191,11 @@ class Cohort:
             )
         mode.write(terms, self._options())
         return terms
+
+    @property
+    def computing_milliseconds(self) -> int:
+        """``computing_seconds`` as a definition has it; 0 leaves it to whoever signs the task."""
+        return round(1000 * (self.computing_seconds or 0.0))
 
     @property
     def _goal(self) -> int:
@@ -306,6 +320,7 @@ class Task:
             name=self.name,
             population=self.population,
             cohort=self.cohort.to_proto(self.privacy.delta),
+            computing_milliseconds=self.cohort.computing_milliseconds,
         )
         self.model.write(definition)
         items = definition.model.items if definition.HasField("model") else None
@@ -374,7 +389,10 @@ class Question(abc.ABC):
         """The definition without the question itself."""
         privacy = common_pb2.PrivacyTerms(epsilon=self.privacy.epsilon, delta=self.privacy.delta)
         cohort = self.cohort.to_proto(self.privacy.delta)
-        return common_pb2.TaskDefinition(name=self.name, population=self.population, privacy=privacy, cohort=cohort)
+        return common_pb2.TaskDefinition(
+            name=self.name, population=self.population, privacy=privacy, cohort=cohort,
+            computing_milliseconds=self.cohort.computing_milliseconds,
+        )  # fmt: skip
 
 
 def check_catalogue(model: Any, data: Any, *, population: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import odp
+from odp.algorithms.computing_time import fixed_seconds
 from odp.errors import ConfigurationError, PrivacyError
 from odp.task import check_delta_for
 
@@ -208,3 +209,11 @@ def test_a_model_cannot_be_trained_on_masked_sums() -> None:
 def test_masked_sums_are_not_sampled() -> None:
     with pytest.raises(ConfigurationError, match="to be 'full' with aggregation='masked'"):
         _asked(aggregation="masked", **_DRAWN)
+
+
+def test_a_task_may_give_its_devices_more_time_than_its_caps_need() -> None:
+    patient = _task(cohort=odp.Cohort(minimum=100, computing_seconds=4.0))
+    assert patient.definition().computing_milliseconds == 4000
+    assert fixed_seconds(patient.definition()) == 4.0
+    with pytest.raises(ConfigurationError, match=r"Expected computing_seconds=3\.0 to be one of 0\.25, 1\.0"):
+        odp.Cohort(computing_seconds=3.0)

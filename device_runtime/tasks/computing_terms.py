@@ -5,7 +5,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from odp.algorithms.computing_time import STEPS, fixed_seconds, keys_seconds, worst_case_bytes, worst_case_seconds
+from odp.algorithms.computing_time import (
+    SAFETY,
+    STEPS,
+    fixed_seconds,
+    keys_seconds,
+    worst_case_bytes,
+    worst_case_seconds,
+)
 from odp.algorithms.registry import algorithm_for
 from odp.models.trained import has_program
 from odp.v1 import common_pb2
@@ -46,14 +53,14 @@ class ComputingTerms:
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> ComputingTerms:
         """Of a checked definition."""
-        seconds, worst_bytes = fixed_seconds(definition), worst_case_bytes(definition)
-        large = seconds > STEPS[0] or worst_bytes > _BYTES_HERE
+        worst_seconds, worst_bytes = worst_case_seconds(definition), worst_case_bytes(definition)
+        large = worst_seconds > STEPS[0] / SAFETY or worst_bytes > _BYTES_HERE
         keyed = algorithm_for(definition).rows_per_request is not None
         place = Place.TRAINER if has_program(definition) else Place.PROCESS if large else Place.HERE
         return cls(
-            seconds=seconds,
+            seconds=fixed_seconds(definition),
             keys_seconds=keys_seconds(definition) if keyed else 0.0,
-            worst_seconds=worst_case_seconds(definition),
+            worst_seconds=worst_seconds,
             worst_bytes=worst_bytes,
             place=place,
         )
