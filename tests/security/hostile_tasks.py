@@ -378,6 +378,8 @@ KINDS: dict[str, Kind] = {
     "DPFedAvg, 8 bits": Kind(trained(training(odp.DPFedAvg, upload_bits=8)), EXAMPLES),
     "DPFedAvg, text": Kind(trained(fedavg, model=odp.Glm("logistic", features=2000), data=TEXTS), SAID),
     "DPFedAvg, two words": Kind(trained(fedavg, model=odp.Glm("logistic", features=2), data=KNOWN_WORD), SAID),
+    "DPFedAvg, synced disk": Kind(trained(fedavg), EXAMPLES, host=lambda: {"durable": True}),
+    "statistics, synced disk": Kind(asked(of_events), EVENTS, host=lambda: {"durable": True}),
     "DPFedAvg, new process": Kind(trained(fedavg), EXAMPLES, fresh=True),
     "statistics, new process": Kind(asked(of_events), EVENTS, fresh=True),
     "ratings, new process": Kind(factorization(odp.DPAM(steps=1), odp.RatingsData(low=1, high=5)), RATINGS, fresh=True),
