@@ -325,6 +325,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "device_runtime/round/test_gate.py::test_conditions_that_computing_moves_do_not_hold_up_what_was_begun"),
         ("R185", "lookups that are skipped or repeated on a bit", "security/test_transcripts.py::"
          "test_r185_candidates_are_asked_for_alike_whatever_the_data_and_the_tables_are"),
+        ("R350", "tasks that are slow on a bit", "security/test_hostile_tasks.py::"
+         "test_r350_a_hostile_task_tells_nothing_of_the_data_by_time"),
+        ("R350", "tasks of every kind, and as much data as a store allows", "security/test_hostile_tasks.py::"
+         "test_r350_no_kind_of_hostile_task_tells_the_data_that_take_longest"),
+        ("R351", "a slow device that moves the others of its host", "security/test_hostile_tasks.py::"
+         "test_r351_the_data_of_one_device_do_not_move_the_calls_of_the_others_of_its_host"),
+        ("R352", "a busy machine that makes devices look different", "security/test_transcript_comparison.py::"
+         "test_r352_on_a_busy_machine_devices_that_are_alike_are_not_told_apart"),
         ("R340", "more stored rows than a task may read, encoded all the same",
          "algorithms/test_computing_time.py::test_rows_of_examples_are_capped_before_they_are_encoded"),
         ("R341", "1,000 epochs over rows of one category", "algorithms/test_computing_time.py::"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -111,10 +112,40 @@ def device(seconds: Callable[[str], float]) -> Callable[[str], Callable[[], Obse
     return prepare
 
 
-def test_r352_on_a_busy_machine_devices_are_told_apart_by_their_times_alone() -> None:
-    """Two busy loops beside it; a shift of six resolutions, so that the machine's own noise hides none of it."""
+def test_r352_on_a_busy_machine_devices_that_are_alike_are_not_told_apart() -> None:
+    """On the real clock, with two busy loops beside it."""
     with busy(2):
-        assert told_apart(device(lambda arm: 0.02), "first", "second") is None
-        difference = told_apart(device(lambda arm: 0.02 + 6 * RESOLUTION * (arm == "second")), "first", "second")
+        assert told_apart(device(lambda arm: 0.02), "first", "second", least_batches=3) is None
+
+
+def test_r352_noise_of_a_machine_hides_no_shift_that_is_larger() -> None:
+    """Simulated times, each late by 10 ms on average: a shift of 100 ms more than the resolution is always found."""
+    generator = np.random.default_rng(5)
+    drift = itertools.count()
+
+    def prepare(arm: str) -> Callable[[], Observation]:
+        now = 1e-3 * next(drift) + 0.25 + generator.exponential(0.01) + (RESOLUTION + 0.1) * (arm == "second")
+        run = observation(0.0, 0.002, now)
+        return lambda: dataclasses.replace(run, charged=(((b"task", 0),),))
+
+    for trial in range(20):
+        difference = told_apart(prepare, "first", "second", seed=trial)
+        assert difference is not None
+        assert difference.startswith("the time of call 3, Submit differs")
+
+
+def test_r352_one_late_call_of_many_devices_is_found() -> None:
+    """Of a host with 60 devices: the more times there are, the more certain each has to be."""
+
+    def prepare(arm: str) -> Callable[[], Observation]:
+        late = 6 * RESOLUTION * (arm == "second")
+        calls = [
+            Call("/s/Submit", (9,), "OK", (0,), began=0.1 * device + late * (device == 33)) for device in range(60)
+        ]
+        rest: dict[str, Any] = {"charged": (((b"task", 0),),), "ledger": (), "ended": 7.0}
+        return lambda: Observation.of(calls, devices=60, outcome="ended", **rest)
+
+    assert told_apart(prepare, "first", "first") is None
+    difference = told_apart(prepare, "first", "second")
     assert difference is not None
-    assert difference.startswith("the time of call 2, Submit differs")
+    assert difference.startswith("the time of Submit 34 differs")
