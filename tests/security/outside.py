@@ -43,7 +43,7 @@ MINIMUM = 2
 LIMITS = device_runtime.Limits(
     min_cohort=MINIMUM, max_epsilon=100.0, max_total_epsilon=1e6, max_total_epsilon_30_days=1e6,
     max_developer_epsilon=1e6, max_developer_epsilon_30_days=1e6, max_local_epsilon=1e6, max_delta=1e-2,
-    max_total_delta=1e-2,
+    max_total_delta=0.5,
 )  # fmt: skip
 #: A run that has not ended by then is a failure of the trial.
 _LONGEST_RUN = 20.0
