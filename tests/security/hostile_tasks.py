@@ -396,7 +396,7 @@ KINDS: dict[str, Kind] = {
     "evaluation after training": Kind(evaluated(personal=True), EXAMPLES),
     "statistics": Kind(asked(of_events), EVENTS),
     "statistics, masked": Kind(asked(of_events, cohort={"aggregation": "masked"}), EVENTS),
-    "shuffled statistics": Kind(asked(of_events, trust="shuffle"), EVENTS),
+    "shuffled statistics": Kind(asked(of_events, trust="shuffle", cohort={"minimum": 100}), EVENTS),
     "local statistics": Kind(asked(of_events, trust="local"), EVENTS),
     "quantiles": Kind(
         [
