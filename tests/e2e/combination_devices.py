@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,18 @@ from odp.local.processes import Services
 from odp.transport.logs import Log
 
 
+@dataclasses.dataclass(frozen=True)
+class Addresses:
+    """What devices know of services that another program started."""
+
+    root: Path
+    server_address: str
+    ca: Path
+    reference_values: Path
+
+
 def devices_of(
-    services: Services, combination: Combination, *, population: str = "", folder: Path | None = None
+    services: Services | Addresses, combination: Combination, *, population: str = "", folder: Path | None = None
 ) -> device_runtime.Running:
     """A host of as many devices as the task of a combination has, with data for it; it runs until it is stopped.
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import psutil
 from e2e import crash, shifted_clock
-from e2e.killing import ArmedServices, ClockedServices, crashing_at
+from e2e.killing import ArmedServices, ClockedServices, crashing_at, role_of
 from faults.disk import Disk
 from task_combinations import DEVICES
 
@@ -164,24 +164,54 @@ class Deployment:
             if name.startswith("leaf"):
                 self.services.children[name].wait_serving(self.services.ca, deadline=SECONDS)
 
-    def upgrade(self) -> str:
+    def upgrade(self, draws: random.Random) -> str:
         """Hands the aggregator over to the enclave of this code, and starts that, as an operator does.
 
-        Raises Stuck where it is not handed over.
+        Its rounds close first, or are void. Mostly the command, the old aggregator or the server is killed meanwhile;
+        the command is then repeated. A tree's leaves start again as the new code; all else runs on. Raises Stuck.
         """
-        arguments = ["enclave", "upgrade", "--services", str(self.root), "--wait", "60", "--json"]
-        done = subprocess.run([*ODP, *arguments], capture_output=True, text=True, timeout=2 * SECONDS, check=False)
-        if done.returncode:
-            raise Stuck(f"not handed over: {done.stderr.strip()}")
-        told = json.loads(done.stdout)
-        self.kill("aggregator")
-        adopt_successor(self.root / "aggregator")
-        self._upgraded.add("aggregator")
+        options = draws.choice((["--wait", "60"], ["--wait", "0", "--void-rounds"]))
+        victim, moment = draws.choice(("", "command", "aggregator", "server")), draws.uniform(0.5, 6.0)
+        command = [*ODP, "enclave", "upgrade", "--services", str(self.root), "--json", *options]
+        end, struck = time.monotonic() + SECONDS, not victim
+        while True:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+                if not struck:
+                    struck = self._strike(victim, running, moment)
+                answer, error = running.communicate(timeout=2 * SECONDS)
+            if not running.returncode:
+                break
+            if time.monotonic() > end:
+                raise Stuck(f"not handed over: {error.strip()}")
+            self.serving()
+        told = json.loads(answer)
+        handed = [name for name in self.names if name == "aggregator" or name.startswith("leaf")]
         values = ReferenceValues.load(self.services.reference_values)
-        digests = {**values.image_digests, "aggregator": (told["from"], told["to"])}
+        both = dict.fromkeys({role_of(name) for name in handed}, (told["from"], told["to"]))
+        digests = {**values.image_digests, **both}
         dataclasses.replace(values, image_digests=digests).save(self.services.reference_values)
-        self.start("aggregator")
-        return f"to {told['to'][7:19]}"
+        for name in handed:
+            self.kill(name)
+        adopt_successor(self.root / "aggregator")
+        self._upgraded.update(handed)
+        for name in sorted(handed, reverse=True):
+            self.start(name)
+            if name != "aggregator":
+                self.services.children[name].wait_serving(self.services.ca, deadline=SECONDS)
+        return f"{' '.join(options)} {victim} to {told['to'][7:19]}"
+
+    def _strike(self, victim: str, command: subprocess.Popen[str], moment: float) -> bool:
+        """Kills the command or a program ``moment`` seconds after the command began; False where it ended before."""
+        try:
+            command.wait(moment)
+        except subprocess.TimeoutExpired:
+            if victim == "command":
+                command.kill()
+            else:
+                self.kill(victim)
+                self.start(victim)
+            return True
+        return False
 
     def leap(self, seconds: float, *, lasts: float) -> None:
         """The clock of all programs is off for a moment."""

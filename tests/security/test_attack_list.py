@@ -803,6 +803,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "transport/test_backup.py::test_r383_a_backup_that_brings_a_chip_is_refused_and_changes_nothing"),
         ("R386", "crashes, power cuts, clocks and disks under real services, at random",
          "faults/test_campaign.py::test_r386_three_trials_of_the_campaign_hold"),
+        ("R395", "devices that are charged for less or more than what counted, and tasks that fail without a cause",
+         "faults/test_campaign.py::test_r395_a_device_that_is_charged_for_less_or_more_than_it_counted_in_is_seen"),
         ("R377", "a full or broken disk at the second of two counters", "security/test_counters.py::"
          "test_r377_a_failed_write_of_a_counter_is_finished_by_a_later_call_and_advises_no_restore"),
     ],
