@@ -652,6 +652,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r375_no_copy_of_the_old_enclave_charges_a_round_that_is_void"),
         ("R375", "records of a void round that come back", "security/test_upgrades_under_way.py::"
          "test_r375_a_host_that_brings_a_void_round_back_finds_it_closed"),
+        ("R392", "a failed counter while a second successor is named", "security/test_upgrades_under_way.py::"
+         "test_r392_a_stream_survives_a_failed_counter_at_a_second_successor"),
+        ("R392", "past sums at an old enclave that died at the take-over", "security/test_upgrades_under_way.py::"
+         "test_r392_an_old_enclave_that_died_at_the_take_over_erases_its_streams_at_its_next_start"),
+        ("R392", "keys of void rounds that outlive the hand-over", "security/test_upgrades_under_way.py::"
+         "test_r392_no_package_leaves_while_the_keys_of_void_rounds_cannot_be_erased"),
+        ("R394", "records that do not go along", "trusted_aggregator/host/test_upgrading.py::"
+         "test_r394_a_successor_reads_no_record_that_does_not_go_along"),
         ("R376", "code that is pinned no more", "device_runtime/network/test_pinned_values.py::"
          "test_r376_code_that_is_pinned_no_more_is_refused_at_once"),
         ("R272", "death at each step", "security/test_hand_over.py::"

@@ -1,4 +1,4 @@
-"""Hand-overs in the middle of rounds, of every mode and kind of task, and what hosts try with them (R370 to R375)."""
+"""Hand-overs in the middle of rounds, of every mode and kind of task, and what hosts try with them (R370 ff., R392)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from upgrade_worlds import KINDS, SECAGG
 from odp.crypto import domains
 from odp.crypto.refusals import refusal_holds
 from odp.crypto.signing import verify
+from odp.enclave import _files
 from odp.enclave.platform import EmulatedPlatform
+from odp.enclave.slots import EmulatedSlots
 from odp.errors import Refusal, StateError
 from odp.evaluation.noise import NoNoise
 from odp.v1 import aggregator_pb2
-from tests.hand_overs import NEW, OLD, Endorsers, Upgrade, upgradable
+from tests.hand_overs import NEW, OLD, OTHER, Endorsers, Upgrade, upgradable
 from trusted_aggregator.boundary.interface import Refused, Status
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.streams import _slot
@@ -283,6 +285,73 @@ def test_r373_a_stream_goes_on_where_it_was_and_admits_nobody_sooner(make: Make)
     old_core.draw_nonce()
     assert not old_core._streams._positions
     assert [old_slots.read(_slot(world.task_sha256, turn)) for turn in range(2)] == [None, None]
+
+
+@pytest.mark.parametrize("kind", ["stream", "masked stream"])
+def test_r392_a_stream_survives_a_failed_counter_at_a_second_successor(
+    make: Make, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, endorsers, _ = make(kind)
+    endorsers.endorse(OTHER, world.policy)
+    world.persist(world.core.begin_hand_over(Upgrade(world, endorsers).request(void_rounds=True)))
+    world.core.commit()  # this successor is named, and never takes over
+    second = Upgrade(world, endorsers, image=OTHER)
+    world.persist(world.core.begin_hand_over(second.request(void_rounds=True)))
+    write, counters = _files.write_atomically, itertools.count(1)
+
+    def failing(path: Any, data: bytes, *, mode: int) -> None:
+        if path.name == "counters.json" and next(counters) == 2:
+            raise StateError("disk full")
+        write(path, data, mode=mode)
+
+    monkeypatch.setattr(_files, "write_atomically", failing)
+    with pytest.raises(StateError):
+        world.core.commit()
+    request = second.request(void_rounds=True)  # its nonce is drawn between the two counters
+    world.core.commit()
+    assert world.core.finish_hand_over(request).sealed_streams
+
+
+def test_r392_an_old_enclave_that_died_at_the_take_over_erases_its_streams_at_its_next_start(make: Make) -> None:
+    world, endorsers, _ = make("stream")
+    slots = world.identity.guest.slots
+    Upgrade(world, endorsers).run(void_rounds=True)
+    slot_names = [_slot(world.task_sha256, turn) for turn in range(2)]
+    assert any(slots.read(name) for name in slot_names)
+    with pytest.raises(StateError, match="handed over"):
+        world.restart()
+    assert [slots.read(name) for name in slot_names] == [None, None]
+
+
+def test_r392_a_start_before_the_successor_is_in_force_erases_no_stream(make: Make) -> None:
+    world, endorsers, _ = make("stream")
+    upgrade = Upgrade(world, endorsers)
+    world.persist(world.core.begin_hand_over(upgrade.request(void_rounds=True)))
+    world.core.commit()
+    world.restart()
+    request = upgrade.request(void_rounds=True)
+    assert world.core.finish_hand_over(request).sealed_streams
+
+
+def test_r392_no_package_leaves_while_the_keys_of_void_rounds_cannot_be_erased(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, endorsers, _ = make("dpam")
+    upgrade = Upgrade(world, endorsers)
+    request = upgrade.request(void_rounds=True)
+    world.persist(world.core.begin_hand_over(request))
+
+    def full(self: object, names: object) -> None:
+        raise StateError("cannot erase")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmulatedSlots, "erase", full)
+        with pytest.raises(StateError, match="cannot erase"):
+            world.core.commit()
+        with pytest.raises(StateError, match="cannot erase"):
+            world.core.finish_hand_over(request)
+    assert world.core.finish_hand_over(request).sealed
+    assert world.identity.guest.slots.read(world.task_sha256.hex()) is None
 
 
 def test_r374_a_round_of_secagg_with_survivors_is_never_void(make: Make) -> None:

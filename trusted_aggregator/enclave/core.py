@@ -485,10 +485,6 @@ class AggregatorCore(WithLargeValues):
         dropped = tuple(record for task in tasks for record in self._holdings.drop_task(task.sha256, population))
         return (*dropped, *self._streams.end(task.sha256 for task in tasks))
 
-    def _erase_over(self) -> None:
-        self._erase(self._over)
-        self._over.clear()
-
     def _show_charters(self) -> None:
         """Records charters in force in the event log, so that evidence shows the owners of each population."""
         for name in sorted(self._populations):

@@ -61,7 +61,9 @@ class HandingOver(Submissions):
     def draw_nonce(self) -> bytes:
         """32 random bytes for the evidence of a successor; earlier nonces become invalid.
 
-        Erases the secrets of streams that a successor has taken over: only it goes on with them.
+        Erases the secrets of streams that a successor has taken over: only it goes on with them. A start does so, too.
+
+        Raises StateError where the platform cannot erase.
         """
         with self._admin:
             taken = [population.name for population in self._populations.values() if population.is_taken_over]
@@ -98,7 +100,8 @@ class HandingOver(Submissions):
     def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
         """The package for the successor, sealed to it, once its name is in force in every population's record.
 
-        Raises, besides what ``begin_hand_over`` raises, PrivacyError where it is not in force.
+        Raises, besides what ``begin_hand_over`` raises, PrivacyError where it is not in force, and StateError where the
+        platform cannot erase the keys of void rounds.
         """
         with self._admin:
             verified = self._verified(request)
@@ -106,6 +109,7 @@ class HandingOver(Submissions):
             for population in self._founded():
                 if population.successor != _named(verified):
                     raise PrivacyError(f"population {population.name!r} is not handed over to this successor yet")
+            self._erase_over()
             statement = self._statement(verified).SerializeToString(deterministic=True)
             digest = hashlib.sha256(statement).digest()
             info = domains.hand_over_info(request.nonce, digest)
@@ -213,6 +217,10 @@ class HandingOver(Submissions):
         """Erases the secrets of these tasks' rounds, and of what their streams need no more. Raises StateError."""
         self._keys.erase(tasks)
         self._streams.erase(tasks)
+
+    def _erase_over(self) -> None:
+        self._erase(self._over)
+        self._over.clear()
 
     def _statement(self, successor: VerifiedEnclave) -> hand_over_pb2.HandOverStatement:
         return hand_over_pb2.HandOverStatement(

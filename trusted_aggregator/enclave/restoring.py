@@ -24,6 +24,7 @@ from trusted_aggregator.state import records as names
 from trusted_aggregator.state.ledger_writes import restored_ledger
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import SealedRecord, Writes
+from trusted_aggregator.state.rollback import HandedOver
 from trusted_aggregator.state.sealed_state import PopulationRecord, RoundRecord, Sealer, TaskRecord, VoidedKey
 
 # Opened where what they belong to is.
@@ -49,7 +50,9 @@ def restore(
     ``round_sealer`` opens the records of a task's round. A round that is erased is as one without records; they have to
     go, since none of them would open under the secret of the task's next round.
 
-    Raises StateError where a record was changed, is missing, or a population was rolled back.
+    Raises:
+      HandedOver: a successor has a population; the secrets of its streams are erased.
+      StateError: a record was changed, is missing, or a population was rolled back.
     """
     plaintexts = {
         key: sealer.open(key, data)
@@ -61,14 +64,22 @@ def restore(
         return [data for key, data in plaintexts.items() if key.startswith(prefix)]
 
     populations: dict[str, Population] = {}
+    handed_over: dict[str, HandedOver] = {}
     holdings = Holdings()
     for data in opened(names.POPULATION_PREFIX):
         record = PopulationRecord.decode(data, lambda head: restored_ledger(head, sealer, records))
         stored_state = names.split_state(records.get(names.ledger_state_key(record.name), b""))[0]
-        populations[record.name] = Population(identity, record.name, record=record, stored_state=stored_state)
+        try:
+            populations[record.name] = Population(identity, record.name, record=record, stored_state=stored_state)
+        except HandedOver as error:
+            handed_over[record.name] = error
         holdings.end(record.abandoned)
-    for data in opened(names.TASK_PREFIX):
-        task = OpenedTask.restored(TaskRecord.decode(data))
+    tasks = [OpenedTask.restored(TaskRecord.decode(data)) for data in opened(names.TASK_PREFIX)]
+    if handed_over:
+        # The enclave may have died before its successor's host told it.
+        streams.erase([task.sha256 for task in tasks if task.population in handed_over])
+        raise next(iter(handed_over.values()))
+    for task in tasks:
         if task.population not in populations:
             raise StateError(f"the sealed records lack population {task.population!r}: restore the state folder")
         if not holdings.is_ended(task.sha256):

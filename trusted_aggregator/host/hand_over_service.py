@@ -87,8 +87,9 @@ class HandOverService:
             raise Busy("the aggregator is being upgraded: no round is opened now; try again later", *_RETRY_SECONDS)
 
     def draw_nonce(self) -> bytes:
-        """A nonce for the evidence of a successor."""
-        return self._core.draw_nonce()
+        """A nonce for the evidence of a successor. Raises StateError as ``Changes.turn``."""
+        with self._changes.turn():
+            return self._core.draw_nonce()
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
         """The package, or the number of rounds that have to close first. Raises as ``HandingOver.begin_hand_over``."""
@@ -121,7 +122,7 @@ class HandOverService:
             raise PrivacyError("there was no hand-over since the start of this program: request it again")
         reply, size = aggregator_pb2.GetHandedRecordsResponse(), 0
         if request.offset:
-            rest = (self._storage.record(request.after) or b"")[request.offset :]
+            rest = (self._record(request.after) or b"")[request.offset :]
             reply.records.add(key=request.after, data=rest[:_PAGE_BYTES], unfinished=len(rest) > _PAGE_BYTES)
             return reply
         for key, data in self._handed(request.after):
@@ -134,10 +135,14 @@ class HandOverService:
                 break
         return reply
 
+    def _record(self, key: str) -> bytes | None:
+        """A record that goes along; None for all others."""
+        return self._storage.record(key) if key.startswith(_HANDED) else None
+
     def _handed(self, after: str) -> Iterator[tuple[str, bytes]]:
         """The records above ``after``, then the pieces of releases, by ascending key."""
         for key in self._storage.keys(after=after):
-            data = self._storage.record(key) if key.startswith(_HANDED) else None
+            data = self._record(key)
             if data is not None:
                 yield key, data
         for key in self._storage.keys(after=RELEASE_PREFIX):

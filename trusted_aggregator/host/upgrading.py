@@ -108,7 +108,7 @@ class PredecessorClient:
 
     def nonce(self) -> bytes:
         reply: aggregator_pb2.AskNonceResponse = call(
-            self._stub.AskNonce, aggregator_pb2.AskNonceRequest(), timeout=SHORT_DEADLINE,
+            self._stub.AskNonce, aggregator_pb2.AskNonceRequest(), timeout=LONG_DEADLINE,
             what="ask the aggregator for a nonce", address=self._control_address,
         )  # fmt: skip
         return reply.nonce
@@ -243,8 +243,13 @@ def upgrade(
         client = Client(begun.connection, ended=lambda error: None)
         undo.callback(client.close)
         RemoteAggregator(client).commit()
-        with contextlib.suppress(ServiceError):
+        try:
             predecessor.nonce()  # it erases what it gave away, if it still runs
+        except ServiceError as error:
+            log.warning(
+                "predecessor_unreachable", reason=str(error),
+                advice="start the old program once: it erases the past sums of streams that it gave away, and ends",
+            )  # fmt: skip
         log.event("taken_over", predecessor=statement.predecessor_image, populations=len(statement.populations))
         return statement
 

@@ -28,7 +28,7 @@ from odp.signed.charter import Charter
 from trusted_aggregator.state.ledger_writes import LedgerWrites
 from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_CHARGES, MOST_EVENTS, MOST_SAMPLED, MOST_TASKS
 from trusted_aggregator.state.records import Writes, population_key
-from trusted_aggregator.state.rollback import ZERO, RollbackGuard, RolledBack
+from trusted_aggregator.state.rollback import ZERO, HandedOver, RollbackGuard, RolledBack
 from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Successor, VoidedKey
 
 
@@ -52,7 +52,8 @@ class Population:
 
         ``stored_state`` is how many entries the state of the ledger covers that the host has stored.
 
-        Raises StateError where the record is not the newest, or none is given although one was stored once.
+        Raises StateError where the record is not the newest, or none is given although one was stored once; HandedOver
+        where it names a successor, which has the population now.
         """
         self.name = name
         self._budget = Budget(identity.policy.population_epsilon, identity.policy.population_delta)
@@ -69,7 +70,7 @@ class Population:
             except RolledBack as error:
                 if record.successor is None:
                     raise
-                raise StateError(_handed_over(name, record.successor)) from error
+                raise HandedOver(_handed_over(name, record.successor)) from error
         self._committed = record
         self._writes = LedgerWrites(stored_state)
 
@@ -237,7 +238,7 @@ class Population:
     @property
     def is_taken_over(self) -> bool:
         """Whether the successor that this enclave named has written a version of its own, in force."""
-        return self.successor is not None and self._guard.current != self._committed.stamp
+        return self.successor is not None and self._guard.is_moved_on(self._committed.stamp)
 
     @property
     def voided(self) -> tuple[VoidedKey, ...]:

@@ -43,6 +43,10 @@ class RolledBack(StateError):
     """The platform's counters are at a version that is neither the given record nor one that continues it."""
 
 
+class HandedOver(StateError):
+    """The successor that a population's record names has moved the counters on: the population is its own now."""
+
+
 class RollbackGuard:
     """The two counters of one population's ledger.
 
@@ -72,6 +76,10 @@ class RollbackGuard:
             )
         if current != stamp:
             raise self._rolled_back()
+
+    def is_moved_on(self, stamp: Stamp) -> bool:
+        """Whether another enclave moved the counters on from ``stamp``; an unfinished move of this one is none."""
+        return self.current not in (stamp, *self._unfinished)
 
     def advance(self, *, parent: Stamp, to: Stamp) -> None:
         """Makes ``to`` the current stamp, durably; after a failed write, a second call finishes what the first began.

@@ -18,7 +18,7 @@ from odp.signed.release import whole_values
 from odp.transparency.entries import PolicyEntry
 from odp.v1 import aggregator_pb2, common_pb2, hand_over_pb2
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
-from trusted_aggregator.state.records import SealedRecord
+from trusted_aggregator.state.records import POPULATION_PREFIX, SealedRecord, task_key
 
 
 @pytest.fixture
@@ -127,6 +127,31 @@ def test_a_successor_that_nobody_endorsed_is_told_why_and_nothing_leaves(program
     with pytest.raises(ServiceError, match="there was no hand-over"):
         old.client.records("")
     programs.open(old, 1)
+
+
+def test_r394_a_successor_reads_no_record_that_does_not_go_along(
+    programs: Programs, old: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    programs.upgrade(old)
+    request = aggregator_pb2.GetHandedRecordsRequest(after=task_key(programs.world.task_sha256), offset=1)
+    assert old.orders.GetHandedRecords(request, timeout=SECONDS).records[0].data
+    monkeypatch.setattr("trusted_aggregator.host.hand_over_service._HANDED", (POPULATION_PREFIX,))
+    assert not old.orders.GetHandedRecords(request, timeout=SECONDS).records[0].data
+
+
+def test_r392_an_operator_reads_that_the_old_program_still_has_to_erase(programs: Programs, old: Any) -> None:
+    programs.endorsers.endorse(NEW, programs.world.policy)
+    nonces = iter([old.client.nonce()])
+
+    def nonce() -> bytes:
+        for value in nonces:
+            return value
+        raise ServiceError("cannot reach the aggregator")
+
+    old.client.nonce = nonce
+    programs.upgrade(old)
+    assert "start the old program once" in programs.log.getvalue()
 
 
 def test_when_the_new_host_dies_before_it_stores_the_next_one_takes_over(
