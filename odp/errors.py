@@ -21,6 +21,7 @@
     │       └── CertificateError  its TLS certificate is not one that the caller trusts
     └── StateError              a state folder cannot be used: locked, full, corrupt or of another version
         ├── DiskFull            there is no room for what has to be stored: free some, then start again
+        ├── OutOfResources      this machine has no memory, thread or open file left for a call: free some, then retry
         ├── DiskFailed          the disk did not store what it was given: the program has to end; start it again
         ├── StoreUnreachable    a database does not answer: the program waits for it, and goes on
         └── StoreDamaged        a device's store holds bytes that were not written so: repair it, or restore a backup
@@ -165,6 +166,13 @@ class StateError(OdpError):
 
 class DiskFull(StateError):
     """The disk has no room for what has to be stored; nothing was lost. It concerns all files of that disk."""
+
+
+class OutOfResources(StateError):
+    """This machine has no memory, thread, open file or disk space left for a call, which may succeed later.
+
+    Nothing was found out about what the call was to open.
+    """
 
 
 class DiskFailed(StateError):

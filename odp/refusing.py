@@ -8,19 +8,26 @@ host, one task would end all devices.
     ...     1 / 0
     Traceback (most recent call last):
     odp.refusing.UnforeseenRefusal: the task definition was refused: it raises ZeroDivisionError in <module>:2; ...
+
+A machine that has no memory, thread or open file left says nothing about what it was to open: that is no refusal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import traceback
 from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError
 
-from odp.errors import ConfigurationError, OdpError
+from odp.errors import ConfigurationError, OdpError, OutOfResources
 
 _MOST_PLACES = 6
+# Of an OSError. Others are about the input: an address that is none, or a time that no calendar has.
+_SHORTAGES = frozenset((errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EIO))
+# CPython's whole text of a RuntimeError.
+_NO_THREAD = "can't start new thread"
 
 
 class UnforeseenRefusal(ConfigurationError):
@@ -35,6 +42,7 @@ def refusing(what: str) -> Iterator[None]:
     """Turns every error but those of ODP into the refusal of ``what``, which the block opens; also a decorator.
 
     Raises:
+      OutOfResources: this machine lacked memory, threads, open files or disk space.
       ConfigurationError: the block parsed a protobuf message, and the bytes are none.
       UnforeseenRefusal: it raised another ``Exception`` that is no ``OdpError``.
     """
@@ -45,9 +53,23 @@ def refusing(what: str) -> Iterator[None]:
     except DecodeError as error:
         raise ConfigurationError(f"the {what} is not a valid message") from error
     except Exception as error:
+        require_resources(error, f"open the {what}")
         raise UnforeseenRefusal(
             f"the {what} was refused: it raises {type(error).__name__} in {places(error, most=2)}; update this program,"
             " or report this line to its makers"
+        ) from error
+
+
+def require_resources(error: Exception, what: str) -> None:
+    """Returns unless ``error`` comes of a machine that was short of something when it was to do ``what``.
+
+    Raises OutOfResources where it does.
+    """
+    short = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)
+    if short or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD):
+        why = error.strerror if isinstance(error, OSError) else "no memory" if isinstance(error, MemoryError) else error
+        raise OutOfResources(
+            f"this machine could not {what}: {why}; free memory, open files, processes or disk space, then retry"
         ) from error
 
 

@@ -44,6 +44,7 @@ from odp.errors import (
     DiskFull,
     NotNow,
     OdpError,
+    OutOfResources,
     PrivacyError,
     ServiceError,
     ServiceUnavailable,
@@ -143,11 +144,10 @@ class Fleet:
         with futures.ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE, thread_name_prefix="device") as pool:
             while not self._stop.is_set():
                 try:
-                    with refusing("answer of the server"):
-                        pause = self._step(pool)
-                except (NotNow, StateError):
-                    raise
+                    pause = self._step(pool)
                 except OdpError as error:
+                    if isinstance(error, (NotNow, StateError)) and not isinstance(error, OutOfResources):
+                        raise
                     pause = self._failed_for_all(error)
                 self._write_statistics()
                 if self._housekeeping is not None:
@@ -210,9 +210,9 @@ class Fleet:
             return rest
         traffic = Traffic()
         answer = self._participant.services.check_in(self._options.population, traffic)
-        if answer.WhichOneof("answer") == "local":
-            return self._report(pool, self._local_reader.open(answer.local), traffic)
         work = self._read(answer)
+        if isinstance(work, LocalWork):
+            return self._report(pool, work, traffic)
         if work is None:
             self.counts.waited(traffic)
             self._recovered_from_outage()
@@ -280,14 +280,17 @@ class Fleet:
             self._turns.wait(work.task_sha256, device, DECLINED_SECONDS)
         self.counts.count(work.key, what, traffic, now=self._clock())
 
-    def _read(self, answer: server_pb2.CheckInResponse) -> Work | None:
+    @refusing("answer of the server")
+    def _read(self, answer: server_pb2.CheckInResponse) -> Work | LocalWork | None:
         """The checked work of an answer, or None for a retry window."""
-        kind = answer.WhichOneof("answer")
-        if kind == "retry":
-            return None
-        if kind != "assignment":
-            raise ServiceError("the server answered a check-in with nothing; is it of another version?")
-        return self._reader.open(answer.assignment)
+        match answer.WhichOneof("answer"):
+            case "assignment":
+                return self._reader.open(answer.assignment)
+            case "local":
+                return self._local_reader.open(answer.local)
+            case "retry":
+                return None
+        raise ServiceError("the server answered a check-in with nothing; is it of another version?")
 
     def _idle(self, window: server_pb2.RetryWindow) -> float | None:
         """Seconds to wait when no round is open, or None when there is nothing left to wait for."""
@@ -386,8 +389,8 @@ class Fleet:
                 self._participant.gate.check_in(store, self._options.population)
                 answer = self._participant.services.check_in(self._options.population, traffic)
                 work = self._read(answer)
-                if work is None:
-                    sweep.end(retry=answer.retry)
+                if not isinstance(work, Work):  # the round closed meanwhile
+                    sweep.end(retry=answer.retry if work is None else None)
                     return ""
                 seen.append(work.key)
                 if self._roster.has_settled(work.opening, device):
@@ -423,9 +426,8 @@ class Fleet:
             self._decline(seen[0] if seen else None, device, error)
             return "declined"
         except OdpError as error:
-            # A full or failed disk is no device's own: set aside one by one, the last few would leave the host waiting
-            # for ever.
-            if isinstance(error, StateError) and not isinstance(error, (DiskFull, DiskFailed)):
+            # A full disk or memory is no device's own: with all of them set aside, the host would wait for ever.
+            if isinstance(error, StateError) and not isinstance(error, (DiskFull, DiskFailed, OutOfResources)):
                 self._roster.set_aside(device)
             self._failed(sweep, device, error)
             if isinstance(error, StoreDamaged):

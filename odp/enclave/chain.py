@@ -26,6 +26,7 @@ from cryptography.x509.oid import NameOID, SignatureAlgorithmOID
 from odp import _validate
 from odp.enclave.evidence import Reason
 from odp.errors import AttestationError, ConfigurationError
+from odp.refusing import require_resources
 
 EMULATED_ORGANIZATION = "ODP emulated platform: no hardware protection"
 
@@ -163,6 +164,7 @@ def verify(chain: Sequence[bytes], *, roots: Sequence[str], now: float) -> Verif
     except (InvalidSignature, ValueError, TypeError):
         raise _invalid("a certificate cannot be read, or was not signed by the one above it") from None
     except Exception as error:
+        require_resources(error, "read a certificate")
         # Hostile bytes go through a large parser; whatever it raises, the chain is not accepted.
         raise _invalid(f"a certificate cannot be read ({type(error).__name__})") from error
     if not born <= now <= expires:

@@ -27,6 +27,7 @@ from odp.crypto.note import Note
 from odp.enclave.log_policy import LogPolicy
 from odp.errors import StateError
 from odp.posix import fcntl
+from odp.refusing import require_resources
 from odp.transparency.checkpoint import Checkpoint, check_age, verify_checkpoint
 from odp.transparency.merkle import HASH_BYTES, LARGEST_TREE, Frontier, root_of
 from odp.transport.private_files import open_private, read_private
@@ -314,6 +315,7 @@ class LogMemory:
         try:
             view = LogView.decode(data)
         except Exception as error:
+            require_resources(error, f"read {file}")
             raise StateError(
                 f"{file} is damaged: this device's state of the log is lost; restore it from a backup"
             ) from error

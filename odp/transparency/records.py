@@ -31,7 +31,7 @@ from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_evidence
-from odp.errors import ConfigurationError, OdpError
+from odp.errors import ConfigurationError, OdpError, OutOfResources
 from odp.privacy import accounting
 from odp.privacy.events import Event
 from odp.privacy.ledger import EpsilonCheck
@@ -153,10 +153,13 @@ class Records:
 
         Raises:
             AuditFailure: it is wrong, or in a wrong place.
+            OutOfResources: this machine could not check it.
         """
         try:
             with refusing(f"{entry.label} of the log"):
                 self._take(number, entry)
+        except OutOfResources:
+            raise
         except OdpError as error:
             raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
 

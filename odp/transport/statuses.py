@@ -18,6 +18,7 @@ from odp.errors import (
     DiskFull,
     EnrolmentError,
     OdpError,
+    OutOfResources,
     PrivacyError,
     ServiceUnavailable,
     StateError,
@@ -34,6 +35,7 @@ LONGEST_LINE = 400
 #: The public text of an unforeseen error, and of one about the operator's files.
 UNFORESEEN = "internal error; see the service's log"
 _STORAGE = "the service cannot use its storage; see its log"
+_NO_RESOURCES = "this service is short of memory, threads or open files; try again later"
 _DISK_FULL = "disk full at this service; try again when it has space; nothing was lost"
 # From the root on, and not the path of a URL or a fraction.
 _PATH = re.compile(r"(?<![\w.:/])(?:/[\w.~+@%=-]+)+/?")
@@ -66,6 +68,8 @@ def public_line(error: OdpError) -> str:
     """The public text of ``error``. A StateError is about the operator's files: its text stays in the log."""
     if isinstance(error, DiskFull):
         return _DISK_FULL
+    if isinstance(error, OutOfResources):
+        return _NO_RESOURCES
     if isinstance(error, StateError):
         return _STORAGE
     return without_paths(one_line(str(error)))
@@ -95,4 +99,5 @@ _CODES: list[tuple[type[OdpError], grpc.StatusCode]] = [
     (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ServiceUnavailable, grpc.StatusCode.UNAVAILABLE),
     (StoreUnreachable, grpc.StatusCode.UNAVAILABLE),
+    (OutOfResources, grpc.StatusCode.UNAVAILABLE),
 ]

@@ -826,6 +826,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_refusals.py::test_r365_an_error_that_no_check_foresaw_is_a_refusal_without_its_text"),
         ("R365", "what no check foresaw, at each party",
          "security/test_refusals.py::test_r365_every_party_refuses_a_task_whatever_its_algorithm_raises"),
+        ("R393", "a machine without memory or files, as a verdict on what it reads",
+         "security/test_refusals.py::test_r393_a_machine_that_is_short_of_something_refuses_nothing"),
+        ("R393", "the same, on a healthy log",
+         "security/test_damaged_logs.py::test_r393_an_audit_on_a_machine_without_memory_is_no_verdict_on_the_log"),
+        ("R393", "the same, on a task at a device host",
+         "device_runtime/host/test_refused_answers.py::test_r393_a_device_host_without_memory_pauses_and_refuses_no_task"),
         ("R366", "special numbers, texts and bytes in up to three fields of any task", "security/test_refusals.py::"
          "test_r366_a_definition_with_hostile_fields_is_refused_by_name_or_accepted_everywhere"),
         ("R366", "extreme clips, rates, bounds and noises",

@@ -15,9 +15,10 @@ from transparency.run import Run
 from transparency.world import NOW
 
 from odp.enclave.platform import EmulatedPlatform
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, OutOfResources
 from odp.transparency.audit import audit
 from odp.transparency.entries import ReleaseEntry
+from odp.transparency.records import Records
 from odp.transparency.sources import AuditFailure, LogFolder
 from odp.v1 import common_pb2
 
@@ -45,6 +46,19 @@ def _failure(folder: Path, run: Run) -> str:
     except AuditFailure as failure:
         return failure.record
     return ""
+
+
+def test_r393_an_audit_on_a_machine_without_memory_is_no_verdict_on_the_log(
+    run: Run, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(self: object, number: int, entry: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "_take", short)
+        with pytest.raises(OutOfResources, match="this machine could not open the"):
+            audit(LogFolder(log), run.pins())
+    assert not _failure(log, run)
 
 
 @_some

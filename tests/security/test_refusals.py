@@ -7,6 +7,7 @@ found a check that is missing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import math
 import re
@@ -30,7 +31,7 @@ from device_runtime.tasks.local_assignment import LocalAssignmentReader
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.enclave.reference_values import ReferenceValues
-from odp.errors import ConfigurationError, OdpError
+from odp.errors import ConfigurationError, OdpError, OutOfResources
 from odp.privacy.matrix import encoding
 from odp.refusing import UnforeseenRefusal, refusing
 from odp.signed.task import open_manifest, open_task, sign_manifest, task_sha256
@@ -200,6 +201,27 @@ def test_r365_an_error_that_no_check_foresaw_is_a_refusal_without_its_text() -> 
         raise AuditFailure("entry 1", "passes through")
     with pytest.raises(KeyboardInterrupt), refusing("model"):
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(), RuntimeError("can't start new thread"), OSError(errno.EMFILE, "Too many open files"),
+        OSError(errno.ENOSPC, "No space left on device"), BlockingIOError(errno.EAGAIN, "Try again"),
+    ],
+)  # fmt: skip
+def test_r393_a_machine_that_is_short_of_something_refuses_nothing(error: Exception) -> None:
+    with pytest.raises(OutOfResources, match="this machine could not open the model"), refusing("model"):
+        raise error
+
+
+@pytest.mark.unforeseen
+@pytest.mark.parametrize(
+    "error", [OSError("illegal IP address string"), OSError(errno.EOVERFLOW, "no such date"), RuntimeError("other")]
+)
+def test_r393_an_error_that_the_input_makes_stays_a_refusal(error: Exception) -> None:
+    with pytest.raises(UnforeseenRefusal), refusing("model"):
+        raise error
 
 
 @pytest.mark.unforeseen

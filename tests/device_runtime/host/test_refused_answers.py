@@ -9,6 +9,7 @@ import pytest
 from hosts import Host, states
 from security import hostile_definitions as hostile
 
+from device_runtime.host.roster import Roster
 from device_runtime.store.schema import State
 from device_runtime.tasks import assignment
 from odp.crypto import domains
@@ -58,6 +59,36 @@ def test_r365_an_error_that_no_check_foresaw_ends_no_device_host(world: Any, mon
     _refused_and_then_works(world, lambda offered: None)
     assert "RuntimeError in broken" in world.log_text.getvalue()
     assert "private" not in world.log_text.getvalue()
+
+
+def test_r393_a_device_host_without_memory_pauses_and_refuses_no_task(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fill([3] * 2)
+    opened = assignment.open_manifest
+    planted: list[Exception] = [MemoryError()]
+
+    def short(*given: Any, **named: Any) -> Any:
+        if planted:
+            raise planted.pop()
+        return opened(*given, **named)
+
+    monkeypatch.setattr(assignment, "open_manifest", short)
+    _refused_and_then_works(world, lambda offered: None)
+    assert "this machine could not open the task with its model: no memory" in world.log_text.getvalue()
+
+
+def test_r393_an_error_of_the_host_itself_is_no_answer_of_the_server(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fill([3] * 2)
+
+    def broken(self: object, opening: object) -> list[int]:
+        raise RuntimeError("of this program")
+
+    monkeypatch.setattr(Roster, "pending", broken)
+    with pytest.raises(RuntimeError, match="of this program"):
+        Host(world, count=2).run()
 
 
 def _refused_and_then_works(world: Any, spoil: Callable[[Any], None]) -> None:
