@@ -16,6 +16,7 @@ import grpc
 
 from odp.errors import OdpError, ServiceUnavailable
 from odp.transport.connections import Connections
+from odp.transport.peers import address_of
 from odp.transport.statuses import UNFORESEEN, one_line, without_paths
 
 #: What follows the last message of a stream.
@@ -31,7 +32,7 @@ class Call(grpc.ServicerContext):
 
     Attributes:
       connection: the TLS connection that the call came over, as ``ipv4:127.0.0.1:40312``.
-      address: the IP address of the caller.
+      address: the address that limits count for the caller (``address_of``).
       progress: what the calls of this connection have done; for the loop's thread only.
       ended: why the call was ended here, while that is under way.
       waits_for_caller: whether nothing happens until the caller sends or reads something.
@@ -41,7 +42,7 @@ class Call(grpc.ServicerContext):
     def __init__(self, context: Any, loop: asyncio.AbstractEventLoop, connections: Connections) -> None:
         """On the loop's thread, inside the task that answers the call."""
         self.connection: str = context.peer()
-        self.address = self.connection.rpartition(":")[0]
+        self.address = address_of(self.connection)
         self.progress = connections.begin(self.connection)
         self.ended: OdpError | None = None
         self.waits_for_caller = False

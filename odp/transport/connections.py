@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from odp.transport.kernel_sockets import Traffic
 from odp.transport.limits import AHEAD_BYTES, Limits
+from odp.transport.peers import address_of
 
 #: Overhead of frames and TLS around a message.
 _FRAMING = 1.25
@@ -58,6 +59,7 @@ class Progress:
 @dataclass
 class _Connection:
     traffic: Traffic
+    address: str
     since: float
     answered: int = 0
     messages: int = 0
@@ -67,10 +69,6 @@ class _Connection:
     #: When there were first too many, and the loop's turn then; None while there are not.
     warned: tuple[float, int] | None = None
     active: float = 0.0
-
-    @property
-    def address(self) -> str:
-        return self.traffic.peer.rpartition(":")[0]
 
     @property
     def is_new(self) -> bool:
@@ -120,11 +118,11 @@ class Connections:
         self._turns += 1
 
     def kept_out(self) -> list[str]:
-        """The addresses that may open no connection now, those with the longest wait first."""
+        """The addresses (``address_of``) that may open no connection now, those with the longest wait first."""
         now = self._clock()
         self._kept_out = {name: entry for name, entry in self._kept_out.items() if entry[0] > now - _LONGEST_WAIT}
         waiting = {address: until for address, (until, _) in self._kept_out.items() if until > now}
-        return [_ip(address) for address in sorted(waiting, key=waiting.__getitem__, reverse=True)]
+        return sorted(waiting, key=waiting.__getitem__, reverse=True)
 
     def judge(self, open_now: Iterable[Traffic]) -> Verdict:
         """Decides about all connections that are open now."""
@@ -170,9 +168,8 @@ class Connections:
         for id, traffic in open_now.items():
             each = self._connections.get(id)
             if each is None:
-                each = self._connections[id] = _Connection(
-                    dataclasses.replace(traffic, received=0, acknowledged=0), since=now, active=now
-                )
+                silent = dataclasses.replace(traffic, received=0, acknowledged=0)
+                each = self._connections[id] = _Connection(silent, address_of(traffic.peer), since=now, active=now)
             each.unexplained += traffic.received - each.traffic.received
             explained = _ALIVE_RATE * seconds + _ACKNOWLEDGING * (traffic.acknowledged - each.traffic.acknowledged)
             each.traffic = traffic
@@ -228,13 +225,15 @@ class Connections:
         counted = Counter(each.address for each in left.values())
         most_of_address = self._limits.of_address(self._most)
         for address, number in counted.items():
+            if number <= most_of_address:
+                continue
             of_address = {id: each for id, each in idle.items() if each.address == address}
-            for id in _oldest_first(of_address)[: max(0, number - most_of_address)]:
+            for id in _oldest_first(of_address)[: number - most_of_address]:
                 ended[id] = "too many connections of one address"
                 del left[id], idle[id]
         beyond = len(left) - self._most
         if beyond > 0:
-            for id in _largest_first(idle, len(idle) - beyond):
+            for id in _largest_first(idle, max(0, len(idle) - beyond)):
                 ended[id] = "too many connections"
 
     def _calls(self, each: _Connection) -> int:
@@ -260,11 +259,6 @@ class Connections:
         self._kept_out[address] = min(until + step * waiting, now + _LONGEST_WAIT), step
 
 
-def _ip(address: str) -> str:
-    """``ipv4:127.0.0.1`` or ``ipv6:%5B::1%5D`` without its kind."""
-    return address.partition(":")[2].removeprefix("%5B").removesuffix("%5D")
-
-
 def _left(entry: tuple[float, float], now: float) -> float:
     number, at = entry
     return max(0.0, number - _UNUSED_RATE * (now - at))
@@ -276,18 +270,21 @@ def _oldest_first(connections: dict[int, _Connection]) -> list[int]:
 
 
 def _largest_first(connections: dict[int, _Connection], most: int) -> list[int]:
-    """Those to end so that ``most`` are left: of the address with the most of them, its oldest, again and again."""
-    beyond = len(connections) - most
-    if beyond <= 0:
-        return []
+    """Those to end so that ``most`` are left: of the address with the most of them, its oldest, again and again.
+
+    Of addresses with the same number, the one whose oldest connection comes first in ``_oldest_first`` loses it.
+    """
+    order = _oldest_first(connections)
+    ranks = {id: rank for rank, id in enumerate(order)}
     of_address: dict[str, list[int]] = {}
-    for id in reversed(_oldest_first(connections)):
+    for id in reversed(order):
         of_address.setdefault(connections[id].address, []).append(id)
-    largest = [(-len(ids), address) for address, ids in of_address.items()]
+    largest = [(-len(ids), ranks[ids[-1]], ids) for ids in of_address.values()]
     heapq.heapify(largest)
     ended = []
-    for _ in range(beyond):
-        number, address = largest[0]
-        ended.append(of_address[address].pop())
-        heapq.heapreplace(largest, (number + 1, address))
+    for _ in range(len(connections) - most):
+        _, _, ids = heapq.heappop(largest)
+        ended.append(ids.pop())
+        if ids:
+            heapq.heappush(largest, (-len(ids), ranks[ids[-1]], ids))
     return ended

@@ -3,6 +3,8 @@
 ``connections`` decides, ``kernel_sockets`` carries it out. The guard has a thread of its own: gRPC works for hostile
 connections on the event loop's, too, and can hold it for seconds. gRPC's own threads read and decrypt for strangers, as
 fast as these send; they yield the processor to the program's, which judge strangers and answer everybody else.
+
+A look that fails is logged, and the next one tries again: a guard that ended would leave the listener without bounds.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from odp.refusing import places
 from odp.transport.connections import Connections
 from odp.transport.kernel_sockets import KernelSockets, give_memory_back
 from odp.transport.logs import Log
@@ -38,7 +41,7 @@ class Guard:
         self._loop, self._sockets, self._connections = loop, sockets, connections
         self._log = Log("listener")
         self._ended: Counter[str] = Counter()
-        self._logged = float("-inf")
+        self._logged: dict[str, float] = {}
         self._kept_out: list[str] = []
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
         self._reniced: set[str] = set()
@@ -57,7 +60,13 @@ class Guard:
         pause = _LATER
         while not self._stopped.wait(pause):
             began = time.thread_time()  # a machine that is busy with an attack must not slow the looks
-            busy = self._look()
+            try:
+                busy = self._look()
+            except Exception as error:
+                busy = True
+                if self._is_due("connections_not_watched"):
+                    why = error.strerror if isinstance(error, OSError) else type(error).__name__
+                    self._log.error("connections_not_watched", why=why, where=places(error))
             took = time.thread_time() - began
             pause = max(_SOON if busy else _LATER, took / _SHARE_OF_TIME)
 
@@ -69,14 +78,15 @@ class Guard:
             self._sockets.abort(id)
         kept_out = self._connections.kept_out()
         if kept_out != self._kept_out:
+            dropped = self._sockets.drop_new(kept_out)
             self._kept_out = kept_out
-            self._sockets.drop_new(kept_out)
+            if dropped < len(kept_out) and self._is_due("addresses_not_kept_out"):
+                self._log.warning("addresses_not_kept_out", addresses=len(kept_out) - dropped)
         self._ended.update(verdict.ended.values())
         now = time.monotonic()
         if verdict.ended:
             self._trim_at = now + _TRIM_SECONDS
-        if self._ended and now - self._logged > _LOG_SECONDS:
-            self._logged = now
+        if self._ended and self._is_due("connections_ended"):
             for why, number in self._ended.items():
                 self._log.warning("connections_ended", why=why, connections=number, addresses_kept_out=len(kept_out))
             self._ended.clear()
@@ -87,6 +97,14 @@ class Guard:
             self._renice_at = now + _RENICE_SECONDS
             self._renice()
         return verdict.busy
+
+    def _is_due(self, event: str) -> bool:
+        """Whether to log ``event`` now: once in ``_LOG_SECONDS``."""
+        now = time.monotonic()
+        if now - self._logged.get(event, float("-inf")) <= _LOG_SECONDS:
+            return False
+        self._logged[event] = now
+        return True
 
     def _renice(self) -> None:
         threads = {task.name for task in _TASKS.iterdir()}

@@ -6,7 +6,6 @@ the kernel answers for each: what arrived on it, whichever layer it waits in now
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import ipaddress
@@ -16,7 +15,8 @@ import stat
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import quote
+
+from odp.transport.peers import peer_name
 
 _DESCRIPTORS = "/proc/self/fd"
 # Of struct tcp_info (linux/tcp.h): the state, and the 64-bit counts of bytes that the peer acknowledged and sent.
@@ -72,7 +72,10 @@ class KernelSockets:
         self._length = ctypes.c_uint32(_SIZE)
 
     def connections(self) -> list[Traffic]:
-        """Every connection that is open now."""
+        """Every connection that is open now, but those that closed or could not be looked at meanwhile.
+
+        Raises OSError where the descriptors of this process cannot be listed.
+        """
         present: dict[int, str | None] = {}
         self._descriptors = {}
         open_now = []
@@ -80,78 +83,87 @@ class KernelSockets:
             descriptor = int(name)
             try:
                 status = os.fstat(descriptor)
-            except OSError:  # closed meanwhile
+                if not stat.S_ISSOCK(status.st_mode):
+                    continue
+                id = status.st_ino
+                peer = present[id] = self._peers[id] if id in self._peers else self._peer(descriptor)
+                if peer == "":
+                    continue
+                self._descriptors[id] = descriptor
+                if peer is not None and (counts := self._counts(descriptor)) is not None:
+                    open_now.append(Traffic(id, peer, *counts))
+            except OSError:  # closed meanwhile, or the system has nothing left: the next look tries it again
                 continue
-            if not stat.S_ISSOCK(status.st_mode):
-                continue
-            id = status.st_ino
-            peer = self._peers[id] if id in self._peers else self._peer(descriptor)
-            present[id] = peer
-            if peer == "":
-                continue
-            self._descriptors[id] = descriptor
-            if peer is not None and (counts := self._counts(descriptor)) is not None:
-                open_now.append(Traffic(id, peer, *counts))
         self._peers = present
         return open_now
 
     def abort(self, id: int) -> None:
         """Ends a connection at once: the caller gets a reset, and what waits in the kernel is dropped.
 
-        A shutdown would leave gRPC to read what had already arrived.
+        A shutdown would leave gRPC to read what had already arrived. Raises OSError where the process may open no
+        further descriptor.
         """
         copy = self._copy(id)
         if copy is not None:
             with copy:
                 _libc.connect(copy.fileno(), bytes(16), 16)  # to no address (AF_UNSPEC): disconnects
 
-    def drop_new(self, addresses: Iterable[str]) -> None:
-        """From now on the kernel drops new connections from ``addresses``, at most ``MOST_DROPPED``, and no others.
+    def drop_new(self, addresses: Iterable[str]) -> int:
+        """From now on the kernel drops new connections from the first of ``addresses``, and no others.
 
-        An IPv6 address stands for its /64. Open connections stay.
+        They are ``MOST_DROPPED`` at most, and fewer where the kernel has no memory for them; returns their number. An
+        IPv6 address stands for its /64. Open connections stay. Raises OSError where the kernel refuses for another
+        reason; then the call changed nothing, or not all listening sockets.
         """
-        program = _filter(list(addresses)[:MOST_DROPPED])
+        first = list(addresses)[:MOST_DROPPED]
+        numbers = []
         for id, peer in self._peers.items():
             if peer is None and (listening := self._copy(id)) is not None:
-                with listening, contextlib.suppress(OSError):
-                    _attach(listening, program)
+                with listening:
+                    numbers.append(_drop_first(listening, first))
+        return min(numbers, default=0)
 
     def _copy(self, id: int) -> socket.socket | None:
         """A copy of the socket; None if its descriptor is by now another's, as gRPC closes and opens them."""
+        if id not in self._descriptors:
+            return None
         try:
             copy = socket.socket(fileno=os.dup(self._descriptors[id]))
-        except (KeyError, OSError):
-            return None
+        except OSError as error:
+            if error.errno in (errno.EBADF, errno.ENOTSOCK):
+                return None
+            raise
         if os.fstat(copy.fileno()).st_ino == id:
             return copy
         copy.close()
         return None
 
     def _peer(self, descriptor: int) -> str | None:
-        """The peer of a connection to this listener, None for its listening socket, "" for any other socket."""
+        """The peer of a connection to this listener, None for its listening socket, "" for any other socket.
+
+        Raises OSError where the socket closed meanwhile, or could not be looked at.
+        """
         state = self._state(descriptor)
         if state is None:
             return ""
-        try:
-            with socket.socket(fileno=os.dup(descriptor)) as copy:
-                own = copy.getsockname()
-                if own[1] != self._port or not (self._addresses & {_plain(own[0]), *_WILDCARDS}):
-                    return ""
-                if state == _LISTENING:
-                    return None
-                other = copy.getpeername()
-        except OSError:
-            return ""
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            own = copy.getsockname()
+            if own[1] != self._port or not (self._addresses & {_plain(own[0]), *_WILDCARDS}):
+                return ""
+            if state == _LISTENING:
+                return None
+            other = copy.getpeername()
         return peer_name(_plain(other[0]), other[1])
 
     def _state(self, descriptor: int) -> int | None:
+        """The TCP state of a socket; None if it is none of TCP. Raises OSError where the kernel does not say."""
         self._length.value = _SIZE
-        failed = _libc.getsockopt(
-            descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, self._info, ctypes.byref(self._length)
-        )
-        if failed or self._length.value < _SIZE:
-            return None
-        return self._info.raw[_STATE]
+        if _libc.getsockopt(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, self._info, ctypes.byref(self._length)):
+            number = ctypes.get_errno()
+            if number in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
+                return None
+            raise OSError(number, os.strerror(number))
+        return self._info.raw[_STATE] if self._length.value >= _SIZE else None
 
     def _counts(self, descriptor: int) -> tuple[int, int] | None:
         if self._state(descriptor) in (None, _CLOSED):
@@ -162,20 +174,14 @@ class KernelSockets:
 
 def give_memory_back() -> None:
     """Returns memory that was freed to the system; the C library alone would keep it for this process."""
-    with contextlib.suppress(AttributeError):  # a C library without it
+    if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
-
-
-def peer_name(address: str, port: int) -> str:
-    """A peer as gRPC names it."""
-    if ":" in address:
-        return f"ipv6:{quote(f'[{address}]', safe=':')}:{port}"
-    return f"ipv4:{address}:{port}"
 
 
 def _plain(address: str) -> str:
     """An address without its zone; an IPv4 address that came over an IPv6 socket as itself."""
-    return address.partition("%")[0].removeprefix("::ffff:")
+    plain = address.partition("%")[0]
+    return plain.removeprefix("::ffff:") if "." in plain else plain
 
 
 def _addresses_of(host: str) -> frozenset[str]:
@@ -185,16 +191,15 @@ def _addresses_of(host: str) -> frozenset[str]:
 
 
 def _filter(addresses: list[str]) -> list[_Instruction]:
-    """Instructions that drop a first packet (SYN) from one of ``addresses``; empty without any."""
-    if not addresses:
-        return []
+    """Instructions that drop a first packet (SYN) from one of ``addresses``."""
     old: list[_Instruction] = [(_LOAD_WORD, 0, 0, _NETWORK_HEADER + _SOURCE_4)]
     new: list[_Instruction] = []
-    for address in map(ipaddress.ip_address, addresses):
-        if address.version == 4:
-            old += [(_EQUAL, 0, 1, int(address)), _DROP]
+    for network in map(ipaddress.ip_network, addresses):
+        address = int(network.network_address)
+        if network.version == 4:
+            old += [(_EQUAL, 0, 1, address), _DROP]
             continue
-        prefix = int(address) >> 64
+        prefix = address >> 64
         for part, offset, skipped in ((prefix >> 32, 0, 3), (prefix & 0xFFFFFFFF, 4, 1)):
             new += [(_LOAD_WORD, 0, 0, _NETWORK_HEADER + _SOURCE_6 + offset), (_EQUAL, 0, skipped, part)]
         new.append(_DROP)
@@ -205,14 +210,35 @@ def _filter(addresses: list[str]) -> list[_Instruction]:
     ]  # fmt: skip
 
 
-def _attach(listening: socket.socket, program: list[_Instruction]) -> None:
-    if not program:
+def _drop_first(listening: socket.socket, addresses: list[str]) -> int:
+    """Attaches the filter of as many of ``addresses`` as the kernel has memory for (``net.core.optmem_max``)."""
+    number = len(addresses)
+    while number:
         try:
-            listening.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+            _attach(listening, _filter(addresses[:number]))
         except OSError as error:
-            if error.errno != errno.ENOENT:
+            if error.errno != errno.ENOMEM:
                 raise
-        return
+        else:
+            return number
+        if not _detach(listening):  # the filter of before needs memory, too
+            number //= 2
+    _detach(listening)
+    return 0
+
+
+def _attach(listening: socket.socket, program: list[_Instruction]) -> None:
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
     described = struct.pack("HP", len(program), ctypes.addressof(instructions))
     listening.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, described)
+
+
+def _detach(listening: socket.socket) -> bool:
+    """Whether there was a filter."""
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return False
+    return True

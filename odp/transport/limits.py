@@ -20,8 +20,8 @@ _MOST_RECEIVING = 256
 _MOST_PENDING = 4096
 #: What a caller can send of a request before anybody reads it, whatever its bandwidth.
 AHEAD_BYTES = 2**14
-# Files and databases of a program need descriptors too: connections take no more than this share of them.
-_SHARE_OF_DESCRIPTORS = 0.5
+# A program has at most two listeners, and its files and databases need descriptors too: each listener takes this share.
+_SHARE_OF_DESCRIPTORS = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +37,13 @@ class Limits:
       arrived: Calls that wait for a place to be received in. Beyond it the connection with the most loses its newest.
       queued: Calls that wait for a worker. Beyond it the connection with the most of them loses its newest.
       queued_bytes: Requests that wait for a worker, and those that are worked on, have at most this size together.
-      share_of_address: Connections of one IP address have at most this share of the calls that are received or queued.
+      share_of_address: Connections of one address have at most this share of the calls that are received or queued, and
+        of all connections. An IPv6 /64 counts as one address, here and below.
       message_seconds: The caller sends its next message, or reads the next reply of a stream, within this time.
       queue_seconds: Maximum wait of a call for a place, and again for a worker.
       call_seconds: Maximum duration of a call, whatever deadline its caller set.
       streams: Calls at once on one connection; a caller's further ones wait on its side.
-      connections: Connections at once, and no more than half of the file descriptors that the process may open.
+      connections: Connections at once, and no more than a quarter of the file descriptors that the process may open.
       new_connections: Of these, connections without an answered call; beyond it the address with the most of them
         loses its oldest.
       unasked_bytes: A connection may send this beyond what its calls explain: its handshake, settings and pings. One
@@ -129,7 +130,7 @@ class Limits:
         return dataclasses.replace(self, **values)  # type: ignore[arg-type]  # each value has its field's own type
 
     def of_address(self, places: int) -> int:
-        """Maximum number of ``places`` for one IP address."""
+        """Maximum number of ``places`` for one address."""
         return max(1, int(self.share_of_address * places))
 
     def most_connections(self) -> int:

@@ -710,6 +710,19 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_hostile_connections.py::test_r360_uploads_that_calls_explain_are_never_ended"),
         ("R361", "connections that never ask anything",
          "security/test_hostile_connections.py::test_r361_connections_that_never_ask_anything_keep_nobody_out"),
+        ("R390", "silent connections from each address of one IPv6 network",
+         "transport/test_connections.py::test_r390_connections_of_one_ipv6_network_keep_no_newcomer_out"),
+        ("R390", "bytes without a call from each address of one IPv6 network",
+         "transport/test_connections.py::test_r390_an_ipv6_network_that_misbehaves_waits_as_one_address"),
+        ("R390", "clients of SecAgg+ from each address of one IPv6 network",
+         "trusted_aggregator/modes/secagg/test_limits.py::"
+         "test_r390_clients_of_one_ipv6_network_have_the_seats_of_one_address"),
+        ("R391", "calls under way on every connection of a listener", "transport/test_connections.py::"
+         "test_r391_more_connections_with_calls_than_there_are_places_end_no_look"),
+        ("R391", "descriptors used up", "transport/test_guard.py::"
+         "test_r391_looks_that_fail_end_no_guard_and_are_logged_once"),
+        ("R391", "more networks than the kernel has memory for", "transport/test_kernel_sockets.py::"
+         "test_r391_a_filter_that_is_too_large_for_the_kernel_drops_those_with_the_longest_wait"),
     ],
     "control room": [
         ("R363", "silence inside a second request of a connection",

@@ -137,3 +137,48 @@ def test_closed_connections_leave_nothing_behind() -> None:
         world.look([])
     assert not world.connections._connections
     assert not world.connections._progress
+
+
+def _of_network(number: int, received: int) -> Traffic:
+    """Of one IPv6 /64, each from another address of it."""
+    return Traffic(number, f"ipv6:%5B2001:db8::{number:x}%5D:4000", received, 0)
+
+
+def test_r390_connections_of_one_ipv6_network_keep_no_newcomer_out() -> None:
+    world = World(Limits(new_connections=8), most=1024)
+    hostile = [_of_network(n, KIB) for n in range(1, 9)]
+    assert world.look(hostile) == {}
+    ended = world.look([*hostile, _of(100, KIB)])
+    assert len(ended) == 1
+    assert 100 not in ended
+
+
+def test_r390_of_addresses_with_the_same_number_the_oldest_connection_is_ended() -> None:
+    world = World(Limits(new_connections=8))
+    rested = [_of(n, KIB, address=f"203.0.113.{n}") for n in range(8)]
+    for n in range(8):
+        world.look(rested[: n + 1])
+    assert set(world.look([*rested, _of(100, KIB, address="10.0.0.9")])) == {0}
+
+
+def test_r390_an_ipv6_network_has_the_share_of_one_address() -> None:
+    world = World(Limits(share_of_address=0.5), most=32)  # 28 of 32 are used, and 14 of one address
+    traffic = [_of_network(n, KIB) for n in range(20)]
+    for each in traffic:
+        world.answer(each.peer)
+    assert len(world.look(traffic)) == 6
+
+
+def test_r390_an_ipv6_network_that_misbehaves_waits_as_one_address() -> None:
+    world = World(most=1024)
+    while not world.look([_of_network(n, 2**21) for n in range(512)]):
+        pass
+    assert world.connections.kept_out() == ["2001:db8::/64"]
+
+
+def test_r391_more_connections_with_calls_than_there_are_places_end_no_look() -> None:
+    world = World(most=64)  # 56 are used
+    traffic = [_of(n, KIB, address=f"10.0.0.{n}") for n in range(64)]
+    for each in traffic[:-2]:
+        world.connections.begin(each.peer)
+    assert set(world.look(traffic)) == {62, 63}, "those without a call"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from odp.transport.kernel_sockets import KernelSockets, peer_name
+from odp.transport import kernel_sockets
+from odp.transport.kernel_sockets import KernelSockets
+from odp.transport.peers import peer_name
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on Linux alone")
 
@@ -82,3 +86,55 @@ def test_a_descriptor_that_is_another_sockets_by_now_is_left_alone(listening: so
             later.sendall(b"x")
             assert following.recv(1) == b"x"
             following.close()
+
+
+def test_r391_a_filter_that_is_too_large_for_the_kernel_drops_those_with_the_longest_wait(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As net.core.optmem_max of 20480 bytes, for the old filter and the new one together."""
+    host, port = listening.getsockname()[:2]
+    sockets = KernelSockets(host, port)
+    sockets.connections()
+    attach, attached = kernel_sockets._attach, [0]
+
+    def attach_within_memory(server: socket.socket, program: list[tuple[int, int, int, int]]) -> None:
+        if attached[0] + len(program) > 600:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        attach(server, program)
+        attached[0] = len(program)
+
+    detach = kernel_sockets._detach
+
+    def detach_and_count(server: socket.socket) -> bool:
+        attached[0] = 0
+        return detach(server)
+
+    monkeypatch.setattr(kernel_sockets, "_attach", attach_within_memory)
+    monkeypatch.setattr(kernel_sockets, "_detach", detach_and_count)
+    others = [f"2001:db8:0:{n:x}::/64" for n in range(1, 200)]
+    assert sockets.drop_new([host, *others]) == 100
+    with pytest.raises(TimeoutError):
+        _connect(listening)
+    assert sockets.drop_new([*others[:99], host]) == 100, "the old filter makes place for the new one"
+    with pytest.raises(TimeoutError):
+        _connect(listening)
+    assert sockets.drop_new([]) == 0
+    _connect(listening).close()
+
+
+def test_r391_a_connection_that_could_not_be_looked_at_is_seen_at_the_next_look(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sockets = KernelSockets(*listening.getsockname()[:2])
+    with _connect(listening) as caller:
+        accepted, _ = listening.accept()
+        with accepted:
+            with monkeypatch.context() as busy:
+                busy.setattr(os, "dup", _no_descriptor)
+                assert sockets.connections() == []
+            (traffic,) = sockets.connections()
+            assert traffic.peer == peer_name(*caller.getsockname()[:2])
+
+
+def _no_descriptor(descriptor: int) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from odp.errors import ConfigurationError
+from odp.transport import limits
 from odp.transport.limits import Limits
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
@@ -24,6 +25,11 @@ def test_a_bad_setting_is_refused_in_one_line(setting: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Limits().changed([setting])
     assert "\n" not in str(caught.value)
+
+
+def test_r391_two_listeners_take_half_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda which: (1024, 2**20))
+    assert 2 * Limits().most_connections() == 512
 
 
 def test_every_limit_is_documented_with_its_value() -> None:

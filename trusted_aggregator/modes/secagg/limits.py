@@ -31,8 +31,9 @@ class SessionLimits:
 
     Attributes:
         memory: bytes of all sessions together that have begun; one of them may take half.
-        seats_per_address: seats of one session that clients of one address may take. Addresses of this machine have no
-            limit: a device host plays many devices, and whoever runs it could play them from many addresses.
+        seats_per_address: seats of one session that clients of one address, or of one IPv6 /64, may take. Addresses of
+            this machine have no limit: a device host plays many devices, and whoever runs it could play them from many
+            addresses.
         threads: cores that unmask one sum.
 
     Raises:
@@ -56,7 +57,7 @@ class SessionLimits:
     def seats(self, address: str) -> int | None:
         """Seats of one session for clients of ``address``; None if unlimited."""
         try:
-            return None if ipaddress.ip_address(address).is_loopback else self.seats_per_address
+            return None if ipaddress.ip_network(address).is_loopback else self.seats_per_address
         except ValueError:  # a socket of this machine, or a test's
             return None
 
@@ -119,11 +120,3 @@ def session_bytes(configuration: Configuration, clients: int) -> int:
     neighbours = find(clients=clients, threat=configuration.threat).neighbours
     vector = configuration.length * configuration.ring.dtype.itemsize
     return _VECTORS * vector + clients * (_CLIENT_BYTES + neighbours * _PAIR_BYTES)
-
-
-def address_of(peer: str) -> str:
-    """The address in gRPC's name of a peer (``ipv4:192.0.2.1:50051``, ``ipv6:%5B2001:db8::1%5D:50051``)."""
-    kind, _, rest = peer.partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return peer
-    return rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")

@@ -20,12 +20,12 @@ from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log
+from odp.transport.peers import address_of
 from odp.transport.service import servicer
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
 from trusted_aggregator.modes.secagg.admission import Admission, Anybody
 from trusted_aggregator.modes.secagg.clients import Message
-from trusted_aggregator.modes.secagg.limits import address_of
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
 from trusted_aggregator.modes.secagg.session import TOKEN_BYTES, LiveSession
 

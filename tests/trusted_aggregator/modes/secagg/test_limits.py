@@ -14,10 +14,11 @@ from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.errors import Busy, ConfigurationError
+from odp.transport.peers import address_of
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
 from trusted_aggregator.modes.secagg.clients import Phase
-from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, Pace, SessionLimits, address_of, session_bytes
+from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, Pace, SessionLimits, session_bytes
 from trusted_aggregator.modes.secagg.session import LiveSession
 
 PACE = Pace(step=10.0, vector=20.0, silent=5.0)
@@ -110,17 +111,13 @@ def test_a_device_host_of_this_machine_plays_as_many_devices_as_a_session_has(ad
     table.everybody("adverts")
 
 
-@pytest.mark.parametrize(
-    ("peer", "address"),
-    [
-        ("ipv4:192.0.2.7:50051", "192.0.2.7"),
-        ("ipv6:%5B2001:db8::7%5D:50051", "2001:db8::7"),
-        ("ipv6:[2001:db8::7]:50051", "2001:db8::7"),
-        ("unix:", "unix:"),
-    ],
-)
-def test_the_address_of_a_peer_is_without_its_port(peer: str, address: str) -> None:
-    assert address_of(peer) == address
+def test_r390_clients_of_one_ipv6_network_have_the_seats_of_one_address() -> None:
+    table = Table(Clock(), limits=SessionLimits(seats_per_address=3))
+    for n in range(3):
+        table.come(1, address=address_of(f"ipv6:%5B2001:db8::{n}%5D:50051"))
+    with pytest.raises(Busy):
+        table.come(1, address=address_of("ipv6:%5B2001:db8::9%5D:50051"))
+    assert table.come(1, address=address_of("ipv6:%5B2001:db8:0:1::9%5D:50051")) == [None]
 
 
 def test_r198_sessions_begin_where_there_is_memory_and_gather_on_until_there_is() -> None:
