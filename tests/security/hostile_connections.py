@@ -2,7 +2,8 @@
 
 ``python hostile_connections.py ADDRESS CA COUNT KIND SECONDS SOURCES`` opens COUNT connections from SOURCES loopback
 addresses, 127.0.1.1 and on, or from 127.0.0.1 where SOURCES is 0, and sends on each what KIND names. It prints a line
-once the first bytes of all are sent; one that is ended connects again, until SECONDS are over.
+once the first bytes of all are sent, or after two seconds. One that is ended connects again, for SECONDS from then on;
+the last line has the number of connections with TLS, and the bytes that were sent on them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUAT
 _UNKNOWN, _END_HEADERS = 77, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PAUSE_SECONDS = 0.05
+_BEGIN_SECONDS = 2.0
 KINDS = ("headers", "literal", "empty", "pings", "settings", "priorities", "windows", "unknown", "resets", "silence")
 
 
@@ -77,25 +79,25 @@ def main() -> None:
     address, ca, count, kind, seconds, sources = sys.argv[1:]
     os.nice(19)  # it stands for other machines, which take no processor from the listener
     host, _, port = address.rpartition(":")
-    until = time.monotonic() + float(seconds)
     context = ssl.create_default_context(cafile=ca)
     context.set_alpn_protocols(["h2"])
     begun = threading.Semaphore(0)
+    opened, sent = [0] * int(count), [0] * int(count)
 
     def connection(number: int) -> None:
         source = f"127.0.1.{1 + number % int(sources)}" if int(sources) else "127.0.0.1"
         first = True
-        while time.monotonic() < until:
+        while True:
             with contextlib.suppress(OSError):
                 raw = socket.create_connection((host, int(port)), timeout=5.0, source_address=(source, 0))
                 with context.wrap_socket(raw, server_hostname="localhost") as caller:
+                    opened[number] += 1
                     for piece in attack(kind):
                         caller.sendall(piece)
+                        sent[number] += len(piece)
                         if first:
                             begun.release()
                             first = False
-                        if time.monotonic() >= until:
-                            return
                     caller.recv(1)
                     while caller.recv(4096):
                         pass
@@ -103,11 +105,15 @@ def main() -> None:
 
     for number in range(int(count)):
         threading.Thread(target=connection, args=(number,), daemon=True).start()
+    until = time.monotonic() + _BEGIN_SECONDS
     for _ in range(int(count)):
-        begun.acquire(timeout=1.0)
+        begun.acquire(timeout=max(0.0, until - time.monotonic()))
     sys.stdout.write("begun\n")
     sys.stdout.flush()
-    time.sleep(max(0.0, until - time.monotonic()))
+    time.sleep(float(seconds))
+    sys.stdout.write(f"{sum(opened)} {sum(sent)}\n")
+    sys.stdout.flush()
+    os._exit(0)  # the threads go on
 
 
 if __name__ == "__main__":

@@ -19,14 +19,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from security import hostile_connections
+from security import hostile_connections, quiet_listener
 from security.hostile_connections import KINDS
+from security.quiet_listener import STREAM, UNARY
 
 from odp.transport.channel import connect
 from odp.transport.limits import Limits
-from odp.transport.service import RunningServer, serve
-from odp.transport.state_folder import StateFolder
-from odp.transport.tls import development_identity
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on Linux alone")
 
@@ -34,7 +32,6 @@ CONNECTIONS, ADDRESSES = 48, 100
 SECONDS = 6.0
 #: What gRPC has read before the guard sees it; 300 to 2,400 without one, 5 to 130 with it on busy cores.
 MEBIBYTES = 160
-UNARY, STREAM = "/odp.test.Test/Do", "/odp.test.Test/Upload"
 QUICK = ("headers", "pings", "resets")
 
 
@@ -45,37 +42,25 @@ def stack() -> Iterator[contextlib.ExitStack]:
 
 
 class Listener:
-    """A listener with a call that takes a message, and one that takes many; both reply with the bytes they got."""
+    """A listener in this process, and attacks on it."""
 
-    def __init__(self, folder: Path, stack: contextlib.ExitStack, **given: Any) -> None:
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, **settings: Any) -> None:
         self.ca = folder / "ca" / "ca.pem"
-        state = stack.enter_context(StateFolder.open(folder / "state", "server"))
-        methods = {
-            "Do": grpc.unary_unary_rpc_method_handler(lambda request, _: str(len(request)).encode()),
-            "Upload": grpc.stream_unary_rpc_method_handler(lambda requests, _: str(sum(map(len, requests))).encode()),
-        }
-        handler = grpc.method_handlers_generic_handler("odp.test.Test", methods)
-        self.running: RunningServer = serve(
-            address="127.0.0.1:0",
-            identity=development_identity(state, folder / "ca"),
-            add=lambda server: server.add_generic_rpc_handlers((handler,)),
-            service_names=["odp.test.Test"],
-            workers=2,
-            **given,
-        )
-        stack.callback(self.running.stop, 0.0)
+        self.running = stack.enter_context(quiet_listener.listening(folder, **settings))
 
     def channel(self, stack: contextlib.ExitStack) -> grpc.Channel:
         return stack.enter_context(connect(self.running.address, self.ca))
 
-    def attack(self, kind: str, count: int, sources: int, seconds: float) -> subprocess.Popen[str]:
-        """Hostile connections in a process of their own, once their first bytes are sent."""
+    def attack(
+        self, kind: str, count: int, sources: int, seconds: float, stack: contextlib.ExitStack
+    ) -> subprocess.Popen[str]:
+        """Hostile connections in a process of their own."""
         program = [sys.executable, str(Path(hostile_connections.__file__)), self.running.address, str(self.ca)]
         process = subprocess.Popen(
             [*program, str(count), kind, str(seconds), str(sources)], stdout=subprocess.PIPE, text=True
         )
-        assert process.stdout is not None
-        process.stdout.readline()
+        stack.enter_context(process)
+        stack.callback(process.kill)
         return process
 
 
@@ -84,14 +69,10 @@ def _resident_mebibytes() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-def _took(method: Any, *, seconds: float) -> list[float]:
-    took = []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        started = time.perf_counter()
-        assert method(b"", timeout=10.0) == b"0"
-        took.append(time.perf_counter() - started)
-    return took
+def _took(method: Any) -> float:
+    started = time.perf_counter()
+    assert method(b"", timeout=30.0) == b"0"
+    return time.perf_counter() - started
 
 
 @contextlib.contextmanager
@@ -124,17 +105,25 @@ def test_r359_bytes_that_no_call_explains_cost_little_memory_and_delay_nobody(
 ) -> None:
     listener = Listener(tmp_path, stack)
     honest = listener.channel(stack).unary_unary(UNARY)
-    quiet = _took(honest, seconds=SECONDS / 2)
+    elsewhere = stack.enter_context(quiet_listener.in_another_process(tmp_path / "elsewhere"))
+    other = stack.enter_context(connect(elsewhere, tmp_path / "elsewhere" / "ca" / "ca.pem")).unary_unary(UNARY)
+    quiet = [_took(method) for _ in range(100) for method in (honest, other)]
+    attacked, aside = [], []
     before = _resident_mebibytes()
     with _most_memory() as most:
-        hostile = listener.attack(kind, sources or CONNECTIONS, sources, SECONDS)
-        stack.callback(hostile.communicate)
-        stack.callback(hostile.kill)
-        attacked = _took(honest, seconds=SECONDS)
-    # On a busy machine the first wave delays one call or two; the allowance is for handshakes on the same processors.
-    assert np.percentile(attacked, 99) <= 2 * np.percentile(quiet, 99) + 0.05
+        hostile = listener.attack(kind, sources or CONNECTIONS, sources, SECONDS, stack)
+        while hostile.poll() is None:
+            attacked.append(_took(honest))
+            aside.append(_took(other))
+    assert hostile.stdout is not None
+    opened, sent = map(int, hostile.stdout.read().split()[1:])
+    assert opened >= CONNECTIONS if kind == "silence" else sent >= 2**19, (opened, sent)
+    # Delays that the other listener has, too, are this machine's; the first wave delays a few calls for handshakes.
+    usual = max(float(np.percentile(quiet, 99)), float(np.percentile(aside, 99)))
+    delayed = [seconds for seconds in attacked if seconds > 2 * usual + 0.05]
+    assert len(delayed) <= 3 + 0.01 * len(attacked), (delayed, usual, len(attacked))
     assert most[0] - before <= MEBIBYTES
-    assert _took(honest, seconds=0.1), "the honest connection is the same"
+    assert _took(honest), "the honest connection is the same"
 
 
 def test_r359_an_endless_header_block_is_reset_before_it_costs_much(
@@ -170,10 +159,11 @@ def test_r361_connections_that_never_ask_anything_keep_nobody_out(tmp_path: Path
     listener = Listener(tmp_path, stack, limits=Limits(connections=64, new_connections=16))
     known = listener.channel(stack).unary_unary(UNARY)
     assert known(b"", timeout=10.0) == b"0"
-    hostile = listener.attack("silence", 120, 3, 5.0)
-    stack.callback(hostile.communicate)
-    stack.callback(hostile.kill)
+    hostile = listener.attack("silence", 120, 3, 60.0, stack)
+    assert hostile.stdout is not None
+    assert hostile.stdout.readline() == "begun\n"
     assert known(b"", timeout=10.0) == b"0"
     for _ in range(3):
         with connect(listener.running.address, listener.ca) as channel:
-            assert channel.unary_unary(UNARY)(b"", timeout=10.0, wait_for_ready=True) == b"0"
+            assert channel.unary_unary(UNARY)(b"", timeout=30.0, wait_for_ready=True) == b"0"
+    assert hostile.poll() is None, "the connections are still there"

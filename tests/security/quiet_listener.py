@@ -1,0 +1,67 @@
+"""A listener of two calls, here or in a process of its own that nobody attacks: what a busy machine alone costs."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from odp.transport.service import RunningServer, serve
+from odp.transport.state_folder import StateFolder
+from odp.transport.tls import development_identity
+
+UNARY, STREAM = "/odp.test.Test/Do", "/odp.test.Test/Upload"
+
+
+@contextlib.contextmanager
+def listening(folder: Path, **settings: Any) -> Iterator[RunningServer]:
+    """A call that takes a message, and one that takes many; both reply with the bytes they got. Its CA is
+    ``folder/ca/ca.pem``.
+    """
+    methods = {
+        "Do": grpc.unary_unary_rpc_method_handler(lambda request, _: str(len(request)).encode()),
+        "Upload": grpc.stream_unary_rpc_method_handler(lambda requests, _: str(sum(map(len, requests))).encode()),
+    }
+    handler = grpc.method_handlers_generic_handler("odp.test.Test", methods)
+    with StateFolder.open(folder / "state", "server") as state:
+        running = serve(
+            address="127.0.0.1:0",
+            identity=development_identity(state, folder / "ca"),
+            add=lambda server: server.add_generic_rpc_handlers((handler,)),
+            service_names=["odp.test.Test"],
+            workers=2,
+            **settings,
+        )
+        try:
+            yield running
+        finally:
+            running.stop(0.0)
+
+
+@contextlib.contextmanager
+def in_another_process(folder: Path) -> Iterator[str]:
+    """The address of such a listener in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(folder, there), daemon=True)
+    process.start()
+    there.close()
+    try:
+        assert here.poll(60.0), "the other process did not start"
+        yield here.recv()
+    finally:
+        here.close()  # it stops then
+        process.join(20.0)
+        process.kill()
+
+
+def _serve(folder: Path, test: Connection) -> None:
+    with listening(folder) as running:
+        test.send(running.address)
+        with contextlib.suppress(EOFError):
+            test.recv()
