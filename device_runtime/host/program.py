@@ -305,7 +305,7 @@ def start(
                     roster=roster,
                     made_examples=made_examples,
                     trainer=trainer,
-                    door=Door(threads=config.threads) if door is None else door,
+                    door=Door(threads=config.threads, stop=stopped) if door is None else door,
                     processes=processes,
                     clock=clock,
                 ),

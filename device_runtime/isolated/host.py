@@ -304,9 +304,9 @@ class IsolatedHost:
         trouble = self._troubles.setdefault(handler, _Trouble(0, reason, -math.inf))
         trouble.failures += 1
         trouble.reason = reason
-        beyond = trouble.failures - self._limits.failures
-        if beyond >= 0:
-            rest = min(_FIRST_REST * 2.0 ** min(beyond, 10), _LONGEST_REST)
+        most = self._limits.failures
+        if most is not None and trouble.failures >= most:
+            rest = min(_FIRST_REST * 2.0 ** min(trouble.failures - most, 10), _LONGEST_REST)
             trouble.until = self._clock() + rest
             self._say(
                 f"{handler.value} of the service failed {trouble.failures} times in a row, the last "

@@ -56,13 +56,12 @@ class IsolatedTrainer:
     """``odp.models.litert.trainer.ProgramTrainer`` of a device. A context manager; ``close`` ends its processes.
 
     Trainings run one after the other, and the time of one begins when it is asked for: none goes on after it, nor after
-    the time of the contribution that it is for (``device_runtime.round.door``). A program that failed several
-    times in a row rests for a minute, then for twice as long, up to an hour; other programs do not.
+    the time of the contribution that it is for. A device host gives each training the trainer for that whole time
+    (``Door.place``). A program that fails is not paused: it may have failed for one person's data alone.
 
     Args:
       seconds: of one training, by the wall clock and of its processor.
       memory_bytes: of address space of one training.
-      failures: in a row, after which a program rests.
       accept: promises (``odp.isolated.walls.PROMISES``) that the person does without where the machine does not keep
         them.
       say: a callback for lines to the person.
@@ -76,14 +75,13 @@ class IsolatedTrainer:
         *,
         seconds: float = STEPS[-1],
         memory_bytes: int = MOST_MEMORY,
-        failures: int = 8,
         accept: Collection[str] = (),
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         _validate.within(low=STEPS[0], high=STEPS[-1], seconds=seconds)
         self._limits = CallLimits(
             seconds=seconds, processor_seconds=math.ceil(seconds), memory_bytes=memory_bytes,
-            output_bytes=_OUTPUT_BYTES, read_bytes=_READ_BYTES, failures=failures,
+            output_bytes=_OUTPUT_BYTES, read_bytes=_READ_BYTES, failures=None,
         )  # fmt: skip
         self._accept, self._say = accept, say
         self._lock = threading.Lock()
@@ -128,7 +126,7 @@ class IsolatedTrainer:
         """As ``ProgramTrainer.difference``.
 
         Raises:
-          HandlerFailed: the program failed, or rests, or another one took all of the time.
+          HandlerFailed: the program failed, or another one took all of the time.
           DataError: what came back is no difference.
           StateError: its process could not be started, or not restricted.
         """

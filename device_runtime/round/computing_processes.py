@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from device_runtime.round.computations import Described
-from device_runtime.round.computing_worker import receive, send
+from device_runtime.round.computing_worker import NO_PROCESS, receive, send
 from device_runtime.round.door import PROCESS_BYTES, Window
 from device_runtime.store.keys import StoreKey
 from odp.errors import ConfigurationError, StateError
@@ -122,7 +122,7 @@ class Template:
         return self._process.poll() is not None
 
     def fork(self) -> ComputingProcess:
-        """A new process. Raises OSError where the template is gone."""
+        """A new process. Raises OSError where the machine has none left, or the template is gone."""
         ours, theirs = socket.socketpair()
         try:
             with theirs, self._lock:
@@ -135,6 +135,8 @@ class Template:
                         raise ConnectionError("the template ended")
                     told += part
                 (number,) = _NUMBER.unpack(told)
+                if number == NO_PROCESS:
+                    raise BlockingIOError("this machine has no process left")
                 self._living.add(number)
         except BaseException:
             ours.close()

@@ -10,7 +10,7 @@ any moment, and what it leaves in memory is gone with it.
     definition, catalogue                      ->
                                                <-  ready
     fork + a socket                            ->  a process with that socket
-                                               <-  its number
+                                               <-  its number; NO_PROCESS where the machine has none left
     end(number)                                ->  kills it
 
     host                                          process of one contribution
@@ -40,6 +40,8 @@ _NUMBER = struct.Struct("<Q")
 _FORK, _END = b"f", b"e"
 #: What a template, or a process of it, says where it cannot do what it was asked.
 NOTHING: tuple[bytes, ...] = ()
+#: The number of no process.
+NO_PROCESS = 0
 
 
 def send(channel: socket.socket, parts: Sequence[bytes]) -> None:
@@ -101,16 +103,25 @@ def main(descriptor: int) -> None:
         if not kind:
             return
         if kind == _FORK:
-            process = os.fork()
-            if not process:
-                _compute(descriptors[0], prepared, memory_bytes=base + memory_bytes, seconds=seconds)
-            os.close(descriptors[0])
-            control.sendall(_NUMBER.pack(process))
+            control.sendall(_NUMBER.pack(_fork(descriptors[0], prepared, memory_bytes + base, seconds)))
         else:
             (process,) = _NUMBER.unpack(_read(control, _NUMBER.size))
             # It was not waited for before, so its number is nobody else's.
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
+
+
+def _fork(descriptor: int, prepared: Any, memory_bytes: int, seconds: int) -> int:
+    """The number of a new process of one contribution; without one, the template serves the others all the same."""
+    try:
+        process = os.fork()
+    except OSError:
+        process = NO_PROCESS
+    else:
+        if not process:
+            _compute(descriptor, prepared, memory_bytes=memory_bytes, seconds=seconds)
+    os.close(descriptor)
+    return process
 
 
 def _whole(channel: socket.socket) -> bytes:

@@ -11,6 +11,7 @@ is a store that cannot be read, which says something of the disk and nothing of 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -148,13 +149,16 @@ class Contributing:
         self._keyed, self._check, self._empty = keyed, check, empty
         self._usable = not keyed
         self._window: Window | None = None
+        self._place: contextlib.ExitStack | None = None
 
     def keys(self) -> Int64Array:
         """The rows of the model that the device asks for; none where it could not read its own. At a fixed time.
 
         Raises:
           StateError: the store cannot be read.
+          NotNow: the host stops.
         """
+        self._take_place()
         window = self._door.reading(self._terms)
         found = window.compute(lambda: self._computer.keys(window))
         self._usable = found is not None
@@ -162,6 +166,7 @@ class Contributing:
 
     def contribution(self, slices: Slices | None) -> Contribution:
         """The contribution, at a fixed time: what is made of it until ``leave`` leaves with it. Raises as ``keys``."""
+        self._take_place()
         window = self._window = self._door.computing(self._terms)
 
         def computed() -> Contribution:
@@ -174,7 +179,7 @@ class Contributing:
         try:
             found = window.compute(computed)
         finally:
-            self._computer.end()
+            self._end()
         return Contribution(self._empty, None) if found is None else found
 
     def leave(self) -> None:
@@ -186,4 +191,17 @@ class Contributing:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def _take_place(self) -> None:
+        """Until the contribution is computed: a process that read its rows for keys goes on to use its memory."""
+        if self._place is None:
+            place = contextlib.ExitStack()
+            place.enter_context(self._door.place(self._terms))
+            self._place = place
+
+    def _end(self) -> None:
         self._computer.end()
+        if self._place is not None:
+            self._place.close()
+            self._place = None

@@ -14,8 +14,18 @@ same time on every device, and what it made, or nothing, is handed on when that 
 ``due`` is ``fixed_seconds`` of the signed definition after ``begin``. Where a device asks for rows by key, reading them
 has a time of its own, ``keys_seconds``, after which the keys leave; the other time begins when the model is there.
 
-The devices of one host wait side by side, without a processor. Their computations take turns, and begin at least a
-public time apart: what one device holds moves no call of another one.
+The devices of one host wait side by side, without a processor. What one device holds must not take the time of another
+one, or a person would move more than one contribution. So a device reserves what its computation may use at its worst:
+
+::
+
+    PROCESS   a place with a processor and its limit of memory, from the first read until the time is over
+    TRAINER   the one place of the trainer, as long: its developer states what it computes, so no worst case is trusted
+    HERE      the next APART = worst case / SHARE_OF_TIME seconds of this machine's processor
+
+HERE, a computation of at most the worst case begins with nothing of an earlier one left: the n computations that began
+before it had n APART seconds, and needed at most n SHARE_OF_TIME APART. So it ends within its window, however the
+threads share one processor, where other work leaves SHARE_OF_TIME of it to them.
 """
 
 from __future__ import annotations
@@ -27,6 +37,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from device_runtime.tasks.computing_terms import ComputingTerms, Place
@@ -36,17 +47,18 @@ from odp.algorithms.computing_time import (
     machine_speed,
     require_fast_enough,
 )
-from odp.errors import PrivacyError, StateError
+from odp.errors import NotNow, PrivacyError, StateError
 from odp.models.computing_cost import MOST_BYTES
 from odp.v1 import common_pb2
 
 #: Memory of a process that computes one contribution, beside that of the program itself.
 PROCESS_BYTES = int(MOST_BYTES)
-#: Of the worst case of a computation in place, from one device's begin to the next one's. Devices rarely hold as much
-#: as the caps allow; where many of one host do, some send the empty contribution, at the same time.
-_SHARE_IN_PLACE = 1 / 8
-#: Computations in place at a time: on a busy machine, each of them waits for a processor most of the time.
-_COMPUTING_HERE = 8
+#: Memory of all computations in place whose windows are open.
+_BYTES_HERE = 2**29
+#: The memory that a container has.
+_CONTAINER_BYTES = Path("/sys/fs/cgroup/memory.max")
+#: How often a device that waits for a place looks whether its host stops.
+_LOOK_SECONDS = 0.5
 #: Seconds between two begins, at least: what opening a store and starting a thread take.
 _SHORTEST_APART = 4e-3
 #: Of a computation, in which rows are read.
@@ -93,6 +105,16 @@ class Active:
             self.__enter__()
 
 
+def processes_of_machine() -> int:
+    """Processes, each of ``PROCESS_BYTES``, that the processors and the memory of this machine hold; at least one."""
+    if sys.platform != "linux":
+        return 1  # where none can be stopped, and so none is started
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # "max", or no such file
+        memory = min(memory, int(_CONTAINER_BYTES.read_text()))
+    return max(1, min(len(os.sched_getaffinity(0)), memory // PROCESS_BYTES))
+
+
 def whole_time(seconds: float, finished: threading.Event) -> None:
     """Lets ``seconds`` pass, whether the computation has finished or not."""
     time.sleep(seconds)
@@ -106,6 +128,8 @@ class Door:
       wait: sleeps for a number of seconds; a test may return as soon as the computation has finished.
       monotonic: seconds that only grow.
       speed: of this machine, as ``odp.algorithms.computing_time.machine_speed``.
+      processes: that compute at a time; by default one for each processor, and no more than the memory holds.
+      stop: set once no further computation begins.
     """
 
     def __init__(
@@ -115,16 +139,17 @@ class Door:
         wait: Callable[[float, threading.Event], None] = whole_time,
         monotonic: Callable[[], float] = time.monotonic,
         speed: Callable[[], float] = machine_speed,
+        processes: int | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         _validate.integer(low=1, high=64, threads=threads)
         self.active = Active(threads)
-        # Of the worst case, from one device's begin to the next one's.
-        parallel = min(threads, os.cpu_count() or 1)
-        self._shares = {Place.HERE: _SHARE_IN_PLACE, Place.PROCESS: 1 / parallel, Place.TRAINER: 1.0}
+        places = {Place.PROCESS: processes or processes_of_machine(), Place.TRAINER: 1}
+        self._places = {place: threading.BoundedSemaphore(number) for place, number in places.items()}
         self._wait, self.monotonic, self._speed = wait, monotonic, speed
+        self._stop = threading.Event() if stop is None else stop
         self._lock = threading.Lock()
         self._next = -math.inf
-        self.turn = threading.BoundedSemaphore(_COMPUTING_HERE)
 
     def require(self, definition: common_pb2.TaskDefinition, terms: ComputingTerms) -> None:
         """Returns if this device can compute what the task asks within its fixed time; before any data are read.
@@ -146,6 +171,28 @@ class Door:
                 f"and this device gives it {PROCESS_BYTES / 2**20:.0f}; nothing was read"
             )
 
+    @contextlib.contextmanager
+    def place(self, terms: ComputingTerms) -> Iterator[None]:
+        """Reserves what the computations of one device use beside a share of the processor; waits until it is free.
+
+        Its holder gives it back at a time that public facts fix: when the window of its contribution is over.
+
+        Raises:
+          NotNow: the host stops.
+        """
+        places = self._places.get(terms.place)
+        if places is None:
+            yield
+            return
+        with self.active.given_away():
+            while not places.acquire(timeout=_LOOK_SECONDS):
+                if self._stop.is_set():
+                    raise NotNow("this host stops; the device had not begun to compute")
+        try:
+            yield
+        finally:
+            places.release()
+
     def reading(self, terms: ComputingTerms) -> Window:
         """The time in which rows are read and the keys are chosen."""
         return self._begin(terms, terms.keys_seconds, terms.keys_seconds)
@@ -157,7 +204,7 @@ class Door:
     def lasting(self, seconds: float) -> Window:
         """A time for a device's own code, which begins now."""
         begin = self.monotonic()
-        return Window(self, begin, begin + seconds, begin + seconds, in_turn=False)
+        return Window(self, begin, begin + seconds, begin + seconds)
 
     def sleep(self, seconds: float, finished: threading.Event = _PASSED) -> None:
         """Waits without a processor, and without a place among the active threads."""
@@ -166,18 +213,21 @@ class Door:
                 self._wait(seconds, finished)
 
     def _begin(self, terms: ComputingTerms, computing: float, whole: float) -> Window:
-        apart = max(terms.worst_seconds * self._shares[terms.place], _SHORTEST_APART)
+        apart = _SHORTEST_APART
+        if terms.place is Place.HERE:
+            processor = self._speed() * terms.worst_seconds / SHARE_OF_TIME
+            apart = max(apart, processor, computing * terms.worst_bytes / _BYTES_HERE)
         with self._lock:
             begin = max(self.monotonic(), self._next)
             self._next = begin + apart
-        return Window(self, begin, begin + computing, begin + whole, in_turn=terms.place is not Place.PROCESS)
+        return Window(self, begin, begin + computing, begin + whole)
 
 
 class Window:
     """The time of one computation. For one thread."""
 
-    def __init__(self, door: Door, begin: float, computed_at: float, due: float, *, in_turn: bool) -> None:
-        self._door, self._begin, self._computed_at, self._due, self._in_turn = door, begin, computed_at, due, in_turn
+    def __init__(self, door: Door, begin: float, computed_at: float, due: float) -> None:
+        self._door, self._begin, self._computed_at, self._due = door, begin, computed_at, due
         self._reading_left = (computed_at - begin) * (1 - _SHARE_OF_READING)
         self._finished = threading.Event()
 
@@ -209,8 +259,7 @@ class Window:
             # Here, and not in the caller, which would first have to find a place among the active threads again.
             time.sleep(max(self._begin - self._door.monotonic(), 0.0))
             try:
-                with self._turn():
-                    results.append(act())
+                results.append(act())
             except StateError as error:
                 failures.append(error)
             except Exception:  # whatever it is, it follows from the data, or came too late
@@ -235,16 +284,3 @@ class Window:
     def leave(self) -> None:
         """Returns when what was made may leave."""
         self._door.sleep(self._due - self._door.monotonic())
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Of computations in place, a few at a time: they share a processor. Raises TimeoutError."""
-        if not self._in_turn:
-            yield
-            return
-        if not self._door.turn.acquire(timeout=self.seconds_left):
-            raise TimeoutError
-        try:
-            yield
-        finally:
-            self._door.turn.release()

@@ -349,6 +349,17 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r350_no_kind_of_hostile_task_tells_the_data_that_take_longest"),
         ("R351", "a slow device that moves the others of its host", "security/test_hostile_tasks.py::"
          "test_r351_the_data_of_one_device_do_not_move_the_calls_of_the_others_of_its_host"),
+        ("R387", "a network that takes all of its time on one person's rows", "device_runtime/round/test_coupling.py::"
+         "test_r387_a_training_that_takes_all_of_its_time_empties_no_contribution_of_the_others_of_its_host"),
+        ("R387", "many devices of a host at their worst case", "device_runtime/round/test_coupling.py::"
+         "test_r387_computations_in_place_end_in_time_where_all_devices_are_at_their_worst_case"),
+        ("R388", "processes that fill the memory of a host together", "device_runtime/round/test_coupling.py::"
+         "test_r388_a_device_holds_its_place_from_its_keys_to_the_end_of_its_contribution"),
+        ("R389", "a network that fails on some people's rows until it is paused for all",
+         "models/litert/test_litert_walls.py::"
+         "test_r389_a_program_that_failed_for_many_people_in_a_row_is_run_for_the_next_one_all_the_same"),
+        ("R389", "a host that has no process left", "device_runtime/round/test_coupling.py::"
+         "test_r389_a_fork_that_fails_ends_no_process_of_the_other_devices"),
         ("R352", "a busy machine that hides a shift", "security/test_transcript_comparison.py::"
          "test_r352_on_a_busy_machine_devices_are_told_apart_by_their_times_alone"),
     ],
