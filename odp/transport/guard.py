@@ -25,8 +25,8 @@ from odp.transport.logs import Log
 _TASKS = Path("/proc/self/task")
 #: Seconds between two looks: while a connection is new or suspect, and otherwise.
 _SOON, _LATER = 0.02, 0.05
-#: The share of a processor that looking may take, whatever the number of connections.
-_SHARE_OF_TIME = 0.03
+#: The shares of a processor that looking may take, whatever the number of connections: as above.
+_SHARE_SOON, _SHARE_LATER = 0.2, 0.03
 _LOG_SECONDS = 10.0
 #: After the last ended connection, until what it cost is given back to the system.
 _TRIM_SECONDS = 0.5
@@ -68,7 +68,8 @@ class Guard:
                     why = error.strerror if isinstance(error, OSError) else type(error).__name__
                     self._log.error("connections_not_watched", why=why, where=places(error))
             took = time.thread_time() - began
-            pause = max(_SOON if busy else _LATER, took / _SHARE_OF_TIME)
+            pause = max(_SOON, took / _SHARE_SOON) if busy else max(_LATER, took / _SHARE_LATER)
+            self._trim()  # it can take a second after an attack, which must not put off the next look
 
     def _look(self) -> bool:
         verdict = self._connections.judge(self._sockets.connections())
@@ -90,13 +91,15 @@ class Guard:
             for why, number in self._ended.items():
                 self._log.warning("connections_ended", why=why, connections=number, addresses_kept_out=len(kept_out))
             self._ended.clear()
-        if self._trim_at is not None and now >= self._trim_at:
-            self._trim_at = None
-            give_memory_back()
         if now >= self._renice_at:
             self._renice_at = now + _RENICE_SECONDS
             self._renice()
         return verdict.busy
+
+    def _trim(self) -> None:
+        if self._trim_at is not None and time.monotonic() >= self._trim_at:
+            self._trim_at = None
+            give_memory_back()
 
     def _is_due(self, event: str) -> bool:
         """Whether to log ``event`` now: once in ``_LOG_SECONDS``."""

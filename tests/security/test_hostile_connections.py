@@ -32,6 +32,8 @@ CONNECTIONS, ADDRESSES = 48, 100
 SECONDS = 6.0
 #: What gRPC has read before the guard sees it; 300 to 2,400 without one, 5 to 130 with it on busy cores.
 MEBIBYTES = 160
+#: The same of one connection from each of 100 addresses, which open new ones: 700 to 900 on cores with a load of 15.
+MEBIBYTES_OF_ADDRESSES = 1536
 QUICK = ("headers", "pings", "resets")
 
 
@@ -122,7 +124,7 @@ def test_r359_bytes_that_no_call_explains_cost_little_memory_and_delay_nobody(
     usual = max(float(np.percentile(quiet, 99)), float(np.percentile(aside, 99)))
     delayed = [seconds for seconds in attacked if seconds > 2 * usual + 0.05]
     assert len(delayed) <= 3 + 0.01 * len(attacked), (delayed, usual, len(attacked))
-    assert most[0] - before <= MEBIBYTES
+    assert most[0] - before <= (MEBIBYTES_OF_ADDRESSES if sources else MEBIBYTES)
     assert _took(honest), "the honest connection is the same"
 
 
