@@ -6,11 +6,11 @@ is computed or how much noise there is.
 
 from __future__ import annotations
 
+from odp.aggregation.table import mode_of
 from odp.algorithms.dense.rotated import RotatedGrid
 from odp.algorithms.federated.terms import Terms
 from odp.errors import ConfigurationError
 from odp.task import Task
-from odp.v1 import common_pb2
 
 _CARRIED = ("fedavg", "dpsgd")
 # Field of a definition -> what a process of equal rounds would leave out of it.
@@ -47,9 +47,10 @@ def carried_terms(task: Task, *, noise: bool) -> Terms:
         raise ConfigurationError(f"Expected no cohort_schedule: {_PROCESS} has one denominator")
     if any(isinstance(block.grid, RotatedGrid) for block in terms.blocks):
         raise ConfigurationError(f"Expected upload_bits=None: {_PROCESS} does not round contributions at random")
-    if cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG:
+    mode = mode_of(cohort)
+    if mode.in_session:
         raise ConfigurationError(
-            "Expected aggregation='enclave' or 'masked': the noise of 'secagg+' grows with the number of shares, and "
+            f"Expected another aggregation than {mode.name!r}: its noise grows with the number of shares, and "
             f"{_PROCESS} has the same in each round"
         )
     if noise and len(terms.blocks) > 1:
