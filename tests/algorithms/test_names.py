@@ -28,6 +28,7 @@ NAMED = {
     "odp/algorithms/federated/": "what federated trainings share, their one message included",
     "odp/cli/demo.py": "the demo is a task on ratings",
     "odp/cli/living.py": "a comparison of two trainings is an evaluation",
+    "odp/interop/carried.py": "which trainings another platform has",
     "odp/operations/metrics.py": "a histogram of Prometheus has the name of one of ours",
     "odp/simulation/presets.py": "settings for data sets, written like a developer's task",
     "odp/simulation/methods.py": "a comparison of algorithms",
