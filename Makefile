@@ -12,7 +12,7 @@ ARGS ?=
 FORGET_OLD_NAME = $(1)/python -m pip uninstall --quiet --yes --disable-pip-version-check odp 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-keras tff-env test-tff test-extras docs images lint proto proto-release bench clean
+.PHONY: help demo test test-all proof test-keras tff-env test-tff test-extras docs images lint proto proto-release bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,15 +42,20 @@ demo: $(VENV)/core ## Train a private model over real processes, in a minute (AR
 # Three workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of programs, each of which would compile all its modules where an image turns bytecode off.
-test test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-all proof: export PYTHONDONTWRITEBYTECODE :=
 # Threads of BLAS in several workers would mostly wait for each other.
-test test-all test-keras: export OPENBLAS_NUM_THREADS := 1
+test test-all proof test-keras: export OPENBLAS_NUM_THREADS := 1
 
 test: $(VENV)/dev ## Run the tests but for the long tail, in about 12 minutes (ARGS="-k name" picks some)
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow and not proof" $(ARGS)
 
 test-all: $(VENV)/dev ## Run all tests, in about half an hour
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "not proof" $(ARGS)
+
+proof: $(VENV)/dev ## Run what takes hours or needs a quiet machine: attacks with real clocks, crashes, operators' pages
+	$(BIN)/python -m pytest -m proof $(ARGS)
+	$(BIN)/python tests/security/transcript_trials.py --seed 1
+	$(BIN)/python tests/faults/campaign.py --seed 1 --trials 200
 
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
 	$(VENV)-keras/bin/python -m pytest -n 2 --dist loadfile tests/models/litert \

@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.proof
 def test_r385_the_back_up_page_runs_to_the_letter(folder: Path) -> None:
     """``back-up.md``: back up, restore, lose a chip, move, retire."""
     (folder / "films.toml").write_text(TASK, encoding="utf-8")

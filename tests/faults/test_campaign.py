@@ -16,7 +16,7 @@ from trusted_aggregator.modes.secagg.rounds import _used_up, void
 
 
 @pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.proof
 def test_r386_three_trials_of_the_campaign_hold(tmp_path: Path) -> None:
     library(tmp_path)  # skips where there is no C compiler
     command = [sys.executable, str(Path(__file__).with_name("campaign.py")), "--seed", "1", "--trials", "3"]

@@ -361,7 +361,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R389", "a host that has no process left", "device_runtime/round/test_coupling.py::"
          "test_r389_a_fork_that_fails_ends_no_process_of_the_other_devices"),
         ("R352", "a busy machine that hides a shift", "security/test_transcript_comparison.py::"
-         "test_r352_on_a_busy_machine_devices_are_told_apart_by_their_times_alone"),
+         "test_r352_noise_of_a_machine_hides_no_shift_that_is_larger"),
     ],
     "addresses": [
         ("R187", "connections to a listener of the server's choice", "security/test_addresses.py::"

@@ -43,7 +43,7 @@ def test_r351_the_data_of_one_device_do_not_move_the_calls_of_the_others_of_its_
     assert difference is None, difference
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("kind", "data"), [(name, data) for name, kind in KINDS.items() for data in WORST if data in kind.data]
 )

@@ -160,7 +160,7 @@ def test_r366_no_extreme_number_of_any_training_makes_a_party_fail(at_the_audit:
     assert len(judged) > 100
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", range(len(hostile.kinds())))
 def test_r366_every_field_of_every_kind_of_task_with_every_special_value(kind: int, at_the_audit: Opens) -> None:
     for _name, change in _changes(kind)[kind % 5 :: 5]:  # a fifth of them, in seconds
