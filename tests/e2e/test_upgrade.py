@@ -143,7 +143,10 @@ TASKS: dict[str, tuple[Task | odp.Statistics, int]] = {
 }
 
 
-@pytest.mark.parametrize("kind", TASKS)
+# One over real processes in every run; the others take minutes more, and are run in threads otherwise.
+@pytest.mark.parametrize(
+    "kind", ["tree", *(pytest.param(kind, marks=pytest.mark.proof) for kind in TASKS if kind != "tree")]
+)
 def test_r371_an_upgrade_in_the_middle_of_a_round_ends_with_all_rounds_each_charged_once(
     tmp_path: Path, kind: str
 ) -> None:
