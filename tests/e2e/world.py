@@ -39,6 +39,7 @@ from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
 from odp.local.reference_values import write_reference_values
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
+from odp.public_tables.table import is_table
 from odp.task import Cohort, Question, Task, UserLevelDP
 from odp.transport.logs import Log
 from odp.transport.running import Running
@@ -87,6 +88,8 @@ class _Patient:
 
     def definition(self) -> common_pb2.TaskDefinition:
         definition = self.task.definition()
+        if is_table(definition):
+            return definition
         rounds_allow_it = not definition.HasField("cohort") or definition.cohort.round_seconds >= 4
         if rounds_allow_it and not definition.computing_milliseconds and fixed_seconds(definition) < 1.0:
             definition.computing_milliseconds = 1000
