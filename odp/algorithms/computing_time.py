@@ -75,13 +75,16 @@ def fixed_seconds(definition: common_pb2.TaskDefinition) -> float:
 def keys_seconds(definition: common_pb2.TaskDefinition) -> float:
     """Seconds from the first read of a device's data to its request for rows of the model by key.
 
-    The smallest step that suffices to read all rows that the task may read. ``fixed_seconds`` begins when the rows of
-    the model are there, so that a device takes both.
+    The smallest step that suffices to read all rows that the task may read; where the definition names a longer time
+    than its caps need, that time. ``fixed_seconds`` begins when the rows of the model are there: a device takes both.
 
     Raises:
       ConfigurationError: as ``fixed_seconds``.
     """
-    return _smallest_step(definition, reading_cost(algorithm_for(definition).local_data))
+    algorithm, named = algorithm_for(definition), definition.computing_milliseconds / 1000
+    reading = _smallest_step(definition, reading_cost(algorithm.local_data))
+    patient = named > reading and named > _smallest_step(definition, algorithm.computing_cost)
+    return named if patient else reading
 
 
 def with_fixed_time(definition: common_pb2.TaskDefinition) -> common_pb2.TaskDefinition:
