@@ -75,7 +75,7 @@ class HandingOver(Submissions):
         """Names the successor in every population's record. Idempotent for that successor.
 
         Nothing is named, and nothing has to be written, while rounds hold contributions: they have to be closed first,
-        or be void if the request says so. Rounds that are charged, and those of SecAgg+ with survivors, have to close.
+        or be void if the request says so. Charged rounds, and those whose sessions have survivors, have to close.
 
         Raises:
             AttestationError, TransparencyError: the evidence is not accepted, or too few endorsers stand behind it.

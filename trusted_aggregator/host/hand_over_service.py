@@ -1,7 +1,7 @@
 """The old host's half of a hand-over: it closes rounds first, then the enclave names its successor, durably.
 
 The successor's host asks until it gets the package. From its first question on, no further round is opened here and no
-session of SecAgg+ begins; when it stops asking for a minute, both go on, unless the populations were handed over by
+session of devices begins; when it stops asking for a minute, both go on, unless the populations were handed over by
 then. On its word, open rounds end as void, but for those with a session under way.
 """
 
@@ -22,8 +22,8 @@ from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.modes.hosting import HostModes
-from trusted_aggregator.modes.secagg.rounds import read_attempts
 from trusted_aggregator.rounds.host_half import Key
+from trusted_aggregator.rounds.session_attempts import read_attempts
 from trusted_aggregator.state.records import (
     LEDGER_PREFIX,
     LEDGER_STATE_PREFIX,

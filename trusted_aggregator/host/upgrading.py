@@ -39,7 +39,7 @@ from trusted_aggregator.host.hand_over_service import HISTORY, ROOT_NAME, read_h
 from trusted_aggregator.host.remote import RemoteAggregator, Successor, restore
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.modes.secagg.rounds import ATTEMPTS
+from trusted_aggregator.rounds.session_attempts import write_attempts
 from trusted_aggregator.state.records import (
     LEDGER_PREFIX,
     PARTICIPATION_PREFIX,
@@ -259,8 +259,7 @@ def _keep(folder: StateFolder, history: aggregator_pb2.GetHandOversResponse) -> 
     if history.root_name:
         folder.write_atomically(ROOT_NAME, history.root_name)
     if history.attempts:
-        attempts = aggregator_pb2.GetHandOversResponse(attempts=history.attempts)
-        folder.write_atomically(ATTEMPTS, attempts.SerializeToString(deterministic=True))
+        write_attempts(folder, history.attempts)
     stated = aggregator_pb2.GetHandOversResponse(hand_overs=history.hand_overs)
     folder.write_atomically(HISTORY, stated.SerializeToString(deterministic=True))
 
@@ -268,7 +267,7 @@ def _keep(folder: StateFolder, history: aggregator_pb2.GetHandOversResponse) -> 
 def _too_long(rounds: hand_over_pb2.WaitingRounds, seconds: float) -> str:
     void = rounds.rounds - rounds.unvoidable
     final = (
-        f"; {rounds.unvoidable} of them are charged or have a session of SecAgg+ under way, and have to close: does "
+        f"; {rounds.unvoidable} of them are charged or have a session of devices under way, and have to close: does "
         "their server run?"
         if rounds.unvoidable
         else ""

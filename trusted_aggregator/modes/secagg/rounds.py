@@ -17,11 +17,10 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from odp.algorithms.cohorts import goal_of
 from odp.algorithms.dense.query import DenseQuery
@@ -46,6 +45,7 @@ from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, Pace, Sessi
 from trusted_aggregator.modes.secagg.session import LiveSession
 from trusted_aggregator.rounds.admission import key_of
 from trusted_aggregator.rounds.host_half import Key, Survivors
+from trusted_aggregator.rounds.session_attempts import read_attempts, write_attempts
 
 #: Rounds that are open at a host, at most; each has one session at a time.
 MOST_ROUNDS = 256
@@ -53,8 +53,6 @@ _LATER_SECONDS = (10.0, 60.0)
 # How long an attempt after the first gathers clients: at least so many seconds, and so many times of a round.
 _GATHER_SECONDS, _GATHER_ROUNDS = 600.0, 4
 _FILE = "secagg-{task}-{round}"
-#: Of rounds that a hand-over ended: a GetHandOversResponse with the number of the next session of each.
-ATTEMPTS = "secagg-attempts"
 _ATTEMPT_BYTES = 4
 
 
@@ -165,10 +163,13 @@ class SecAggRounds:
             for key, opened in self._rounds.items():
                 gathers = opened.session is not None and opened.session.gathering
                 known[key] = opened.attempt + (not gathers)
-        reply = aggregator_pb2.GetHandOversResponse()
-        for (task, round), attempts in list(known.items())[-MOST_ROUNDS:]:
-            reply.attempts.add(task_sha256=task, round=round, attempts=max(attempts, 0))
-        self._state.write_atomically(ATTEMPTS, reply.SerializeToString(deterministic=True))
+        write_attempts(
+            self._state,
+            [
+                aggregator_pb2.UsedAttempts(task_sha256=task, round=round, attempts=max(attempts, 0))
+                for (task, round), attempts in list(known.items())[-MOST_ROUNDS:]
+            ],
+        )
 
     def opened(self, key: Key) -> None:
         """Marks the round as open at the enclave: its sessions may begin."""
@@ -363,14 +364,6 @@ class SecAggRounds:
 
     def _write(self, key: Key, request: bytes, *, attempt: int) -> None:
         self._state.write_atomically(_name(key), (attempt + 1).to_bytes(_ATTEMPT_BYTES, "big") + request)
-
-
-def read_attempts(state: StateFolder) -> Sequence[aggregator_pb2.UsedAttempts]:
-    """The number of the next session of rounds that a hand-over ended. Raises StateError."""
-    try:
-        return aggregator_pb2.GetHandOversResponse.FromString(state.read(ATTEMPTS) or b"").attempts
-    except DecodeError:
-        raise StateError(f"{state.path(ATTEMPTS)} is damaged: restore the state folder") from None
 
 
 @contextlib.contextmanager

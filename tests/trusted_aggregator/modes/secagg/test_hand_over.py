@@ -14,7 +14,8 @@ from odp.v1 import aggregator_pb2
 from odp.v1 import secagg_service_pb2 as wire
 from tests.trusted_aggregator.modes.secagg.test_restarts import CLIENTS, MINIMUM, PACE, World, holds, until
 from trusted_aggregator.host.upgrading import _keep
-from trusted_aggregator.modes.secagg.rounds import ATTEMPTS, SecAggRounds, read_attempts
+from trusted_aggregator.modes.secagg.rounds import SecAggRounds
+from trusted_aggregator.rounds.session_attempts import ATTEMPTS, read_attempts
 
 PAUSE = 60.0
 
@@ -111,5 +112,5 @@ def test_the_numbers_outlive_a_start_of_the_old_host_and_a_damaged_file_is_named
     world.rounds.keep_attempts()
     assert list(read_attempts(world.state)) == before
     world.state.write_atomically(ATTEMPTS, b"\xff\xff\xff")
-    with pytest.raises(StateError, match="secagg-attempts is damaged"):
+    with pytest.raises(StateError, match="session-attempts is damaged"):
         read_attempts(world.state)
