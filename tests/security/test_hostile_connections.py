@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on
 
 CONNECTIONS, ADDRESSES = 48, 100
 SECONDS = 6.0
-#: What gRPC has read before the guard sees it; 300 to 2,400 without one, 5 to 130 with it on busy cores.
-MEBIBYTES = 160
+#: What gRPC has read before the guard sees it; 300 to 2,400 without one, 5 to 210 with it on busy cores.
+MEBIBYTES = 256
 #: The same of one connection from each of 100 addresses, which open new ones: 700 to 900 on cores with a load of 15.
 MEBIBYTES_OF_ADDRESSES = 1536
 
