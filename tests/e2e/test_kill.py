@@ -92,7 +92,7 @@ def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform)
     platform.crash_through(
         "server",
         [
-            f"{SERVER}.set_contributions:after:2",
+            f"{SERVER}.set_contributions:after",
             f"{CLIENTS}:AggregatorClient.close_round:after",
             f"{LOG}._store:before:2",  # entries and hashes of a batch without a checkpoint
             f"{LOG}._store:after:2",  # the release is in the log, and not in the database

@@ -88,7 +88,8 @@ class Case:
             queries={"films": odp.Histogram(bins=bins, clip=8.0)},
             privacy=odp.UserLevelDP(epsilon=4, delta=1e-6),
             cohort=odp.Cohort(
-                minimum=minimum, goal=DEVICES, round_seconds=8 if alone else 600, aggregation=self.mode, **secagg
+                minimum=minimum, goal=DEVICES, round_seconds=8 if alone else 600, aggregation=self.mode,
+                computing_seconds=1.0, **secagg,
             ),
         )  # fmt: skip
 
