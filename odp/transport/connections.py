@@ -28,8 +28,9 @@ _FRAMING = 1.25
 _ACKNOWLEDGING = 1 / 32
 #: What keeps a connection alive without a call, in bytes per second.
 _ALIVE_RATE = 64.0
-#: A suspect connection is certain once the loop has turned this often, or after these seconds.
-_TURNS, _NEW_SECONDS, _KNOWN_SECONDS = 2, 0.15, 5.0
+#: A suspect connection is certain once the loop has turned this often with no call to begin, or after these seconds.
+_NEW_TURNS, _NEW_SECONDS = 2, 0.15
+_KNOWN_TURNS, _KNOWN_SECONDS = 8, 5.0
 #: The largest sum of waits of one address, in seconds.
 _LONGEST_WAIT = 60.0
 _LARGEST_GROWTH = 16
@@ -66,7 +67,7 @@ class _Connection:
     message_bytes: int = 0
     #: Bytes that no call explains yet.
     unexplained: float = 0.0
-    #: When there were first too many, and the loop's turn then; None while there are not.
+    #: When there were first too many, and the loop's idle turns then; None while there are not.
     warned: tuple[float, int] | None = None
     active: float = 0.0
 
@@ -100,7 +101,7 @@ class Connections:
         self._kept_out: dict[str, tuple[float, float]] = {}
         self._unused: dict[str, tuple[float, float]] = {}
         self._before = clock()
-        self._turns = 0
+        self._begun = self._begun_before = self._idle_turns = 0
         self._lock = threading.Lock()
         self._closed_before: set[str] = set()
 
@@ -111,11 +112,17 @@ class Connections:
             if progress is None:
                 progress = self._progress[peer] = Progress()
             progress.calls += 1
+            self._begun += 1
         return progress
 
     def turned(self) -> None:
-        """The event loop has turned: calls that arrived before have begun. On the loop's thread."""
-        self._turns += 1
+        """The event loop has turned. On the loop's thread.
+
+        gRPC hands calls over one by one: only if none began since the turn before have those that arrived begun.
+        """
+        if self._begun == self._begun_before:
+            self._idle_turns += 1
+        self._begun_before = self._begun
 
     def kept_out(self) -> list[str]:
         """The addresses (``address_of``) that may open no connection now, those with the longest wait first."""
@@ -136,7 +143,7 @@ class Connections:
             if excess[id] <= self._limits.unasked_bytes:
                 each.warned = None
             elif each.warned is None:
-                each.warned = now, self._turns
+                each.warned = now, self._idle_turns
             if each.warned is not None and self._is_certain(each, each.warned, excess[id], now):
                 ended[id] = "bytes without a request"
             busy = busy or each.warned is not None or each.is_new
@@ -155,8 +162,8 @@ class Connections:
         if excess > self._limits.unasked_bytes + self._limits.ahead_bytes:
             return True
         # A loop that hangs may itself be a victim of the attack.
-        patience = _NEW_SECONDS if each.is_new else _KNOWN_SECONDS
-        return self._turns >= warned[1] + _TURNS or now - warned[0] > patience
+        turns, seconds = (_NEW_TURNS, _NEW_SECONDS) if each.is_new else (_KNOWN_TURNS, _KNOWN_SECONDS)
+        return self._idle_turns >= warned[1] + turns or now - warned[0] > seconds
 
     def _update(self, open_now: dict[int, Traffic], now: float, seconds: float) -> None:
         for id in self._connections.keys() - open_now.keys():
@@ -207,13 +214,14 @@ class Connections:
         return max(0.0, each.unexplained - of_calls - progress.expected * _FRAMING * self._limits.request_bytes)
 
     def _end_beyond_sum(self, excess: dict[int, float], ended: dict[int, str]) -> None:
-        total = sum(size for id, size in excess.items() if id not in ended)
-        for id in sorted(excess, key=excess.__getitem__, reverse=True):
+        # Of known ones, calls that have just arrived may be many at once.
+        new = {id: size for id, size in excess.items() if self._connections[id].is_new and id not in ended}
+        total = sum(new.values())
+        for id in sorted(new, key=new.__getitem__, reverse=True):
             if total <= self._limits.unasked_all_bytes:
                 return
-            if id not in ended:
-                ended[id] = "bytes without a request, of all connections together"
-                total -= excess[id]
+            ended[id] = "bytes without a request, of all new connections together"
+            total -= new[id]
 
     def _end_beyond_number(self, ended: dict[int, str]) -> None:
         left = {id: each for id, each in self._connections.items() if id not in ended}

@@ -48,7 +48,7 @@ class Limits:
         loses its oldest.
       unasked_bytes: A connection may send this beyond what its calls explain: its handshake, settings and pings. One
         that sends more is ended.
-      unasked_all_bytes: The same of all connections together; beyond it those with the most are ended.
+      unasked_all_bytes: The same of all new connections together; beyond it those with the most are ended.
       penalty_seconds: For each connection so ended, its address can open none for this time, times the number of such
         addresses, and longer each time that it goes on; 0 for never.
       handshake_seconds: TLS is agreed on within this time.

@@ -73,6 +73,17 @@ def test_what_calls_sent_and_may_still_send_explains_bytes() -> None:
     assert [world.look([_of(1, received)]) for _ in range(5)] == [{}] * 5
 
 
+def test_a_known_connection_whose_calls_wait_behind_those_of_others_stays() -> None:
+    world = World(Limits(unasked_all_bytes=2**20))
+    callers = [_of(n, 40 * AHEAD_BYTES) for n in range(8)]
+    for each in callers:
+        world.answer(each.peer)
+    for _ in range(40):  # each arrived with 40 calls, and gRPC hands them over one by one
+        for each in callers:
+            world.connections.begin(each.peer)
+            assert world.look(callers, seconds=0.001) == {}
+
+
 def test_replies_explain_their_acknowledgements_and_time_what_keeps_a_connection_alive() -> None:
     world = World()
     acknowledged = received = 0
@@ -87,7 +98,7 @@ def test_replies_explain_their_acknowledgements_and_time_what_keeps_a_connection
 def test_calls_cancelled_at_once_explain_nothing() -> None:
     world = World()
     received, ended = 0, {}
-    for _ in range(5):
+    for _ in range(10):
         world.connections.begin(_of(1, 0).peer).calls -= 1
         received += 40 * KIB
         ended = ended or world.look([_of(1, received)])
