@@ -192,18 +192,23 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.kill("server")
     platform.start("aggregator")
     platform.crash_through("server", [f"{SERVER}.release_round:before", f"{SERVER}.apply_round:after"])
+    platform.kill_inside("distributor", "platform")
+    # Half of the devices get their rows, so that the round cannot end while something is killed.
+    distributor = platform.start("distributor", f"enclave/{SELECT}:after:30")
+    platform.up_or_dead(distributor)
     platform.start("server")
     platform.until(lambda: platform.held(1) > 0, what="the second round")
+    platform.ended(distributor)
     platform.kill_inside("aggregator", "enclave")
-    platform.kill_inside("distributor", "platform")
-    platform.start("aggregator")
+    platform.up_or_dead(platform.start("aggregator"))
+    platform.kill_inside("aggregator", "platform")
+    aggregator = platform.start("aggregator", f"enclave/{CORE}.open_round:before")
     points = [f"enclave/{SELECT}:before:3", f"enclave/{SELECT}:after:3"]
     platform.crash_through("distributor", points, also=DEVICE_HOST)
     platform.start("distributor")
     platform.until_logged("aggregator", "round_released", round=1)
-    # And the third.
-    platform.kill_inside("aggregator", "platform")
-    platform.crash_through("aggregator", [f"enclave/{CORE}.open_round:before"], also="server")
+    # And the third, which opens later.
+    platform.ended(aggregator)
     platform.up_or_dead(platform.start("aggregator"))
     platform.kill_and_restart("server")
     platform.check(task)
