@@ -866,6 +866,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_refusals.py::test_r368_the_largest_definitions_take_two_seconds_and_100_mib_to_judge"),
         ("R368", "the longest stream with masks",
          "security/test_refusals.py::test_r368_the_longest_stream_with_masks_is_judged_without_its_past_sums"),
+        ("R369", "a record that no check of an audit foresaw",
+         "security/test_damaged_logs.py::test_r369_an_error_that_no_check_foresaw_names_the_entry"),
         ("R369", "nonsense in a log that is signed anew", "security/test_damaged_logs.py::"
          "test_r369_an_entry_of_changed_bytes_in_a_log_that_is_signed_anew_is_named"),
         ("R369", "hostile fields in a release that an attested enclave signed", "security/test_damaged_logs.py::"

@@ -61,6 +61,17 @@ def test_r393_an_audit_on_a_machine_without_memory_is_no_verdict_on_the_log(
     assert not _failure(log, run)
 
 
+@pytest.mark.unforeseen
+def test_r369_an_error_that_no_check_foresaw_names_the_entry(
+    run: Run, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def divides(self: object, number: int, entry: object) -> None:
+        _ = 1 / (2 - number)
+
+    monkeypatch.setattr(Records, "_take", divides)
+    assert _failure(log, run).startswith("entry 2 (")
+
+
 @_some
 @hypothesis.given(data=st.data())
 def test_r369_an_entry_of_changed_bytes_in_a_log_that_is_signed_anew_is_named(
