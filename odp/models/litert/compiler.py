@@ -14,6 +14,11 @@ from odp.models.litert.conversion import Functions, converted
 from odp.models.litert.program import LOSS, PREDICTION, TARGET, Parameter, Program, TensorSpec
 from odp.numerics.arrays import Float32Array
 
+_IGNORED = "would have no effect: devices train with the given loss alone; leave it out"
+# How a loss of a batch follows from those of its examples: their mean, as devices take it.
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+# Examples of a call: whatever is random in training shows in one of them.
+_BOTH_WAYS = 16
 # The state of a layer that could draw random numbers; and what layers call the share of numbers that they drop.
 _SEED = "seed_generator_state"
 _DROPPED = ("rate", "dropout", "recurrent_dropout")
@@ -42,13 +47,15 @@ def compile_model(
       proximal: whether devices may train with a proximal term, which takes another copy of the weights.
 
     Raises:
-      ConfigurationError: the model needs operations that LiteRT has not built in, which the message names; or it has
-        weights that a layer moves by other means than gradients, random layers, or inputs of unknown shape.
+      ConfigurationError: the model needs operations that LiteRT has not built in, which the message names; it has
+        weights that a layer moves by other means than gradients, random layers, or inputs of unknown shape; a part of
+        it would have no effect, as regularizers and constraints; or the program computes something else.
     """
     _check(model, local)
     features = tuple(_spec(f"x{place}", tensor) for place, tensor in enumerate(model.inputs))
     if len(model.outputs) != 1:
         raise ConfigurationError(f"Expected a model of one output (got {len(model.outputs)})")
+    _require_one_behaviour(model)
     prediction = _spec(PREDICTION, model.outputs[0])
     lost = _Loss(loss)
     target = _target(lost, prediction)
@@ -85,6 +92,10 @@ class _Loss:
 
     def __init__(self, given: Any) -> None:
         found = keras.losses.get(given)
+        if getattr(found, "reduction", _MEANS[0]) not in _MEANS:
+            raise ConfigurationError(
+                f"Expected the mean over examples as reduction of the loss, as devices take it (got {found.reduction})"
+            )
         self.name = str(getattr(found, "name", None) or found.__name__)
         self.of: PerExample = getattr(found, "call", found)
         self.from_logits = bool(getattr(found, "from_logits", False))
@@ -128,10 +139,36 @@ def _check(model: Any, local: Sequence[str]) -> None:
                 f"Expected gradients to move all weights of layer {layer.name!r}, which keeps {kept[0]!r} besides: "
                 "take LayerNormalization or GroupNormalization for BatchNormalization"
             )
+    for variable in model.trainable_variables:
+        for what in ("regularizer", "constraint"):
+            if getattr(variable, what, None) is not None:
+                raise ConfigurationError(f"Expected no {what} of {variable.path!r}, which {_IGNORED}")
     names = [layer.name for layer in model.layers]
     for name in local:
         if name not in names:
             raise ConfigurationError(f"Expected local={name!r} to be a layer of the model: {', '.join(names)}")
+
+
+def _require_one_behaviour(model: Any) -> None:
+    """Raises ConfigurationError where the model computes something else in training, or masks what it predicts."""
+    source = np.random.Generator(np.random.PCG64(0))
+    inputs: Any = [
+        source.random((_BOTH_WAYS, *tensor.shape[1:])) if "float" in str(tensor.dtype)
+        else np.zeros((_BOTH_WAYS, *tensor.shape[1:]), dtype="int32")
+        for tensor in model.inputs
+    ]  # fmt: skip
+    given = inputs if len(inputs) > 1 else inputs[0]
+    predicted, trained = model(given, training=False), model(given, training=True)
+    if model.losses:
+        raise ConfigurationError(f"Expected no losses that layers add, each of which {_IGNORED}")
+    if getattr(predicted, "_keras_mask", None) is not None:
+        raise ConfigurationError("Expected no mask of the prediction: the loss would count masked places too")
+    if not np.allclose(np.asarray(predicted), np.asarray(trained), rtol=1e-4, atol=1e-5, equal_nan=True):
+        layers = [one.name for one in model._flatten_layers(include_self=False) if one._call_has_training_arg]
+        raise ConfigurationError(
+            "Expected layers that do the same in training as in a prediction, as devices have one program for both; "
+            f"of {', '.join(layers)} at least one does not"
+        )
 
 
 def _ordered(model: Any, local: Sequence[str]) -> list[tuple[Any, bool]]:

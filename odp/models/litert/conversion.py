@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from odp.errors import ConfigurationError
+from odp.models.litert.comparison import require_equal
 from odp.models.litert.gradients import builtin_gradients
 from odp.models.litert.inspection import check, without_initial_values
 from odp.models.litert.program import LOADED, LOSS, PREDICTION, SIGNATURES, VECTOR, Program
@@ -41,7 +42,8 @@ def converted(functions: Functions, program: Program) -> Program:
     """The program with the flatbuffer that computes these functions.
 
     Raises:
-      ConfigurationError: they need operations that LiteRT has not built in, which the message names.
+      ConfigurationError: they need operations that LiteRT has not built in, which the message names; or what was
+        converted computes something else.
     """
     network = _Network(functions, program)
     signatures = {}
@@ -56,15 +58,26 @@ def converted(functions: Functions, program: Program) -> Program:
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         converter.experimental_enable_resource_variables = True
         try:
-            flatbuffer = bytes(converter.convert())
-        except Exception as error:  # the converter raises its own kinds, and several of Python's
-            refused = sorted(set(_REFUSED_OPERATION.findall(str(error))))
-            what = ", ".join(refused) if refused else str(error).strip().splitlines()[-1]
-            raise ConfigurationError(
-                f"Expected a model of operations that LiteRT has built in; it needs {what}"
-            ) from None
-    compiled = dataclasses.replace(program, flatbuffer=without_initial_values(flatbuffer))
+            return _equal(functions, dataclasses.replace(program, flatbuffer=_flatbuffer(converter)))
+        except ConfigurationError:
+            # The converter fuses an activation into a product of matrices, and loses it. Unfolded products keep it, and
+            # make a program longer.
+            converter.unfold_batchmatmul = True
+            return _equal(functions, dataclasses.replace(program, flatbuffer=_flatbuffer(converter)))
+
+
+def _flatbuffer(converter: Any) -> bytes:
+    try:
+        return without_initial_values(bytes(converter.convert()))
+    except Exception as error:  # the converter raises its own kinds, and several of Python's
+        refused = sorted(set(_REFUSED_OPERATION.findall(str(error))))
+        what = ", ".join(refused) if refused else str(error).strip().splitlines()[-1]
+        raise ConfigurationError(f"Expected a model of operations that LiteRT has built in; it needs {what}") from None
+
+
+def _equal(functions: Functions, compiled: Program) -> Program:
     check(compiled)
+    require_equal(functions, compiled)
     return compiled
 
 

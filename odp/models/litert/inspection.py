@@ -90,8 +90,10 @@ def without_initial_values(flatbuffer: bytes) -> bytes:
         emptied |= {one.builtinOptions.initSubgraphIndex for one in calls}
         graph.operators = [one for one in graph.operators if one.opcodeIndex not in codes]
     kept = [place for place in range(len(model.subgraphs)) if place not in emptied]
-    for signature in model.signatureDefs:
-        signature.subgraphIndex = kept.index(signature.subgraphIndex)
+    for one in [*model.signatureDefs, *(one.builtinOptions for graph in model.subgraphs for one in graph.operators)]:
+        for name in vars(one) if one is not None else ():
+            if name.lower().endswith("subgraphindex"):
+                setattr(one, name, kept.index(getattr(one, name)))
     model.subgraphs = [model.subgraphs[place] for place in kept]
     _drop_unused(model)
     builder = flatbuffers.Builder(1024)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,8 @@ tf = pytest.importorskip("tensorflow", reason=_REASON)
 keras = pytest.importorskip("keras", reason=_REASON)
 
 from odp.errors import ConfigurationError  # noqa: E402
+from odp.models.litert import conversion  # noqa: E402
+from odp.models.litert.comparison import require_equal  # noqa: E402
 from odp.models.litert.compiler import compile_model, initial_vector  # noqa: E402
 from odp.models.litert.runner import Runner  # noqa: E402
 from odp.models.litert.trainer import LocalSteps  # noqa: E402
@@ -95,6 +99,47 @@ def test_a_compiled_model_trains_as_in_tensorflow(make: Callable[[], Any], x: np
         np.testing.assert_allclose(moved[name], values, rtol=0, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: [_LAYERS.Dense(7, use_bias=False, activation="relu")],
+        lambda: [_LAYERS.Dense(7, use_bias=False, activation="relu6")],
+        lambda: [_LAYERS.Dense(7, use_bias=False), _LAYERS.ReLU()],
+    ],
+    ids=["relu", "relu6", "a ReLU after it"],
+)
+def test_activations_of_layers_without_a_bias_are_kept(layers: Callable[[], list[Any]]) -> None:
+    """They were lost: the converter fused them into a product of matrices, which has none."""
+    model = keras.Sequential([keras.Input((6,)), *layers(), _LAYERS.Dense(5)])
+    program, _ = compile_model(model, loss=_SPARSE, batch=4)
+    predicted = Runner(program).predictions(initial_vector(model, program), [_NUMBERS])
+    np.testing.assert_allclose(predicted, model(_NUMBERS).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["predict", "evaluate"])
+def test_a_program_that_computes_something_else_is_refused(what: str) -> None:
+    program, functions = compile_model(_dense("elu"), loss=_SPARSE, batch=4)
+    require_equal(functions, program)
+
+    def twice(*given: Any) -> Any:
+        found = getattr(functions, what)(*given)
+        return {name: 2 * one for name, one in found.items()} if isinstance(found, dict) else 2 * found
+
+    named = {"predict": "a prediction differs", "evaluate": "the loss differs"}[what]
+    with pytest.raises(ConfigurationError, match=named):
+        require_equal(dataclasses.replace(functions, **{what: twice}), program)
+
+
+def test_a_gradient_of_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "builtin_gradients", contextlib.nullcontext)
+    conversion.tf.gradients, given = (lambda loss, weights: [2 * one for one in given(loss, weights)]), tf.gradients
+    try:
+        with pytest.raises(ConfigurationError, match="the gradient differs"):
+            compile_model(keras.Sequential([keras.Input((6,)), _LAYERS.Dense(1)]), loss="mse", batch=4)
+    finally:
+        conversion.tf.gradients = given
+
+
 def test_the_stored_program_is_what_the_compiler_makes() -> None:
     made, stored = compile_mlp.compiled(), compile_mlp.stored()
     assert [one.shape for one in made.parameters] == [one.shape for one in stored.parameters]
@@ -144,9 +189,18 @@ def test_a_local_layer_is_trained_alone_and_then_stays_as_in_tensorflow() -> Non
         (lambda: [_LAYERS.Reshape((6, 1)), _LAYERS.MaxPooling1D(3, strides=1), _LAYERS.Flatten()], "MaxPoolGrad"),
         (lambda: [_LAYERS.Dense(7), _LAYERS.BatchNormalization()], "moving_mean"),
         (lambda: [_LAYERS.Dense(7), _LAYERS.Dropout(0.5)], "dropout"),
+        (lambda: [_LAYERS.RepeatVector(3), _LAYERS.Flatten()], "LiteRT runs"),
+        (lambda: [_LAYERS.GaussianNoise(1.0)], "gaussian_noise"),
+        (lambda: [_LAYERS.Dense(7, kernel_regularizer="l1")], "no regularizer of '.*kernel'"),
+        (lambda: [_LAYERS.Dense(7, kernel_constraint="non_neg")], "no constraint of '.*kernel'"),
+        (lambda: [_LAYERS.Dense(7, activity_regularizer="l2")], "losses that layers add"),
+        (lambda: [_LAYERS.Reshape((2, 3)), _LAYERS.Masking(), _LAYERS.Dense(4)], "mask of the prediction"),
     ],
-    ids=["operation", "gradient", "statistics", "dropout"],
-)
+    ids=[
+        "operation", "gradient", "statistics", "dropout", "not run", "noise", "regularizer", "constraint", "activity",
+        "mask",
+    ],
+)  # fmt: skip
 def test_what_cannot_be_compiled_is_refused_by_name(layers: Callable[[], list[Any]], named: str) -> None:
     model = keras.Sequential([keras.Input((6,)), _LAYERS.Dense(6), *layers(), _LAYERS.Dense(5)])
     with pytest.raises(ConfigurationError, match=named):
@@ -160,5 +214,7 @@ def test_what_is_no_model_is_refused() -> None:
         compile_model(_dense("relu"), loss=_SPARSE, local=["other"])
     with pytest.raises(ConfigurationError, match="shape"):
         compile_model(keras.Sequential([keras.Input((None, 3)), _LAYERS.Dense(1)]), loss="mean_squared_error")
+    with pytest.raises(ConfigurationError, match="got sum"):
+        compile_model(_dense("relu"), loss=keras.losses.MeanSquaredError(reduction="sum"))
     with pytest.raises(ConfigurationError, match="accuracy"):
         compile_model(_dense("relu"), loss="mean_squared_error", metrics=["accuracy"])

@@ -1,0 +1,102 @@
+"""Compares what a program computes with what its network does, before anybody trains it. Needs TensorFlow.
+
+A converter can drop a part of a network without a word, or make a program that LiteRT does not run. So one prediction,
+one evaluation and one step run in both, on random weights and examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from odp.errors import ConfigurationError, DataError
+from odp.models.litert.program import LOSS, Array, Program, TensorSpec
+from odp.models.litert.runner import ProgramFailed, Runner
+from odp.models.litert.trainer import LocalSteps
+from odp.numerics.arrays import Float32Array
+
+if TYPE_CHECKING:
+    from odp.models.litert.conversion import Functions
+
+_RATE = 2.0**-3
+#: How far numbers may be apart, as a share of the largest of their array: another order of sums, not another function.
+_APART = 1e-3
+
+
+def require_equal(functions: Functions, program: Program) -> None:
+    """Returns if ``program`` computes what ``functions`` do, but for rounding.
+
+    Raises:
+      ConfigurationError: it does not, or LiteRT does not run it; the message says which of its results differ.
+    """
+    source = np.random.Generator(np.random.PCG64(0))
+    vector = np.concatenate([_weights(source, one.shape) for one in program.parameters])
+    features = [_numbers(source, spec, program.batch, below=2) for spec in program.features]
+    targets = _numbers(source, program.target, program.batch, below=max(program.classes, 1))
+    try:
+        expected = _by_tensorflow(functions, program, vector, features, targets)
+    except tf.errors.InvalidArgumentError:  # an embedding may have no row 1
+        features = [np.zeros_like(one) for one in features]
+        expected = _by_tensorflow(functions, program, vector, features, targets)
+    try:
+        found = _by_litert(program, vector, features, targets)
+    except (ProgramFailed, DataError) as error:
+        raise ConfigurationError(f"Expected a model that LiteRT runs; it fails: {error}") from None
+    for what, numbers in expected.items():
+        finite = np.isfinite(numbers)
+        apart = np.abs(found[what] - numbers)[finite].max(initial=0.0)
+        largest = np.abs(numbers[finite]).max(initial=0.0)
+        if not np.array_equal(finite, np.isfinite(found[what])) or apart > _APART * max(largest, _APART):
+            raise ConfigurationError(
+                f"Expected the program to compute what the model does: {what} differs by {apart:.3g} of "
+                f"{largest:.3g} on random examples. The converter dropped or changed a part of the model; write its "
+                "activations and reshapes as layers of their own, or take other layers"
+            )
+
+
+def _by_tensorflow(
+    functions: Functions, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array
+) -> dict[str, Float32Array]:
+    weights = [tf.constant(part) for part in program.split(vector).values()]
+    x, y = [tf.constant(one) for one in features], tf.constant(targets)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        measured = functions.evaluate(weights, x, y)
+        loss = tf.reduce_mean(measured[LOSS])
+    slopes = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    step = np.concatenate([tf.convert_to_tensor(slope).numpy().reshape(-1) for slope in slopes])
+    named = {f"the {name}": np.asarray(numbers, dtype=np.float32) for name, numbers in measured.items()}
+    prediction = np.asarray(functions.predict(weights, x), dtype=np.float32)
+    return {"a prediction": prediction, **named, "the gradient": step}
+
+
+def _by_litert(
+    program: Program, vector: Float32Array, features: Sequence[Array], targets: Array
+) -> dict[str, Float32Array]:
+    runner, batch = Runner(program), np.arange(len(targets))
+    shared = program.shared_size
+    local = LocalSteps([], _RATE) if program.has_local else None
+    step = np.empty_like(vector)
+    step[:shared] = runner.difference(vector, features, targets, [batch], rate=_RATE, local=local)
+    if program.has_local:
+        moved = runner.reconstructed(vector, features, targets, LocalSteps([batch], _RATE))
+        step[shared:] = (moved - vector)[shared:]
+    measured = {f"the {name}": numbers for name, numbers in runner.measures(vector, features, targets).items()}
+    return {"a prediction": runner.predictions(vector, features), **measured, "the gradient": step / -_RATE}
+
+
+def _weights(source: np.random.Generator, shape: tuple[int, ...]) -> Float32Array:
+    """Random weights that keep numbers about as large as they are, float32 [size]."""
+    wide = max(1, int(np.prod(shape[:-1])))
+    found: Any = source.standard_normal(int(np.prod(shape))) / np.sqrt(wide)
+    return np.asarray(found, dtype=np.float32)
+
+
+def _numbers(source: np.random.Generator, spec: TensorSpec, examples: int, *, below: int) -> Array:
+    shape = (examples, *spec.shape)
+    if spec.dtype == "int32":
+        return source.integers(0, below, shape, dtype=np.int32)
+    return source.random(shape, dtype=np.float32)
