@@ -23,8 +23,11 @@ in its time is the empty contribution (``contribution.py``).
 
 Before 7 a device that comes back starts again, after 7 it sends the stored bytes again; it never seals twice for one
 opening of a round. So the server sees at most one contribution of a device to it, whatever the device's local data
-became in between. After one that its enclave signed to be void, the next may come (``reopened.py``). A pause, or an
-opting out, takes effect at each of these places, the last of them 7's transaction and 8.
+became in between. After one that its enclave signed to be void, the next may come (``void_openings.py``). A pause, or
+an opting out, takes effect at each of these places, the last of them 7's transaction and 8.
+
+Before 1, a device whose contribution to this or another round the enclave signed to be void takes that charge back. For
+that it verifies the log and the aggregator's evidence, as in 2.
 """
 
 from __future__ import annotations
@@ -47,9 +50,9 @@ from device_runtime.round.door import Door
 from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.pipeline import Logged, Pipeline
-from device_runtime.round.reopened import is_answered, takes_part_again
 from device_runtime.round.round_keys import require_round_key
 from device_runtime.round.verification import Records
+from device_runtime.round.void_openings import is_answered, named_void, take_back, takes_part_again
 from device_runtime.rows.retrieval import Retrievals, SealedRows, asks_enclave
 from device_runtime.store.schema import Identity, Participation, State
 from device_runtime.store.store import Store
@@ -155,8 +158,8 @@ class Participant:
           StateError: the store cannot be used.
         """
         model, task = work.model, work.model.task_sha256
-        prepared = store.participation(task, work.round)
-        if prepared is not None and is_answered(prepared, work):
+        before = store.participation(task, work.round)
+        if before is not None and is_answered(before, work):
             return Outcome.SETTLED
         self.services.require_pinned(distributor=work.distributor, aggregator=work.aggregator)
         logged = self.admitted(store, work)
@@ -166,8 +169,9 @@ class Participant:
         distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
         aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
         to = self._destination(store, work, aggregator)
+        prepared = store.participation(task, work.round)
         if prepared is not None and prepared.recipient != work.hpke_key:
-            if not takes_part_again(store, prepared, work, aggregator.enclave):
+            if not takes_part_again(store, prepared, work):
                 return Outcome.SETTLED
             prepared = None
         if prepared is None:
@@ -176,8 +180,17 @@ class Participant:
         return self._send(store, work, prepared, aggregator, to, traffic)
 
     def admitted(self, store: Store, work: Work) -> Logged:
-        """As ``Pipeline.admitted``, for a round."""
+        """As ``Pipeline.admitted``, for a round, once the device has taken back what void openings charged it."""
+        self._take_back(store, work)
         return self.pipeline.admitted(store, work, work.round, model=work.model.signed_manifest)
+
+    def _take_back(self, store: Store, work: Work) -> None:
+        # Before the limits: a charge for nothing must not keep the device from the round that brings the word of it.
+        lines = named_void(store, work)
+        if lines:
+            logged = self.pipeline.logged(work, model=work.model.signed_manifest)
+            aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
+            take_back(store, lines, work, aggregator.enclave)
 
     def dense_model(self, work: Work, traffic: Traffic) -> Slices:
         """The model of a task that has no rows: equal for all devices, and nothing where they do not read it.

@@ -111,15 +111,22 @@ class Pipeline:
         except PrivacyError:
             store.declined(work.signed_task, work.terms, round, time=self.clock())
             raise
-        if work.charter is not None:
-            self.charters.check(work.charter)
-        logged: Logged = ()
-        if self.log is not None:
-            charter = None if work.charter is None else work.charter.signed
-            logged = self.log.logged(work.log, task=work.signed_task, model=model, charter=charter)
+        logged = self.logged(work, model=model)
         # Whatever the device holds: what is asked for follows from the versions alone.
         self.catalogues.of(work.definition)
         return logged
+
+    def logged(self, work: Offered, *, model: common_pb2.SignedManifest | None = None) -> Logged:
+        """What the server's proofs show to be in the pinned log.
+
+        Raises PrivacyError, TransparencyError as ``admitted``.
+        """
+        if work.charter is not None:
+            self.charters.check(work.charter)
+        if self.log is None:
+            return ()
+        charter = None if work.charter is None else work.charter.signed
+        return self.log.logged(work.log, task=work.signed_task, model=model, charter=charter)
 
     def before_data(self, store: Store, work: Offered) -> None:
         """The last look at the conditions, and the time of the device's own code: then the data may be read.

@@ -2,7 +2,7 @@
 
 It comes with the assignment, from a server that nobody trusts. The enclave erases its private half with the round, so
 what a host recorded stays closed, whatever leaks later. A device seals once for a key: where the round comes back
-with another key, ``reopened.py`` decides.
+with another key, ``void_openings.py`` decides.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Client, ProgramClient, Query
 from odp.crypto.leaves import MOST_LEAVES
 from odp.crypto.segments import is_large
+from odp.crypto.void_openings import MOST_VOIDED
 from odp.errors import ConfigurationError
 from odp.models.litert.trainer import ProgramTrainer
 from odp.models.trained import has_program
@@ -249,6 +250,8 @@ def open_assignment(
         parse_address(address)
     if assignment.HasField("token_key"):
         parse_address(assignment.issuer_address)
+    if (voided := len(assignment.round_key.voided)) > MOST_VOIDED:
+        raise ConfigurationError(f"Expected at most {MOST_VOIDED} void openings with the round's key (got {voided})")
     return Work(
         model,
         assignment.round,

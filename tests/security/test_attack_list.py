@@ -645,12 +645,24 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r370_a_death_at_any_step_of_an_upgrade_in_the_middle_of_a_round_loses_nothing_in_silence"),
         ("R370", "a round that the old server still offers", "security/test_upgrades_under_way.py::"
          "test_r370_the_old_enclave_signs_no_refusal_before_the_end_of_the_round_is_in_force"),
-        ("R371", "a void opening that no enclave signed", "device_runtime/round/test_reopened.py::"
+        ("R371", "a void opening that no enclave signed", "device_runtime/round/test_void_openings.py::"
          "test_r371_a_server_that_claims_a_void_opening_gets_no_second_contribution"),
-        ("R371", "a charge for a round that never had a release", "device_runtime/round/test_reopened.py::"
+        ("R371", "a charge for a round that never had a release", "device_runtime/round/test_void_openings.py::"
          "test_r371_what_counted_in_a_void_opening_costs_nothing_and_the_device_contributes_to_the_next"),
         ("R371", "the end of a round that is charged",
          "security/test_upgrades_under_way.py::test_r371_a_round_that_is_charged_is_never_void"),
+        ("R398", "a void round that others filled meanwhile", "device_runtime/round/test_void_openings.py::"
+         "test_r398_a_device_that_was_away_while_others_filled_the_round_takes_its_charge_back_with_the_next_one"),
+        ("R398", "a void round that is forgotten with its charge", "security/test_void_openings.py::"
+         "test_r398_what_is_void_stays_signed_once_others_filled_the_round_and_its_task_ended"),
+        ("R398", "a death at either write", "device_runtime/round/test_void_openings.py::"
+         "test_r398_a_device_that_dies_before_it_stores_what_it_takes_back_does_so_at_the_next_start"),
+        ("R399", "upgrades, copies and old state until a charged key is void", "security/test_void_openings.py::"
+         "test_r399_no_enclave_signs_a_key_to_be_void_under_which_something_was_charged"),
+        ("R399", "a true statement about another opening", "device_runtime/round/test_void_openings.py::"
+         "test_r399_a_server_makes_no_contribution_free_that_counted"),
+        ("R399", "a session that is called back", "device_runtime/round/test_void_openings.py::"
+         "test_r399_nothing_calls_a_contribution_to_a_session_back"),
         ("R372", "contributions at the leaves of a tree", "trusted_aggregator/host/test_upgrading_trees.py::"
          "test_r372_contributions_at_the_leaves_are_waited_for_and_leaves_know_the_new_root"),
         ("R373", "a stream that ends in silence", "security/test_upgrades_under_way.py::"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +23,6 @@ from tests.hand_overs import NEW, OLD, OTHER, Endorsers, Upgrade, upgradable
 from trusted_aggregator.boundary.interface import Refused, Status
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.streams import _slot
-from trusted_aggregator.state.sealed_state import MOST_VOIDED, VoidedKey
 
 Make = Callable[..., Any]
 DEVICES = range(4)
@@ -94,7 +92,7 @@ def _is_signed(core: AggregatorCore, world: Any, request: aggregator_pb2.SubmitR
 
 
 def _voided(world: Any, round: int) -> list[bytes]:
-    """The keys that the enclave of ``world`` signs to be void, with the open round's."""
+    """The keys that the enclave of ``world`` signs to be void openings of the open round, with its key."""
     signed = world.core.round_key(world.task_sha256, round)
     assert signed is not None
     for one in signed.voided:
@@ -236,23 +234,6 @@ def test_r375_a_host_that_brings_a_void_round_back_finds_it_closed(make: Make, t
     assert set(round_records) <= set(world.restored), "its host has to erase them"
     assert _is_signed(world.core, world, request, key)
     assert world.guest is not old_guest
-
-
-def test_voided_keys_are_forgotten_with_the_charge_of_the_round_or_the_end_of_the_task(make: Make) -> None:
-    world, endorsers, round = make("dpam")
-    upgrade = Upgrade(world, endorsers)
-    world = upgrade.move(upgrade.run(void_rounds=True))
-    world.open(round)
-    assert len(world.core._populations[world.population].voided) == 1
-    world.fill(DEVICES, round)
-    world.close(round)
-    assert world.core._populations[world.population].voided == ()
-    record = world.core._populations[world.population].record
-    voided = [VoidedKey(b"t" * 32, number, bytes(32)) for number in range(MOST_VOIDED + 7)]
-    handed = record.handed_to(None, voided=voided)
-    assert handed.voided == tuple(voided[-MOST_VOIDED:])
-    assert handed.after(ledger=record.ledger, abandoned=frozenset([b"t" * 32])).voided == ()
-    assert dataclasses.replace(handed, voided=()).encode() != handed.encode()
 
 
 def test_r373_a_stream_goes_on_where_it_was_and_admits_nobody_sooner(make: Make) -> None:

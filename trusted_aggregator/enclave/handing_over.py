@@ -12,7 +12,9 @@ No open round goes along: what devices sealed to code that they verified is not 
 until every contribution is released, unless its host asks for the end of the open rounds. A round that is open then is
 void: its keys are erased, no copy of this enclave can charge it, and its public key is in the population's record. So
 both enclaves can sign that nothing which was sealed to it ever had a release, and its devices contribute anew, to the
-round that the server opens at the successor. Of a stream, its state goes along (``streams.py``).
+round that the server opens at the successor. That stays true once the round is charged under another key, and comes
+with every later key of the population: who comes back late pays nothing for what never counted. Of a stream, its state
+goes along (``streams.py``).
 
 Every step can be repeated. The successor is the code and not a process of it: if it dies, the next one gets the same.
 If it never takes over, another one can be named; the counters decide between the two.
@@ -203,15 +205,14 @@ class HandingOver(Submissions):
         return voided, tuple(SealedRecord(name, None) for key in keys for name in (key, names.noise_beside(key)))
 
     def _signed_key(self, round: Round) -> common_pb2.SignedRoundKey:
-        """The signed public key of a round, with those under which the same round was void."""
-        every = (one for population in self._populations.values() for one in population.voided)
-        same = (one for one in every if (one.task_sha256, one.round) == (round.task_sha256, round.number))
-        return self._keys.signed(round, [one.hpke_key for one in same])
+        """The signed public key of a round, with every void opening of its population."""
+        task = self._holdings.task(round.task_sha256)
+        return self._keys.signed(round, () if task is None else self._populations[task.population].voided)
 
     def _remember_voided(self) -> None:
-        """Has the refusals of void openings signed, as far as they are in force."""
+        """Has the refusals of void openings signed, as far as they are in force, until the round is charged."""
         for _, population in sorted(self._populations.items()):
-            self._closed.add_voided(population.voided)
+            self._closed.add_voided(population.voided_uncharged)
 
     def _erase(self, tasks: Collection[bytes]) -> None:
         """Erases the secrets of these tasks' rounds, and of what their streams need no more. Raises StateError."""

@@ -22,7 +22,7 @@ from odp.enclave import sealing
 from odp.enclave.identity import EnclaveIdentity
 from odp.v1 import common_pb2
 from trusted_aggregator.rounds.enclave_half import Round
-from trusted_aggregator.state.sealed_state import Sealer
+from trusted_aggregator.state.sealed_state import Sealer, VoidedKey
 
 
 class RoundKeys:
@@ -49,19 +49,18 @@ class RoundKeys:
         if names:
             self._identity.guest.slots.erase(names)
 
-    def signed(self, round: Round, voided: Sequence[bytes] = ()) -> common_pb2.SignedRoundKey:
+    def signed(self, round: Round, voided: Sequence[VoidedKey] = ()) -> common_pb2.SignedRoundKey:
         """A round's signed public key: the same bytes at every call and after every restart.
 
-        ``voided`` are the public keys of the same round's openings that never have a release.
+        ``voided`` are openings of any rounds that never have a release, in force.
         """
         data = domains.round_key(
             round.task_sha256, round.number, round.model_sha256, self._identity.policy.sha256, round.public_key
         )
         sign = self._identity.signing.sign
         found = common_pb2.SignedRoundKey(hpke_key=round.public_key, signature=sign(domains.ROUND_KEY, data))
-        for key in voided:
-            stated = domains.voided_key(round.task_sha256, round.number, key)
-            found.voided.add(hpke_key=key, signature=sign(domains.VOIDED_KEY, stated))
+        for one in voided:
+            found.voided.add(hpke_key=one.hpke_key, signature=sign(domains.VOIDED_KEY, domains.voided_key(*one)))
         return found
 
     def _sealer(self, secret: bytes) -> Sealer:

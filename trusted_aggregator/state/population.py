@@ -242,8 +242,13 @@ class Population:
 
     @property
     def voided(self) -> tuple[VoidedKey, ...]:
-        """The openings of rounds that never have a release, in force."""
+        """The openings of rounds that never have a release, in force, as far as they are remembered."""
         return self._committed.voided
+
+    @property
+    def voided_uncharged(self) -> tuple[VoidedKey, ...]:
+        """Those of ``voided`` whose round has no charge since, and whose task goes on."""
+        return tuple(one for one in self._committed.voided if not self._committed.is_past(one))
 
     def hand_over(self, successor: Successor, *, voided: Sequence[VoidedKey] = ()) -> None:
         """Prepares the version of ``successor``: once it is in force, this enclave charges nothing. Idempotent.

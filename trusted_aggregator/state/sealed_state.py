@@ -40,6 +40,7 @@ import numpy as np
 
 from odp.algorithms.seam import DeclaredRelease
 from odp.crypto.hpke import DecryptionError
+from odp.crypto.void_openings import MOST_VOIDED
 from odp.enclave.sealing import seal, unseal
 from odp.errors import StateError
 from odp.numerics.arrays import Int64Array
@@ -50,8 +51,8 @@ from trusted_aggregator.state.records import SealedRecord
 from trusted_aggregator.state.rollback import ZERO, Stamp
 
 HASH_BYTES = 32
-#: Voided keys that a population remembers: of all rounds that it may have open, over sixteen hand-overs.
-MOST_VOIDED = 256
+#: Void openings that a population remembers of rounds that were charged since, or whose task ended; the newest stay.
+MOST_PAST_VOIDED = 64
 _TASK_HEADER = struct.Struct("!QI")
 
 
@@ -102,7 +103,8 @@ class PopulationRecord:
         stamp, parent: of this version, and of the one before it.
         ledger_id: 32 random bytes, drawn with the first version: every later one has them, whichever code wrote it.
         successor: whom the population was handed over to; None where it is this enclave's.
-        voided: openings of rounds that hand-overs ended, oldest first, of rounds that nothing was charged for since.
+        voided: openings of rounds that hand-overs ended, oldest first. They stay void, also when another opening of the
+            round is charged, or the task ends. At most ``MOST_PAST_VOIDED`` of those, and ``MOST_VOIDED`` of all.
     """
 
     name: str
@@ -123,7 +125,7 @@ class PopulationRecord:
     def after(
         self, *, ledger: LedgerState, charter: Charter | None = None, abandoned: frozenset[bytes] | None = None
     ) -> PopulationRecord:
-        """The next version, with a new stamp; None keeps the old value. A charge, or an end, outdates voided keys."""
+        """The next version, with a new stamp; None keeps the old value."""
         return dataclasses.replace(
             self,
             charter_bytes=self.charter_bytes if charter is None else charter.signed.SerializeToString(),
@@ -131,12 +133,7 @@ class PopulationRecord:
             abandoned=self.abandoned if abandoned is None else abandoned,
             stamp=self.stamp.successor(),
             parent=self.stamp,
-            voided=tuple(
-                one
-                for one in self.voided
-                if one.task_sha256 not in (abandoned or ()) and ledger.find(one.task_sha256.hex(), one.round) is None
-            ),
-        )
+        )._without_oldest_voided()
 
     def handed_to(self, successor: Successor | None, *, voided: Sequence[VoidedKey] = ()) -> PopulationRecord:
         """The next version, owned by ``successor``; None means the enclave that writes it.
@@ -148,8 +145,20 @@ class PopulationRecord:
             stamp=self.stamp.successor(),
             parent=self.stamp,
             successor=successor,
-            voided=(*self.voided, *voided)[-MOST_VOIDED:],
-        )
+            voided=(*self.voided, *voided),
+        )._without_oldest_voided()
+
+    def is_past(self, opening: VoidedKey) -> bool:
+        """Whether the round of a void opening was charged since, or its task ended."""
+        task = opening.task_sha256
+        return task in self.abandoned or self.ledger.find(task.hex(), opening.round) is not None
+
+    def _without_oldest_voided(self) -> PopulationRecord:
+        """The same version, which remembers no more void openings than it may."""
+        past = [one for one in self.voided if self.is_past(one)]
+        forgotten = set(past[: max(0, len(past) - MOST_PAST_VOIDED)])
+        kept = [one for one in self.voided if one not in forgotten]
+        return dataclasses.replace(self, voided=tuple(kept[-MOST_VOIDED:]))
 
     def knows(self, task_sha256: bytes) -> bool:
         """Whether a task was charged or ended."""

@@ -84,9 +84,13 @@ def test_r371_a_round_that_ends_with_its_contributions_is_signed_erased_and_fill
     programs.open(new)
     assert [one.hpke_key for one in programs.signed_key.voided] == [first]
     programs.fill(new, 0, range(4))
-    release = common_pb2.Release.FromString(programs.close(new, 0).release)
+    signed = programs.close(new, 0)
+    release = common_pb2.Release.FromString(signed.release)
     assert release.contributions == 4
     assert programs.spent(new) == pytest.approx(release.epsilon_spent, rel=0.2)
+    programs.world.learn(signed.SerializeToString())
+    programs.open(new, 1)
+    assert [one.hpke_key for one in programs.signed_key.voided] == [first], "for devices that missed round 0"
 
 
 def test_r373_a_stream_goes_on_in_the_new_program_however_large_its_state(
