@@ -42,7 +42,7 @@ from odp.enclave.evidence import (
 )
 from odp.enclave.guest import Evidence, MonotonicCounter
 from odp.enclave.registers import Registers
-from odp.enclave.slots import EmulatedSlots
+from odp.enclave.slots import EmulatedSlots, require_slots_folder
 from odp.errors import AttestationError, ConfigurationError, StateError
 from odp.transport.durability import Health
 
@@ -56,6 +56,8 @@ _FORMAT = 2
 _SECRET_BYTES = 32
 _LARGEST_FILE = 1 << 20
 _LARGEST_COUNT = 2**63 - 1
+# Among the counters, under a name that no counter can have: the folder of slots was made.
+_HAS_SLOTS = "slots/"
 
 
 class EmulatedGuest:
@@ -168,20 +170,23 @@ class EmulatedPlatform:
             tcb: firmware versions of a platform that is created.
 
         Raises:
-            StateError: the folder cannot be used, is readable by others, or its content is damaged. A damaged
-                platform is never replaced: its secrets are the only way to what was sealed under them.
+            StateError: the folder cannot be used, is readable by others, or its content is damaged or incomplete. A
+                damaged platform is never replaced: its secrets are the only way to what was sealed under them.
         """
         _files.make_private_folder(folder, marker=CHIP_FILE)
         with _files.locked(folder / "platform.lock"):
             data = _files.read_private(folder / CHIP_FILE, limit=_LARGEST_FILE)
             if data is not None:
-                return cls(folder, *_parse_platform(data, folder), clock=clock)
-            if (folder / "counters.json").exists() and _read_counters(folder):
+                platform = cls(folder, *_parse_platform(data, folder), clock=clock)
+                _require_slots(folder)
+                return platform
+            if (folder / "counters.json").exists() and _read_counters(folder).keys() - {_HAS_SLOTS}:
                 raise StateError(f"{folder / 'platform.json'} is gone and its counters are not: restore it from a copy")
             issued = chain.issue(now=clock(), tcb=tcb)
             secret = os.urandom(_SECRET_BYTES)
-            # The counters come first: a platform without them has lost them, and must not start again at zero.
+            # Both come first: a platform without them has lost them, and must not start again without.
             _write_counters(folder, {})
+            _require_slots(folder)
             _files.write_atomically(folder / CHIP_FILE, _format_platform(issued, secret), mode=_files.PRIVATE)
         return cls(folder, issued, secret, clock=clock)
 
@@ -227,9 +232,8 @@ class EmulatedPlatform:
 
     def slots(self, image_digest: str, *, debug: bool = False) -> EmulatedSlots:
         """The erasable slots of one measurement."""
-        return EmulatedSlots(
-            self._folder / "slots", owner=bytes([debug]) + image_digest.encode("utf-8"), health=self.health
-        )
+        owner = bytes([debug]) + image_digest.encode("utf-8")
+        return EmulatedSlots(_slots_of(self._folder), owner=owner, health=self.health)
 
 
 class EmulatedCounter:
@@ -277,6 +281,20 @@ def _write_counters(folder: Path, counters: Mapping[str, int]) -> None:
     _files.write_atomically(
         folder / "counters.json", json.dumps(counters, sort_keys=True).encode(), mode=_files.PRIVATE
     )
+
+
+def _slots_of(folder: Path) -> Path:
+    return folder / "slots"
+
+
+def _require_slots(folder: Path) -> None:
+    """Makes the folder of slots where the platform never had one. Raises StateError where it is lost."""
+    with _files.locked(folder / "counters.lock"):
+        counters = _read_counters(folder)
+        if _HAS_SLOTS not in counters:
+            _files.make_private_folder(_slots_of(folder), marker="")
+            _write_counters(folder, {**counters, _HAS_SLOTS: 1})
+        require_slots_folder(_slots_of(folder))
 
 
 def _format_platform(issued: chain.IssuedChain, secret: bytes) -> bytes:

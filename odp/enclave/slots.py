@@ -25,11 +25,21 @@ SECRET_BYTES = 32
 _ERASED = bytes(SECRET_BYTES)
 
 
+def require_slots_folder(folder: Path) -> None:
+    """Raises StateError where the folder of all slots is lost: each of them would look erased."""
+    if not folder.is_dir():
+        raise StateError(
+            f"{folder} is gone, and with it the keys of open rounds and of streams: put it back from a copy of the "
+            "chip. If there is none, make an empty folder of that name with mode 0700: the contributions to open rounds "
+            "are lost then, and streams end"
+        )
+
+
 class EmulatedSlots:
     """The slots of one measurement in a platform's folder; implements ``ErasableSlots``, also across programs.
 
     Args:
-        folder: made with the first slot.
+        folder: made with the platform.
         owner: what no other code may have: measurement and debug bit.
         health: of the platform's disk.
     """
@@ -42,7 +52,7 @@ class EmulatedSlots:
     def create(self, name: str) -> bytes:
         path = self._path(name)
         with self._health:
-            _files.make_private_folder(self._folder, marker="")
+            require_slots_folder(self._folder)
             self._erase(path)
             secret = os.urandom(SECRET_BYTES)
             _files.write_atomically(path, secret, mode=_files.PRIVATE)

@@ -24,7 +24,8 @@ def test_the_folder_and_every_file_in_it_are_private(tmp_path: Path) -> None:
     platform = EmulatedPlatform.open(tmp_path / "p", clock=lambda: NOW)
     platform.counter("ledger").advance(expected=0, to=1)
     assert stat.S_IMODE((tmp_path / "p").stat().st_mode) == 0o700
-    files = list((tmp_path / "p").iterdir())
+    assert stat.S_IMODE((tmp_path / "p" / "slots").stat().st_mode) == 0o700
+    files = [path for path in (tmp_path / "p").iterdir() if path.name != "slots"]
     assert {path.name for path in files} == {"platform.json", "platform.lock", "counters.json", "counters.lock"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
@@ -145,13 +146,38 @@ def test_damaged_counters_are_never_read_as_zero(tmp_path: Path, content: bytes)
 
 
 def test_lost_counters_do_not_start_again_at_zero(tmp_path: Path) -> None:
-    EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger").advance(expected=0, to=5)
-    (tmp_path / "counters.json").unlink()
     counter = EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger")
+    counter.advance(expected=0, to=5)
+    (tmp_path / "counters.json").unlink()
+    with pytest.raises(StateError, match="is gone"):
+        EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
     with pytest.raises(StateError, match="is gone"):
         _ = counter.value
     with pytest.raises(StateError, match="is gone"):
         counter.advance(expected=0, to=1)
+
+
+def test_r401_a_platform_whose_slots_are_gone_is_refused_by_name_until_somebody_makes_the_folder(
+    tmp_path: Path,
+) -> None:
+    slots = EmulatedPlatform.open(tmp_path, clock=lambda: NOW).slots(DIGEST)
+    (tmp_path / "slots").rmdir()
+    for act in (lambda: EmulatedPlatform.open(tmp_path, clock=lambda: NOW), lambda: slots.create("round")):
+        with pytest.raises(StateError, match="slots is gone, and with it the keys of open rounds and of streams"):
+            act()
+    assert not (tmp_path / "slots").exists()
+    (tmp_path / "slots").mkdir(mode=0o700)
+    EmulatedPlatform.open(tmp_path, clock=lambda: NOW).slots(DIGEST).create("round")
+
+
+def test_a_platform_of_an_earlier_version_gets_its_folder_of_slots_once(tmp_path: Path) -> None:
+    EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
+    (tmp_path / "slots").rmdir()
+    (tmp_path / "counters.json").write_bytes(b'{"ledger": 5}')
+    assert EmulatedPlatform.open(tmp_path, clock=lambda: NOW).counter("ledger").value == 5
+    (tmp_path / "slots").rmdir()
+    with pytest.raises(StateError, match="slots is gone"):
+        EmulatedPlatform.open(tmp_path, clock=lambda: NOW)
 
 
 def _advances(folder: Path, to: int) -> bool:

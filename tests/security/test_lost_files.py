@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,11 +60,17 @@ def _platform(folder: Path) -> None:
     EmulatedPlatform.open(folder)
 
 
+def _slots(folder: Path) -> None:
+    EmulatedPlatform.open(folder).slots("sha384:" + "0" * 96).create("round")
+    shutil.rmtree(folder / "slots")
+    EmulatedPlatform.open(folder)
+
+
 @pytest.mark.parametrize(
     ("start", "file"),
     [
         (_server, "developer.key"), (_issuer, "issuer.key"), (_contributions, "contributions.db"),
-        (_platform, "platform.json"),
+        (_platform, "platform.json"), (_slots, "slots"),
     ],
 )  # fmt: skip
 def test_r243_a_program_whose_key_or_state_is_lost_does_not_start_anew(tmp_path: Path, start: Start, file: str) -> None:
