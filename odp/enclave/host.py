@@ -24,6 +24,14 @@ _LOST_CHIP = (
 )
 
 
+def taken_over(state: Path, image: str) -> StateError:
+    """The error of a start on ``state`` by other code than ``image``, which has taken it over."""
+    return StateError(
+        f"another version, {image}, has taken over what state folder {state} holds: start that version, which goes on "
+        "where this one was; only a hand-over from it, with `odp enclave upgrade`, leads back to this one"
+    )
+
+
 class LaunchedEnclave(Protocol):
     """A running enclave, and the socket to it."""
 
@@ -99,11 +107,13 @@ def begin(
     may_renew: bool,
     log: Log,
     undo: contextlib.ExitStack,
+    successor: str = "",
 ) -> Begun:
     """Launches the enclave on the platform in the folder ``platform`` (default: inside ``state``).
 
     ``may_renew`` says that nothing but the keys was ever sealed: then new code, another platform or another policy
-    simply start with new keys, and devices attest again. ``undo`` ends the enclave.
+    simply start with new keys, and devices attest again. ``undo`` ends the enclave. ``successor`` is the code that took
+    the state over last; empty where none did.
 
     Raises StateError where the keys cannot be opened and other sealed state hangs on them, where their chip is gone,
     and where it does not start.
@@ -125,6 +135,8 @@ def begin(
         sealed = enclave_start.start(connection, stored)
     except DecryptionError as error:
         if not may_renew:
+            if successor not in ("", launched.image_digest):
+                raise taken_over(state.root, successor) from error
             raise StateError(
                 f"state folder {state.root} was sealed by another version of the {policy.role}, under another policy "
                 f"or on another chip than that in {folder}; run it as before, on its own chip, and hand it over to "

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+from odp.enclave.host import taken_over
+from odp.errors import StateError
 from odp.transport.state_folder import StateFolder, state_errors
 
 #: Beside the state folder of the old version: where the new version's state is made.
 NEXT = ".next"
 
 
-def adopt_successor(state: Path) -> None:
+def measured() -> str:
+    """The measurement of this version of the aggregator."""
+    from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
+
+    return measure(AGGREGATOR_ENTRY).digest
+
+
+def adopt_successor(state: Path, *, image: Callable[[], str] = measured) -> None:
     """Moves the new state beside ``state`` into its place, once it is complete; keeps the old one.
 
-    Raises StateError where one of the two is in use, or cannot be moved.
+    ``image`` gives the measurement of the version that starts.
+
+    Raises StateError where another version has taken the state over, and where one of the two is in use, or cannot be
+    moved.
     """
     successor = state.with_name(state.name + NEXT)
     if not successor.is_dir():
         return
     # After the look: nearly every start finds no successor, and does without the database's library.
+    from trusted_aggregator.host.hand_over_service import last_successor
     from trusted_aggregator.host.sqlite_storage import SqliteStorage
 
     with StateFolder.open(successor, "aggregator") as folder:
@@ -27,8 +41,16 @@ def adopt_successor(state: Path) -> None:
             whole = bool(storage.keys())
         finally:
             storage.close()
+        named = last_successor(folder)
     if not whole:
         return
+    if not named:
+        raise StateError(
+            f"state folder {successor} holds records and names no hand-over that led to it: `odp enclave upgrade` did "
+            "not make it; move it aside"
+        )
+    if named != image():
+        raise taken_over(state, named)
     with state_errors(state):
         if state.exists():
             with StateFolder.open(state, "aggregator"):

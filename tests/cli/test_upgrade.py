@@ -18,6 +18,8 @@ from odp.transparency.entries import PolicyEntry
 from odp.transparency.excerpt import MOST_ENDORSEMENTS
 from odp.transparency.log_files import LogFiles
 from odp.transport.state_folder import StateFolder
+from odp.v1 import aggregator_pb2, hand_over_pb2
+from trusted_aggregator.host.hand_over_service import HISTORY
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import SealedRecord
 
@@ -101,11 +103,21 @@ def test_a_log_that_never_has_it_and_a_file_without_it_are_told(log: LogFiles, l
         logged(source, listed, "sha384:" + "9" * 96, OLD, POLICY)  # type: ignore[arg-type]  # as above
 
 
-def _folder(path: Path, *records: str) -> None:
+def _folder(path: Path, *records: str, successor: str = "") -> None:
+    """The state of an aggregator; ``successor`` is the version that took it over last."""
     with StateFolder.open(path, "aggregator") as folder:
         storage = SqliteStorage(folder)
         storage.apply([SealedRecord(name, b"sealed") for name in records])
         storage.close()
+        if successor:
+            statement = hand_over_pb2.HandOverStatement(successor_image=successor).SerializeToString()
+            history = aggregator_pb2.GetHandOversResponse(hand_overs=[hand_over_pb2.HandOver(statement=statement)])
+            folder.write_atomically(HISTORY, history.SerializeToString())
+
+
+def _adopt(state: Path) -> None:
+    """The start of the version ``NEW``."""
+    adopt_successor(state, image=lambda: NEW)
 
 
 def _keys(path: Path) -> list[str]:
@@ -119,14 +131,14 @@ def _keys(path: Path) -> list[str]:
 
 def test_the_new_state_takes_the_place_of_the_old_one_which_is_kept(tmp_path: Path) -> None:
     state = tmp_path / "aggregator"
-    adopt_successor(state)
+    _adopt(state)
     for number in range(2):
         _folder(state, f"old-{number}")
-        _folder(tmp_path / "aggregator.next", f"new-{number}")
-        adopt_successor(state)
+        _folder(tmp_path / "aggregator.next", f"new-{number}", successor=NEW)
+        _adopt(state)
         assert _keys(tmp_path / f"aggregator.handed-over-{number}") == [f"old-{number}"]
         assert _keys(state) == [f"new-{number}"]
-        adopt_successor(state)
+        _adopt(state)
         assert _keys(state) == [f"new-{number}"]
         (state).rename(tmp_path / f"done-{number}")
 
@@ -135,12 +147,29 @@ def test_a_state_that_is_not_whole_or_in_use_stays_where_it_is(tmp_path: Path) -
     state = tmp_path / "aggregator"
     _folder(state, "old")
     _folder(tmp_path / "aggregator.next")
-    adopt_successor(state)
+    _adopt(state)
     assert _keys(state) == ["old"]
-    _folder(tmp_path / "aggregator.next", "new")
+    _folder(tmp_path / "aggregator.next", "new", successor=NEW)
     with StateFolder.open(state, "aggregator"), pytest.raises(StateError, match="in use"):
-        adopt_successor(state)
+        _adopt(state)
     # A death came between the two moves.
     state.rename(tmp_path / "aggregator.handed-over-0")
-    adopt_successor(state)
+    _adopt(state)
     assert _keys(state) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("successor", "message"),
+    [(OTHER, f"another version, {OTHER}, has taken over .* start that version"), ("", "names no hand-over")],
+)
+def test_r400_a_version_that_did_not_take_the_state_over_leaves_it_where_it_is_and_names_the_one_that_did(
+    tmp_path: Path, successor: str, message: str
+) -> None:
+    """A service manager starts the old version again after a power cut."""
+    state, taken = tmp_path / "aggregator", tmp_path / "aggregator.next"
+    _folder(state, "old")
+    _folder(taken, "new", successor=successor)
+    for _ in range(2):
+        with pytest.raises(StateError, match=message):
+            _adopt(state)
+    assert (_keys(state), _keys(taken)) == (["old"], ["new"])

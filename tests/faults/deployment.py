@@ -192,7 +192,7 @@ class Deployment:
         dataclasses.replace(values, image_digests=digests).save(self.services.reference_values)
         for name in handed:
             self.kill(name)
-        adopt_successor(self.root / "aggregator")
+        adopt_successor(self.root / "aggregator", image=lambda: told["to"])
         self._upgraded.update(handed)
         for name in sorted(handed, reverse=True):
             self.start(name)

@@ -845,6 +845,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "server/test_driver.py::test_r382_a_round_says_that_the_certificate_of_the_aggregators_chip_ended"),
         ("R383", "a crafted backup with a chip of its own",
          "transport/test_backup.py::test_r383_a_backup_that_brings_a_chip_is_refused_and_changes_nothing"),
+        ("R400", "an old version that a service manager starts again after a hand-over", "cli/test_upgrade.py::"
+         "test_r400_a_version_that_did_not_take_the_state_over_leaves_it_where_it_is_and_names_the_one_that_did"),
+        ("R401", "a chip without its slots", "enclave/test_platform.py::"
+         "test_r401_a_platform_whose_slots_are_gone_is_refused_by_name_until_somebody_makes_the_folder"),
         ("R386", "crashes, power cuts, clocks and disks under real services, at random",
          "faults/test_campaign.py::test_r386_three_trials_of_the_campaign_hold"),
         ("R395", "devices that are charged for less or more than what counted, and tasks that fail without a cause",

@@ -195,3 +195,9 @@ def read_history(state: StateFolder) -> aggregator_pb2.GetHandOversResponse:
         return aggregator_pb2.GetHandOversResponse.FromString(state.read(HISTORY) or b"")
     except DecodeError:
         raise StateError(f"{state.path(HISTORY)} is damaged: restore the state folder") from None
+
+
+def last_successor(state: StateFolder) -> str:
+    """The code that took the state of a folder over last; empty where none did. Raises StateError."""
+    done = read_history(state).hand_overs
+    return hand_over_pb2.HandOverStatement.FromString(done[-1].statement).successor_image if done else ""

@@ -31,7 +31,7 @@ from trusted_aggregator.host import leaf_program
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.config import ROLE, Config
 from trusted_aggregator.host.control import ControlService, control_servicer
-from trusted_aggregator.host.hand_over_service import ROOT_NAME, HandOverService
+from trusted_aggregator.host.hand_over_service import ROOT_NAME, HandOverService, last_successor
 from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.leaves import LeafClient, TreeLeaves
 from trusted_aggregator.host.postgresql_storage import open_storage
@@ -80,6 +80,7 @@ def start(
             may_renew=not records,
             log=log,
             undo=undo,
+            successor=last_successor(state),
         )
         storage.apply(restore(begun.connection, records, storage.contributions))
         populations = [key.removeprefix(POPULATION_PREFIX) for key in records if key.startswith(POPULATION_PREFIX)]

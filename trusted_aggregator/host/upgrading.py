@@ -195,7 +195,7 @@ def upgrade(
             statement = hand_over_pb2.HandOverStatement.FromString(done[-1].statement)
             if statement.successor_image != image:
                 raise StateError(
-                    f"state folder {state} holds what another version, {statement.successor_image[:19]}.., has taken "
+                    f"state folder {state} holds what another version, {statement.successor_image}, has taken "
                     "over; give an empty one for this version"
                 )
             return statement

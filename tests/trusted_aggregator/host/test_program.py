@@ -25,9 +25,18 @@ from odp.errors import ConfigurationError, StateError
 from odp.signed.ledger import LedgerPart
 from odp.transport.channel import connect
 from odp.transport.logs import Log
-from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2, attestation_pb2_grpc, common_pb2
+from odp.transport.state_folder import StateFolder
+from odp.v1 import (
+    aggregator_pb2,
+    aggregator_pb2_grpc,
+    attestation_pb2,
+    attestation_pb2_grpc,
+    common_pb2,
+    hand_over_pb2,
+)
 from trusted_aggregator import Config, start
 from trusted_aggregator.enclave import process as enclave_process
+from trusted_aggregator.host.hand_over_service import HISTORY
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 
 SECONDS = 60.0
@@ -269,6 +278,21 @@ def test_other_code_cannot_open_the_state_and_says_so(world, run, tmp_path):
     program.stop()
     with pytest.raises(StateError, match="another version"):
         run(image=OTHER_IMAGE)
+
+
+def test_r400_the_code_that_took_the_state_over_is_named_to_any_other(world, run, tmp_path):
+    program = run()
+    client = client_of(world, program, tmp_path)
+    client.open()
+    program.stop()
+    statement = hand_over_pb2.HandOverStatement(successor_image=IMAGE).SerializeToString()
+    history = aggregator_pb2.GetHandOversResponse(hand_overs=[hand_over_pb2.HandOver(statement=statement)])
+    with StateFolder.open(tmp_path / "state", "aggregator") as folder:
+        folder.write_atomically(HISTORY, history.SerializeToString())
+    with pytest.raises(StateError, match=f"another version, {IMAGE}, has taken over .* start that version") as caught:
+        run(image=OTHER_IMAGE)
+    assert "found populations" not in str(caught.value)
+    run()
 
 
 def test_other_code_starts_with_new_keys_where_nothing_else_was_sealed(run, log):
