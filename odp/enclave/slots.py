@@ -30,8 +30,8 @@ def require_slots_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise StateError(
             f"{folder} is gone, and with it the keys of open rounds and of streams: put it back from a copy of the "
-            "chip. If there is none, make an empty folder of that name with mode 0700: the contributions to open rounds "
-            "are lost then, and streams end"
+            "chip. If there is none, make an empty folder of that name with mode 0700: what open rounds hold is lost "
+            "then, and streams end"
         )
 
 
