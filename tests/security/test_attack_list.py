@@ -847,6 +847,11 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "transport/test_backup.py::test_r383_a_backup_that_brings_a_chip_is_refused_and_changes_nothing"),
         ("R400", "an old version that a service manager starts again after a hand-over", "cli/test_upgrade.py::"
          "test_r400_a_version_that_did_not_take_the_state_over_leaves_it_where_it_is_and_names_the_one_that_did"),
+        ("R402", "a charge for what came between the closing of a round and its charge",
+         "trusted_aggregator/host/test_servicer.py::"
+         "test_r402_what_comes_between_closing_and_charge_is_refused_under_a_signature_once_the_charge_is_in_force"),
+        ("R402", "late contributions that fill the host's memory", "trusted_aggregator/host/test_servicer.py::"
+         "test_r402_few_wait_for_a_charge_and_who_comes_beyond_them_is_answered_at_once"),
         ("R401", "a chip without its slots", "enclave/test_platform.py::"
          "test_r401_a_platform_whose_slots_are_gone_is_refused_by_name_until_somebody_makes_the_folder"),
         ("R386", "crashes, power cuts, clocks and disks under real services, at random",

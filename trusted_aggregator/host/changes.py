@@ -3,6 +3,9 @@
 A change holds the only turn from the call to the enclave until its answer is stored. If storing fails, the enclave is
 ahead of its files: no further change starts, and the program stops. If the enclave could not put in force what is
 stored (its platform's disk was full), the next turn begins with that.
+
+What an enclave says during a turn may be about a change that is not in force yet. Who wants to hear what becomes of it
+is called back by ``after``.
 """
 
 from __future__ import annotations
@@ -29,6 +32,11 @@ class Changes:
         self._is_unsettled = False
         #: Grows with every change: what was read of the enclave before may be out of date.
         self.version = 0
+        #: Grows when a change is in force, and when a turn ends.
+        self.decisions = 0
+        self._watching = threading.Lock()
+        self._turns = 0
+        self._awaiting: list[Callable[[], object]] = []
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -37,11 +45,43 @@ class Changes:
         Raises StateError where something could not be stored before, or still cannot be put in force.
         """
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
-            if self._is_unsettled:
-                self._commit()
-            yield
+            with self._watching:
+                self._turns += 1
+            try:
+                if self._failure is not None:
+                    raise self._failure
+                if self._is_unsettled:
+                    self._commit()
+                yield
+            finally:
+                with self._watching:
+                    self._turns -= 1
+                self._decided()
+
+    def after(self, since: int, then: Callable[[], object]) -> bool:
+        """Calls ``then`` once a change is in force or a turn ends; at once if ``decisions`` is not ``since`` any more.
+
+        ``then`` must neither wait nor raise. False, and no call, where no turn is under way.
+        """
+        with self._watching:
+            if self.decisions == since:
+                if self._turns:
+                    self._awaiting.append(then)
+                return bool(self._turns)
+        then()
+        return True
+
+    def wait_after(self, since: int, *, timeout: float) -> bool:
+        """Waits for what ``after`` calls back for, at most ``timeout`` seconds; False where there is none."""
+        called = threading.Event()
+        return self.after(since, called.set) and called.wait(timeout)
+
+    def _decided(self) -> None:
+        with self._watching:
+            self.decisions += 1
+            awaiting, self._awaiting = self._awaiting, []
+        for then in awaiting:
+            then()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -81,3 +121,4 @@ class Changes:
         self._core.commit()
         self._is_unsettled = False
         self.version += 1
+        self._decided()

@@ -7,6 +7,10 @@ a large contribution waits for nobody.
 
 A caller need not wait: it gets a promise, which is settled once both steps are done. Batches keep their order, so that
 a caller hears that its contribution was counted before only after that one is stored.
+
+What comes between the closing of a round and its charge in force is refused without a signature, and its device would
+charge itself. So it is asked about again once the charge is in force: then the enclave signs. If the round stays open
+after all, the contribution counts.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from queue import SimpleQueue
 from odp.errors import Refusal, StateError
 from odp.transport.workers import Promise
 from trusted_aggregator.boundary.interface import Aggregator, Refused, Submit
+from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.storage import Contribution, Storage
 
 _MOST_TOGETHER = 512
@@ -25,17 +30,28 @@ _BYTES_TOGETHER = 4 * 2**20
 _ENOUGH = 24
 _ENOUGH_BYTES = 2**18
 _COMPANY_SECONDS = 0.01
+#: How often the enclave is asked about a contribution whose refusal a change under way may make final.
+MOST_ASKED = 4
+# Such contributions that wait for a change.
+_MOST_HELD, _MOST_HELD_BYTES = 1024, 2**25
+_UNDECIDED = frozenset({Refusal.ROUND_CLOSED, Refusal.WRONG_ROUND, Refusal.TASK_ABANDONED})
+
+
+def is_undecided(answer: object) -> bool:
+    """Whether an enclave's answer to a contribution is a refusal that a change under way may make final."""
+    return isinstance(answer, Refused) and not answer.signature and answer.refusal in _UNDECIDED
 
 
 class _Submission:
     """One contribution on its way."""
 
-    __slots__ = ("answer", "future", "host_part", "submit")
+    __slots__ = ("answer", "asked", "future", "host_part", "submit")
 
     def __init__(self, submit: Submit, host_part: bytes | None) -> None:
         self.submit = submit
         self.host_part = host_part
         self.answer: Refused | Exception | None = None
+        self.asked = 0
         self.future = Promise()
 
     @property
@@ -52,16 +68,33 @@ class _Submission:
         answer = self.answer
         return answer is None or (isinstance(answer, Refused) and answer.refusal is Refusal.ALREADY_CONTRIBUTED)
 
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps."""
+        return len(self.submit.sealed_contribution) + len(self.host_part or b"")
+
 
 _Batch = list[_Submission]
 
 
 class Ingest:
-    """Takes contributions from many threads. ``failed`` is called once when a contribution could not be stored."""
+    """Takes contributions from many threads. ``failed`` is called once when a contribution could not be stored.
 
-    def __init__(self, core: Aggregator, storage: Storage, *, failed: Callable[[StateError], None]) -> None:
+    ``changes`` are those of the same enclave; without them, no refusal is asked about again.
+    """
+
+    def __init__(
+        self,
+        core: Aggregator,
+        storage: Storage,
+        *,
+        failed: Callable[[StateError], None],
+        changes: Changes | None = None,
+    ) -> None:
         self._core = core
         self._storage = storage
+        self._changes = changes
+        self._held = self._held_bytes = 0
         self._tell_failed = failed
         self._changed = threading.Condition()
         self._waiting: _Batch = []
@@ -88,12 +121,16 @@ class Ingest:
         with self._changed:
             if self._closing:
                 raise StateError("the aggregator is stopping; try again later")
-            self._waiting.append(mine)
-            size = len(submit.sealed_contribution)
-            self._waiting_bytes += size
-            if len(self._waiting) in (1, _ENOUGH) or self._waiting_bytes - size < _ENOUGH_BYTES <= self._waiting_bytes:
-                self._changed.notify()
+            self._append(mine)
         return mine.future
+
+    def _append(self, mine: _Submission) -> None:
+        """Puts it into the queue; its lock is held."""
+        self._waiting.append(mine)
+        size = len(mine.submit.sealed_contribution)
+        self._waiting_bytes += size
+        if len(self._waiting) in (1, _ENOUGH) or self._waiting_bytes - size < _ENOUGH_BYTES <= self._waiting_bytes:
+            self._changed.notify()
 
     @property
     def waiting(self) -> int:
@@ -110,15 +147,47 @@ class Ingest:
 
     def _count(self) -> None:
         while batch := self._next_batch():
+            since = 0 if self._changes is None else self._changes.decisions
             try:
                 answers = self._core.submit_batch([submission.submit for submission in batch])
                 for submission, answer in zip(batch, answers, strict=True):
                     submission.answer = answer
             except Exception as error:  # whatever it is, its callers must not wait for ever
                 _fail(batch, error)
-            self._wake([submission for submission in batch if not submission.waits_for_storage])
-            self._counted.put([submission for submission in batch if submission.waits_for_storage])
+            refused = [submission for submission in batch if not submission.waits_for_storage]
+            counted = [submission for submission in batch if submission.waits_for_storage]
+            self._wake([each for each in refused if not is_undecided(each.answer) or not self._hold(each, since)])
+            self._counted.put(counted)
         self._counted.put(None)
+
+    def _hold(self, submission: _Submission, since: int) -> bool:
+        """Whether the enclave is asked again, after a change that was under way when it refused."""
+        if self._changes is None or submission.asked >= MOST_ASKED:
+            return False
+        with self._changed:
+            if self._held >= _MOST_HELD or self._held_bytes + submission.size > _MOST_HELD_BYTES:
+                return False
+            self._count_held(submission, 1)
+        # From here on, another thread may have it.
+        if self._changes.after(since, lambda: self._again(submission)):
+            return True
+        with self._changed:
+            self._count_held(submission, -1)
+        return False
+
+    def _again(self, submission: _Submission) -> None:
+        with self._changed:
+            self._count_held(submission, -1)
+            submission.asked += 1
+            if not self._closing:
+                self._under_way -= 1
+                self._append(submission)
+                return
+        self._wake([submission])
+
+    def _count_held(self, submission: _Submission, sign: int) -> None:
+        self._held += sign
+        self._held_bytes += sign * submission.size
 
     def _next_batch(self) -> _Batch:
         with self._changed:

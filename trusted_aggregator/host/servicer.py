@@ -27,7 +27,7 @@ from odp.transport.workers import Promise
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 from trusted_aggregator.boundary.interface import Aggregator, Refused
 from trusted_aggregator.host.changes import Changes
-from trusted_aggregator.host.ingest import Ingest
+from trusted_aggregator.host.ingest import MOST_ASKED, Ingest, is_undecided
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.host.streams import read_header, read_sealed
 from trusted_aggregator.modes.enclave.host_half import EnclaveHost
@@ -43,7 +43,11 @@ LONG_STREAM_BYTES = 2**24
 
 _Response = TypeVar("_Response", aggregator_pb2.SubmitResponse, aggregator_pb2.SubmitStreamResponse)
 
+_Answer = TypeVar("_Answer")
+
 _HEADS_IN_MEMORY = 256
+# How long a stream, or a masked contribution, to a round that is being closed waits for the charge of that round.
+_HELD_SECONDS = 10.0
 _LEDGER_PAGE = 2**20
 
 
@@ -75,10 +79,11 @@ class AggregatorService:
         self._storage = storage
         self._changes = changes
         self._modes = modes
-        self._ingest = Ingest(core, storage, failed=failed)
+        self._ingest = Ingest(core, storage, failed=failed, changes=changes)
         observing.watch("waiting_contributions", lambda: self._ingest.waiting)
         self._reading = threading.Lock()
         self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
+        self._held = threading.BoundedSemaphore(MAX_STREAMS)
         self._streams, self._long_streams = (
             Backpressure(at_once=most, waiting=0, service="aggregator", what="submissions")
             for most in (MAX_STREAMS, MAX_LONG_STREAMS)
@@ -86,7 +91,7 @@ class AggregatorService:
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Promise:
         """Counts a contribution; the promise is None once it is counted and stored."""
-        return self._taken(self._modes.submission(request))
+        return self._taken(self._decided(lambda: self._modes.submission(request)))
 
     def submit_stream(
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
@@ -94,9 +99,14 @@ class AggregatorService:
         """``submit`` of a contribution in chunks. Raises Busy if too many streams are open."""
         header = read_header(requests)
         half = self._modes.streaming(header)
-        length = half.stream_bytes(header)
-        if isinstance(length, Refusal):
-            return self._core.sign_refusal(half.to_refuse(header))
+
+        def length_of() -> int | Refused:
+            length = half.stream_bytes(header)
+            return self._core.sign_refusal(half.to_refuse(header)) if isinstance(length, Refusal) else length
+
+        length = self._decided(length_of)
+        if isinstance(length, Refused):
+            return length
         # A turn is memory for the whole contribution: for a stream of a round that is open here, not for any.
         streams = self._long_streams if length > LONG_STREAM_BYTES else self._streams
         with streams.admitted(progress(context)):
@@ -104,6 +114,20 @@ class AggregatorService:
             if isinstance(data, Refusal):
                 return Refused(data)
             return cast("Refused | None", self._taken(half.streamed(header, data)).result())
+
+    def _decided(self, ask: Callable[[], _Answer | Refused]) -> _Answer | Refused:
+        """What ``ask`` gives; where it refuses because of a change under way, what it gives after that change."""
+        for _ in range(MOST_ASKED):
+            since = self._changes.decisions
+            answer = ask()
+            if not is_undecided(answer) or not self._held.acquire(blocking=False):
+                return answer
+            try:
+                if not self._changes.wait_after(since, timeout=_HELD_SECONDS):
+                    return answer
+            finally:
+                self._held.release()
+        return answer
 
     def _taken(self, submission: Submission | Refused) -> Promise:
         if isinstance(submission, Submission):

@@ -7,14 +7,17 @@ import threading
 import pytest
 from aggregator_host import StoredHost
 
+from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, Refusal, StateError
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Status
+from trusted_aggregator.host import ingest
 from trusted_aggregator.host.idle_tasks import IDLE_DAYS
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
+from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import population_key, release_key
 
 SECONDS = 60.0
@@ -84,7 +87,7 @@ def test_the_charge_is_stored_only_after_every_contribution_of_its_set(host, gat
     uncharged = host.storage.record(population_key(host.world.population))
     closing, releases = _in_thread(host.close_round)
     _until(lambda: state().status is Status.CHARGED)
-    assert host.submit(9) is Refusal.ROUND_CLOSED
+    late, refusals = _in_thread(host.submit, 9)
     closing.join(0.05)
     assert closing.is_alive()
     assert host.storage.record(population_key(host.world.population)) == uncharged
@@ -93,7 +96,108 @@ def test_the_charge_is_stored_only_after_every_contribution_of_its_set(host, gat
     for thread, answers in submits:
         thread.join(SECONDS)
         assert answers == [None]
+    late.join(SECONDS)
+    assert refusals == [Refusal.ROUND_CLOSED]
     assert len(releases) == 1
+
+
+def _signed(host, sealed, refused):
+    """Whether the device of these bytes leaves them out of its ledger."""
+    return refusal_holds(
+        refused.signature, refused.refusal, signing_key=host.world.identity.signing.public,
+        task_sha256=host.world.task_sha256, round=0, hpke_key=host.world.round_key(), sealed=sealed, masked=b"",
+    )  # fmt: skip
+
+
+def _submit(host, sealed):
+    request = aggregator_pb2.SubmitRequest(task_sha256=host.world.task_sha256, round=0, sealed_contribution=sealed)
+    return host.service.submit(request).result(SECONDS)
+
+
+def _stream(host, sealed):
+    header = aggregator_pb2.SubmitHeader(task_sha256=host.world.task_sha256, round=0, sealed_key=sealed[:KEY_BYTES])
+    return host.service.submit_stream(iter([aggregator_pb2.SubmitStreamRequest(header=header)]), None)
+
+
+def _masked(host, sealed):
+    request = aggregator_pb2.SubmitRequest(
+        task_sha256=host.world.task_sha256, round=0, sealed_contribution=sealed, masked_vector=b"v" * 8
+    )
+    return host.service.submit(request).result(SECONDS)
+
+
+@pytest.fixture
+def closing(host, gate):
+    """Closes the round: its set is frozen, and the charge is in force once the gate is set."""
+    submits = [_in_thread(host.submit, device) for device in range(3)]
+    _until(lambda: host.core.round_state(host.world.task_sha256, 0).contributions == 3)
+    thread, _ = _in_thread(host.close_round)
+    _until(lambda: host.core.round_state(host.world.task_sha256, 0).status is Status.CHARGED)
+    yield thread
+    gate.set()
+    for each, _ in submits:
+        each.join(SECONDS)
+    thread.join(SECONDS)
+
+
+@pytest.mark.parametrize("come", [_submit, _stream, _masked])
+def test_r402_what_comes_between_closing_and_charge_is_refused_under_a_signature_once_the_charge_is_in_force(
+    host, gate, closing, come
+):
+    late = [host.world.sealed(device) for device in range(9, 12)]
+    answers = [_in_thread(come, host, sealed) for sealed in late]
+    closing.join(0.05)
+    assert [refused for _, refused in answers] == [[], [], []], "nobody can say yet"
+    gate.set()
+    for sealed, (thread, answered) in zip(late, answers, strict=True):
+        thread.join(SECONDS)
+        (refused,) = answered
+        assert refused.refusal is Refusal.ROUND_CLOSED
+        assert _signed(host, sealed, refused)
+
+
+def test_r402_where_the_round_stays_open_after_all_the_contribution_counts(host, monkeypatch):
+    for device in range(3):
+        assert host.submit(device) is None
+    frozen, failing = threading.Event(), threading.Event()
+
+    def charge(*arguments, **named):
+        frozen.set()
+        failing.wait(SECONDS)
+        raise BudgetExceeded("too much")
+
+    def close():
+        with pytest.raises(BudgetExceeded):
+            host.close_round()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Population, "charge", charge)
+        closing, _ = _in_thread(close)
+        assert frozen.wait(SECONDS)
+        late, answers = _in_thread(host.submit, 9)
+        closing.join(0.05)
+        assert answers == []
+        failing.set()
+        for thread in (late, closing):
+            thread.join(SECONDS)
+    assert answers == [None]
+    assert len(host.stored()) == 4
+
+
+def test_r402_few_wait_for_a_charge_and_who_comes_beyond_them_is_answered_at_once(host, closing, monkeypatch):
+    monkeypatch.setattr(ingest, "_MOST_HELD", 0)
+    refused = _submit(host, host.world.sealed(9))
+    assert (refused.refusal, refused.signature) == (Refusal.ROUND_CLOSED, b"")
+    assert closing.is_alive()
+
+
+def test_r402_without_a_change_under_way_nobody_waits_for_one(host):
+    for device in range(3):
+        assert host.submit(device) is None
+    host.close_round()
+    host.restart()
+    refused = _submit(host, host.world.sealed(9))
+    assert (refused.refusal, refused.signature) == (Refusal.ROUND_CLOSED, b""), "a start remembers no set"
 
 
 def test_a_retry_is_told_that_it_was_counted_only_once_that_is_stored(host, gate):
