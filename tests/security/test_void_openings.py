@@ -13,6 +13,7 @@ import pytest
 from upgrade_worlds import KINDS
 
 from odp.crypto import domains
+from odp.crypto.signing import SigningKey
 from odp.crypto.void_openings import MOST_VOIDED, void_holds
 from odp.enclave.platform import EmulatedPlatform
 from odp.errors import OdpError
@@ -117,6 +118,34 @@ def test_r398_a_population_remembers_the_newest_void_openings_and_first_of_all_t
     assert dataclasses.replace(handed, voided=()).encode() != handed.encode()
 
 
+@pytest.mark.parametrize("how", ["its owner ended it", "its owner owns the population no longer"])
+def test_r398_the_open_round_of_a_task_that_is_ended_is_void_too_once_that_is_in_force(
+    started: tuple[Any, Endorsers], how: str
+) -> None:
+    world, _ = started
+    voided = _opening(world, 0)
+    if how == "its owner ended it":
+        writes = world.abandon()
+    else:
+        after = SigningKey.generate()
+        writes = world.core.set_charter(world.other_owner(after))
+        world.developer = after
+    assert world.core._populations[world.population].voided == (), "not in force"
+    world.settle(writes)
+    world.adopt(world.sign(world.definition(minimum=4, epsilon=0.5, name="second")))
+    world.open(0)
+    assert _voided(world, 0, [voided]) == [voided]
+    world.restart()
+    assert _voided(world, 0, [voided]) == [voided]
+
+
+def test_r399_the_end_of_a_task_makes_no_charged_round_void(started: tuple[Any, Endorsers]) -> None:
+    world, _ = started
+    world.settle(world.charge(0).writes)
+    world.settle(world.abandon())
+    assert world.core._populations[world.population].voided == ()
+
+
 class _HostileHost:
     """Upgrades, kills, keeps copies and brings old state back; notes what enclaves sign and what they charge."""
 
@@ -208,6 +237,14 @@ class _HostileHost:
                         self.charged.add(signed.hpke_key)
         world.restart()
 
+    def end(self) -> None:
+        """The task ends, and another one begins."""
+        self.world.settle(self.world.abandon())
+        self.charge_late()
+        self.world.adopt(self.world.sign(self.world.definition(minimum=4, epsilon=0.5, name="second")))
+        self.world.open(0)
+        self.note()
+
     def close(self) -> None:
         """The round is charged, and gets its release now or later."""
         signed = self.world.core.round_key(self.world.task_sha256, self.round)
@@ -227,5 +264,6 @@ def test_r399_no_enclave_signs_a_key_to_be_void_under_which_something_was_charge
     host.upgrade()
     for _ in range(12):
         host.step()
+    host.end()
     assert host.void
     assert host.charged

@@ -135,7 +135,8 @@ class AggregatorCore(WithLargeValues):
             retired = [
                 task for task in self._holdings.tasks_of(charter.population) if task.developer_key not in charter.owners
             ]
-            population.set_charter(charter, abandoned=[task.sha256 for task in retired])
+            ended = [task.sha256 for task in retired]
+            population.set_charter(charter, abandoned=ended, voided=self._openings(ended))
             self._populations[charter.population] = population
             self._changes[charter.population] += 1
             return (*population.writes(self._sealer), *self._end(retired, population))
@@ -188,7 +189,7 @@ class AggregatorCore(WithLargeValues):
                 return population.writes(self._sealer) if population.is_pending else ()
             population.require_owner(signature.key, of=f"the end of task {definition.name!r}")
             held = self._holdings.task(task)
-            population.abandon(task, held=held is not None)
+            population.abandon(task, held=held is not None, voided=self._openings([task]))
             self._ended.add(task)
             self._holdings.end([task])
             return (*population.writes(self._sealer), *self._end([] if held is None else [held], population))

@@ -187,6 +187,12 @@ class HandingOver(Submissions):
                 round.thaw()
         return ended
 
+    def _openings(self, tasks: Collection[bytes]) -> list[VoidedKey]:
+        """The open rounds of tasks that end: nothing that was sealed to them is released once the end is in force."""
+        held = self._holdings.rounds(tasks)
+        ended = [round for round in held if round.status is Status.OPEN and round.can_be_void]
+        return [VoidedKey(round.task_sha256, round.number, round.public_key) for round in ended]
+
     def _drop_rounds(self) -> tuple[dict[str, list[VoidedKey]], Writes]:
         """Drops all rounds; returns their public keys by population, and what the host has to erase.
 

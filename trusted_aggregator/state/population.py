@@ -179,17 +179,17 @@ class Population:
         except BudgetExceeded as error:
             raise BudgetExceeded(f"{what} was not started: {error}") from error
 
-    def set_charter(self, charter: Charter, *, abandoned: Collection[bytes]) -> None:
+    def set_charter(self, charter: Charter, *, abandoned: Collection[bytes], voided: Sequence[VoidedKey] = ()) -> None:
         """Prepares the version under ``charter``; the caller has checked its signatures.
 
-        ``abandoned`` are the tasks of the keys that own the population no longer.
+        ``abandoned`` are the tasks of the keys that own the population no longer, ``voided`` their open rounds.
 
         Raises StateError as ``charge``.
         """
-        self._prepare(charter=charter, abandoned=abandoned)
+        self._prepare(charter=charter, abandoned=abandoned, voided=voided)
 
-    def abandon(self, task_sha256: bytes, *, held: bool) -> None:
-        """Prepares the version in which a task is over: its charged and unsealed rounds are void.
+    def abandon(self, task_sha256: bytes, *, held: bool, voided: Sequence[VoidedKey] = ()) -> None:
+        """Prepares the version in which a task is over: its charged and unsealed rounds are void, as ``voided`` are.
 
         ``held`` says whether the enclave holds the task: of those, each can be ended, since each had room for that when
         it was opened (``require_capacity_for_ends``).
@@ -200,7 +200,7 @@ class Population:
         """
         if not held and len(self._committed.abandoned) >= MOST_ABANDONED - MOST_TASKS:
             raise PrivacyError(f"{self._ended_most()}: this enclave has no state of this one")
-        self._prepare(abandoned=[task_sha256])
+        self._prepare(abandoned=[task_sha256], voided=voided)
 
     def require_capacity_for_ends(self, tasks: int) -> None:
         """Raises PrivacyError if the ends of ``tasks`` open tasks could not all be recorded."""
@@ -315,8 +315,9 @@ class Population:
             self.changed = True
 
     def _prepare(
-        self, entry: Entry | None = None, *, charter: Charter | None = None, abandoned: Collection[bytes] = ()
-    ) -> None:
+        self, entry: Entry | None = None, *, charter: Charter | None = None, abandoned: Collection[bytes] = (),
+        voided: Sequence[VoidedKey] = (),
+    ) -> None:  # fmt: skip
         self.require_committed()
         ledger = self._committed.ledger.copy()
         self._append(ledger, entry)
@@ -325,7 +326,7 @@ class Population:
             for round in charged:
                 self._append(ledger, ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID))
         self._pending = self._committed.after(
-            charter=charter, ledger=ledger, abandoned=self._committed.abandoned.union(abandoned)
+            charter=charter, ledger=ledger, abandoned=self._committed.abandoned.union(abandoned), voided=voided
         )
 
     def _require_held(self) -> None:

@@ -103,8 +103,9 @@ class PopulationRecord:
         stamp, parent: of this version, and of the one before it.
         ledger_id: 32 random bytes, drawn with the first version: every later one has them, whichever code wrote it.
         successor: whom the population was handed over to; None where it is this enclave's.
-        voided: openings of rounds that hand-overs ended, oldest first. They stay void, also when another opening of the
-            round is charged, or the task ends. At most ``MOST_PAST_VOIDED`` of those, and ``MOST_VOIDED`` of all.
+        voided: openings of rounds that ended without a charge, by a hand-over or with their task, oldest first. They
+            stay void, also when another opening of the round is charged, or the task ends: at most ``MOST_PAST_VOIDED``
+            of those are remembered, and ``MOST_VOIDED`` of all.
     """
 
     name: str
@@ -123,9 +124,10 @@ class PopulationRecord:
         return cls(name, b"", LedgerState(name), frozenset(), ZERO, ZERO, os.urandom(HASH_BYTES))
 
     def after(
-        self, *, ledger: LedgerState, charter: Charter | None = None, abandoned: frozenset[bytes] | None = None
-    ) -> PopulationRecord:
-        """The next version, with a new stamp; None keeps the old value."""
+        self, *, ledger: LedgerState, charter: Charter | None = None, abandoned: frozenset[bytes] | None = None,
+        voided: Sequence[VoidedKey] = (),
+    ) -> PopulationRecord:  # fmt: skip
+        """The next version, with a new stamp; None keeps the old value. ``voided`` are openings that end with it."""
         return dataclasses.replace(
             self,
             charter_bytes=self.charter_bytes if charter is None else charter.signed.SerializeToString(),
@@ -133,6 +135,7 @@ class PopulationRecord:
             abandoned=self.abandoned if abandoned is None else abandoned,
             stamp=self.stamp.successor(),
             parent=self.stamp,
+            voided=(*self.voided, *voided),
         )._without_oldest_voided()
 
     def handed_to(self, successor: Successor | None, *, voided: Sequence[VoidedKey] = ()) -> PopulationRecord:
