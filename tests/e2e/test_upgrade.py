@@ -79,32 +79,39 @@ def test_a_population_goes_on_under_the_next_version_of_the_code(tmp_path: Path)
 
 
 class Hosts:
-    """Two hosts with half of the devices each, which go on over an upgrade: a round needs both."""
+    """Two hosts, by default with half of the devices each, which go on over an upgrade: a round needs both then."""
 
-    def __init__(self, root: Path, server_address: str) -> None:
+    def __init__(
+        self, root: Path, server_address: str, *, shares: Sequence[int] = (DEVICES // 2, DEVICES // 2)
+    ) -> None:
         self.root, self.server_address = root, server_address
-        self.children: list[Child] = []
+        self.shares = [range(sum(shares[:number]), sum(shares[: number + 1])) for number in range(len(shares))]
+        self.children: dict[int, Child] = {}
 
-    def start(self) -> None:
-        half, number = DEVICES // 2, len(self.children)
+    def start(self, number: int | None = None) -> None:
+        number = len(self.children) if number is None else number
+        share = self.shares[number]
         arguments = [
             "device", "run", "--population", POPULATION, "--server", self.server_address, "--services", str(self.root),
-            "--data", DATA, "--min-cohort", "20", "--first", str(half * number), "--devices", str(half),
+            "--data", DATA, "--min-cohort", "20", "--first", str(share.start), "--devices", str(len(share)),
         ]  # fmt: skip
         name = f"devices-{number}"
-        self.children.append(Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log"))
+        self.children[number] = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log")
+
+    def lines(self, number: int) -> list[list[tuple[bytes, int]]]:
+        """What each device of a host is charged for: tasks and rounds."""
+        found = []
+        for device in self.shares[number]:
+            with Store.open(store_path(self.root / f"devices-{number}", device)) as store:
+                found.append(sorted((one.terms.task_sha256, one.round) for one in store.charged()))
+        return found
 
     def charged(self) -> list[list[int]]:
         """The rounds that each device is charged for."""
-        half, found = DEVICES // 2, []
-        for number in range(len(self.children)):
-            for device in range(half * number, half * (number + 1)):
-                with Store.open(store_path(self.root / f"devices-{number}", device)) as store:
-                    found.append(sorted(one.round for one in store.charged()))
-        return found
+        return [[round for _, round in lines] for number in self.children for lines in self.lines(number)]
 
     def stop(self) -> None:
-        for child in self.children:
+        for child in self.children.values():
             child.stop()
 
 
@@ -178,3 +185,31 @@ def test_r371_an_upgrade_in_the_middle_of_a_round_ends_with_all_rounds_each_char
     assert report.counts["hand-over"] == 1
     assert report.counts["release"] == rounds
     assert report.tasks[0].epsilon == pytest.approx(status.epsilon_spent, rel=1e-6)
+
+
+@pytest.mark.proof
+def test_r398_devices_that_were_away_take_their_charge_back_with_the_next_task(tmp_path: Path) -> None:
+    """Others fill all rounds of the task after the upgrade, and it ends. Only then its first devices come back."""
+    task = dataclasses.replace(a_task(), cohort=odp.Cohort(minimum=20, goal=30, round_seconds=600))
+    first, others = 20, DEVICES - 20
+    with contextlib.ExitStack() as stack:
+        with ArmedServices(tmp_path, policy=POLICY) as old:
+            ports = {name: int(old.children[name].address.rpartition(":")[2]) for name in ADDRESSED}
+            connection = stack.enter_context(connect(old.server_address, state=tmp_path))
+            handle = connection.submit(task)
+            hosts = Hosts(tmp_path, old.server_address, shares=(first, others))
+            stack.callback(hosts.stop)
+            hosts.start()
+            _wait_for(handle, first)
+            hosts.stop()
+            _upgraded(tmp_path, ["--wait", "0", "--void-rounds"])
+        with Services(tmp_path, policy=POLICY, listen=ListenAddresses(**ports)):
+            hosts.start(1)
+            wait_finished(handle)
+            assert hosts.lines(0) == [[(handle.task_sha256, 0)]] * first, "no word reached them"
+            after = connection.submit(dataclasses.replace(a_task(), name="films-again"))
+            hosts.start(0)
+            rounds = len(wait_finished(after).rounds)
+            hosts.stop()
+        assert hosts.lines(0) == [[(after.task_sha256, round) for round in range(rounds)]] * first
+    assert _audited(tmp_path).counts["hand-over"] == 1
