@@ -20,6 +20,16 @@ class OnError(StrEnum):
     SKIP = "skip"
 
 
+class RepeatedRows(StrEnum):
+    """What rows with the same user and item come to."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+    MEAN = "mean"
+    SUM = "sum"
+    REFUSE = "refuse"
+
+
 _PANEL = "Own table (CSV, TSV, Parquet, JSON lines)"
 _OPTIONS: dict[str, Any] = {
     "user": Annotated[
@@ -50,7 +60,15 @@ _OPTIONS: dict[str, Any] = {
     "on_error": Annotated[
         OnError, typer.Option(help="Refuse bad rows, or leave them out and count them.", rich_help_panel=_PANEL)
     ],
+    "repeats": Annotated[
+        RepeatedRows,
+        typer.Option(
+            help="Which of several rows with the same user and item counts, by time or else by row.",
+            rich_help_panel=_PANEL,
+        ),
+    ],
 }
+_DEFAULTS: dict[str, StrEnum] = {"on_error": OnError.RAISE, "repeats": RepeatedRows.NEWEST}
 
 
 def takes_table(command: Callable[..., None]) -> Callable[..., None]:
@@ -68,7 +86,7 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=OnError.RAISE if name == "on_error" else None,
+            default=_DEFAULTS.get(name),
             annotation=annotation,
         )
         for name, annotation in _OPTIONS.items()
@@ -76,8 +94,9 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
 
     def run(**arguments: Any) -> None:
         given = {name: arguments.pop(name) for name in _OPTIONS}
-        given["on_error"] = None if given["on_error"] is OnError.RAISE else str(given["on_error"].value)
-        command(**arguments, columns={name: value for name, value in given.items() if value is not None})
+        columns = {name: value for name, value in given.items() if value != _DEFAULTS.get(name)}
+        plain = {name: str(value.value) if isinstance(value, StrEnum) else value for name, value in columns.items()}
+        command(**arguments, columns=plain)
 
     run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from odp.datasets.ids import checked_ids
 from odp.errors import DataError
 
+TIME_UNITS = ("s", "ms", "us", "ns")
+
 _CHUNK = 2**22
 
 
@@ -34,6 +36,10 @@ class Fields(Protocol):
     def values(self) -> npt.NDArray[np.float32]: ...
     @property
     def order(self) -> npt.NDArray[np.int64] | None: ...
+    @property
+    def times(self) -> npt.NDArray[Any] | None: ...
+    @property
+    def time_unit(self) -> str | None: ...
     @property
     def titles(self) -> tuple[str, ...] | None: ...
     @property
@@ -77,6 +83,10 @@ def checked(ratings: Fields) -> dict[str, Any]:
     }
     if ratings.order is not None:
         fields["order"] = index_array(ratings.order, len(values), None, what="order", where=where)
+    if ratings.times is not None:
+        fields["times"] = _times(ratings.times, len(values), where)
+    if ratings.time_unit not in (None, *TIME_UNITS):
+        raise DataError(f"Expected time_unit={ratings.time_unit!r} to be one of {', '.join(TIME_UNITS)} in {where}")
     fields |= _item_fields(ratings, where)
     for name, expected in (("user_ids", len(offsets) - 1), ("item_ids", ratings.n_items)):
         ids = getattr(ratings, name)
@@ -85,6 +95,16 @@ def checked(ratings: Fields) -> dict[str, Any]:
             _check_length(ids.shape, (expected,), name, where)
             fields[name] = ids
     return fields
+
+
+def _times(times: npt.ArrayLike, expected: int, where: str) -> npt.NDArray[Any]:
+    array = np.asarray(times)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"Expected times to be numbers in {where} (got {array.dtype})")
+    _check_length(array.shape, (expected,), "times", where)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError(f"Expected times to be finite in {where}")
+    return np.ascontiguousarray(array, dtype=np.float64 if array.dtype.kind == "f" else np.int64)
 
 
 def value_array(values: npt.ArrayLike, *, low: float, high: float, where: str) -> npt.NDArray[np.float32]:

@@ -6,7 +6,6 @@ Only when that fails are the lines walked one by one, to find the first bad one.
 
 from __future__ import annotations
 
-import gzip
 import warnings
 import zlib
 from pathlib import Path
@@ -49,36 +48,22 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path}: damaged or incomplete gzip file; fetch it again") from None
 
 
-def first_line(path: Path) -> bytes:
-    """The first line of a file, plain or gzip (by its name), of at most 64 KiB; empty where it cannot be read."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return file.readline(2**16)
-    except (OSError, EOFError, zlib.error):
-        return b""
-
-
-def table(
-    path: Path, *, separator: bytes, form: str, columns: int, header: bytes | None = None
-) -> npt.NDArray[np.float64]:
-    """All rows of a file of numbers, float64 [rows, columns]; LF or CRLF line ends, plain or gzip.
+def table(path: Path, *, separator: bytes, form: str, columns: int) -> npt.NDArray[np.float64]:
+    """All rows of a file of numbers that are no ids, float64 [rows, columns]; LF or CRLF line ends, plain or gzip.
 
     Args:
       path: the file.
-      separator: between two fields, such as ``b"::"``.
+      separator: between two fields, one byte.
       form: what a line looks like, for messages.
       columns: fields in a line.
-      header: exact first line, where the format has one.
 
     Raises:
       DataError: the file is empty, or a line (named, from 1) has another number of fields, or one that is no number.
     """
-    text, skipped = _body(path, header)
-    plain = text if len(separator) == 1 else text.replace(separator, b"\t")
-    mark = separator if len(separator) == 1 else b"\t"
-    numbers = _fast(plain, mark, columns)
+    text = _body(path)
+    numbers = _fast(text, separator, columns)
     if numbers is None:
-        raise _first_bad_line(path, text, separator, columns, form, skipped)
+        raise _first_bad_line(path, text, separator, columns, form)
     return numbers.reshape(-1, columns)
 
 
@@ -88,7 +73,7 @@ def ragged(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     Raises:
       DataError: the file is empty, or a line (named, from 1) is blank or holds something that is no whole number.
     """
-    text, _ = _body(path, None)
+    text = _body(path)
     codes = np.frombuffer(text, dtype=np.uint8)
     blank = (codes == 32) | (codes == 9) | (codes == _NEWLINE)
     starts = ~blank
@@ -102,50 +87,21 @@ def ragged(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     return np.fromstring(text.decode("ascii"), dtype=np.int64, sep=" "), counts
 
 
-def whole(path: Path, column: npt.NDArray[np.float64], *, what: str, first_line: int = 1) -> npt.NDArray[np.int64]:
-    """A column of :func:`table` as whole numbers.
-
-    Raises:
-      DataError: an entry has a fraction; the message names its line.
-    """
-    numbers = column.astype(np.int64)
-    bad = np.flatnonzero(numbers != column)
-    if bad.size:
-        raise DataError(f"{path}:{bad[0] + first_line}: expected {what} to be a whole number")
-    return numbers
-
-
-def bounded(path: Path, column: npt.NDArray[np.float64], *, low: float, high: float, first_line: int = 1) -> None:
-    """Raises DataError naming the first line whose rating lies outside [low, high], and how many do."""
-    bad = np.flatnonzero(~((column >= low) & (column <= high)))
-    if bad.size:
-        raise DataError(
-            f"{path}:{bad[0] + first_line}: rating outside [{low:g}, {high:g}], as are {bad.size} of {len(column)}; "
-            "the file is damaged or of another format"
-        )
-
-
 def dense(ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(distinct ids ascending, position of every entry among them)."""
     distinct, positions = np.unique(ids, return_inverse=True)
     return distinct, positions.astype(np.int64)
 
 
-def _body(path: Path, header: bytes | None) -> tuple[bytes, int]:
-    """Text with LF line ends, one at its end, without the header; and how many lines were skipped."""
+def _body(path: Path) -> bytes:
+    """Text with LF line ends, one at its end."""
     text = read_bytes(path)
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n")
-    skipped = 0
-    if header is not None:
-        first, _, text = text.partition(b"\n")
-        if first.strip() != header:
-            raise DataError(f"{path}:1: expected the header line {header.decode()!r}")
-        skipped = 1
     text = text.rstrip(b"\n")
     if not text:
         raise DataError(f"{path}: holds no rows; it is incomplete or not the file of this data set")
-    return text + b"\n", skipped
+    return text + b"\n"
 
 
 def _fast(text: bytes, separator: bytes, columns: int) -> npt.NDArray[np.float64] | None:
@@ -170,8 +126,8 @@ def _fast(text: bytes, separator: bytes, columns: int) -> npt.NDArray[np.float64
     return numbers if len(numbers) == rows * columns else None
 
 
-def _first_bad_line(path: Path, text: bytes, separator: bytes, columns: int, form: str, skipped: int) -> DataError:
-    for number, line in enumerate(text.split(b"\n")[:-1], start=1 + skipped):
+def _first_bad_line(path: Path, text: bytes, separator: bytes, columns: int, form: str) -> DataError:
+    for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         fields = line.split(separator)
         if len(fields) != columns:
             return DataError(f"{path}:{number}: {len(fields)} fields where {form} has {columns}")

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.datasets.repeats import Repeats, checked_repeats
 from odp.errors import ConfigurationError, DataError
 
 OnError = Literal["raise", "skip"]
@@ -44,6 +45,7 @@ class Columns:
       implicit: True where a value above 0 says "seen", False where it is an opinion.
       low, high: the declared scale of opinions, both or neither.
       on_error: "raise" refuses a table with bad rows, "skip" leaves them out and counts them.
+      repeats: what rows that name a user and an item again come to, see ``odp.datasets.repeats``.
 
     Raises:
       ConfigurationError: a field is out of range, or two contradict each other.
@@ -57,11 +59,13 @@ class Columns:
     low: float | None = None
     high: float | None = None
     on_error: OnError = "raise"
+    repeats: Repeats = "newest"
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a table."""
         if self.on_error not in ("raise", "skip"):
             raise ConfigurationError(f"Expected on_error={self.on_error!r} to be 'raise' or 'skip'")
+        checked_repeats(self.repeats)
         if (self.low is None) != (self.high is None):
             raise ConfigurationError("Expected both low and high, or neither: one alone is no scale")
         if self.low is not None and self.high is not None:

@@ -66,8 +66,9 @@ def monthly_ratings(
     timed = np.flatnonzero(rows["times"] > 0)
     if not len(timed):
         raise DataError(f"{name_or_path}: no rating has a time stamp")
-    for field in ("users", "items", "values", "times"):
-        rows[field] = rows[field][timed]
+    for field in ("users", "items", "values", "times", "ranks"):
+        if field in rows:
+            rows[field] = rows[field][timed]
     month = rows["times"].astype("datetime64[s]").astype("datetime64[M]").astype(np.int64)
     first = np.full(rows["n_users"], np.iinfo(np.int64).max)
     np.minimum.at(first, rows["users"], month)
@@ -83,7 +84,7 @@ def monthly_ratings(
 
 def _months(rows: dict[str, Any], month: Int64Array, first: Int64Array, numbers: list[int]) -> Iterator[Month]:
     user, item = rows["users"], rows["items"]
-    pair = user * np.int64(rows["n_items"]) + item
+    pair = user.astype(np.int64) * np.int64(rows["n_items"]) + item
     for number in numbers:
         people = np.flatnonzero(first <= number)
         past, following = month <= number, (month == number + 1) & (first[user] <= number)
@@ -96,6 +97,6 @@ def _months(rows: dict[str, Any], month: Int64Array, first: Int64Array, numbers:
 
 def _ratings(rows: dict[str, Any], people: Int64Array, part: np.ndarray[Any, np.dtype[np.bool_]]) -> Ratings:
     """The rows of ``part``, whose users are among ``people``."""
-    own = {field: rows[field][part] for field in ("items", "values", "times")}
+    own: dict[str, Any] = {field: rows[field][part] for field in ("items", "values", "times", "ranks") if field in rows}
     own |= {"users": np.searchsorted(people, rows["users"][part]), "n_users": len(people)}
     return Ratings.from_triples(**(rows | own | {"user_ids": rows["user_ids"][people]}))

@@ -11,7 +11,8 @@ form                    files                                                   
 ``ml-latest-small``     ``ratings.csv``, ``movies.csv`` (UTF-8)                      0.5..5
 ======================  ===========================================================  ==========
 
-Every text file may be gzip-compressed (``.gz``). Users and items are numbered from 0 in ascending order of their
+The text forms are read as all tables are (``odp.datasets.tables``), so they need ``odp-platform[data]``; each may be
+gzip-compressed (``.gz``). Users and items are numbered from 0 in ascending order of their
 original ids; items are those that somebody rated, or with ``whole_catalogue`` those of the movie file, with their
 titles and genre flags where that file is present.
 
@@ -27,10 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from odp.datasets import _parsing
+from odp.datasets.columns import Columns, OnError
+from odp.datasets.ids import in_order
 from odp.datasets.ratings import Ratings
+from odp.datasets.repeats import Repeats
+from odp.datasets.tables import read_table
+from odp.datasets.text_source import first_line
+from odp.datasets.text_tables import TextForm
 from odp.errors import DataError
 from odp.numerics.archives import arrays_of
 
@@ -57,35 +63,46 @@ _GENRES_100K = (
     "Western",
 )
 
-Ids = npt.NDArray[np.int64]
-Movies = tuple[dict[int, tuple[str, tuple[str, ...]]], tuple[str, ...]]
+Movies = tuple[dict[str, tuple[str, tuple[str, ...]]], tuple[str, ...]]
+"""(title, genres) of each movie by its id, and all genres."""
 
-_CSV_HEADER = b"userId,movieId,rating,timestamp"
+_COLUMNS = ("userId", "movieId", "rating", "timestamp")
+_HEADER = ",".join(_COLUMNS)
+_ML_1M = TextForm(_COLUMNS, b"::", header=False, shown="user::item::rating::timestamp")
+_ML_100K = TextForm(_COLUMNS, b"\t", header=False, shown="user<tab>item<tab>rating<tab>timestamp")
+_ML_LATEST = TextForm(_COLUMNS, b",", header=True, shown=_HEADER)
+_HIGH = 5.0
 
 
-def load_movielens(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
+def load_movielens(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
     """Reads whichever MovieLens form the folder holds.
 
     With ``whole_catalogue`` the items are those of the movie file, rated or not: they say nothing about ratings.
+    ``how`` are ``on_error`` and ``repeats`` of :class:`~odp.datasets.columns.Columns`.
 
     Raises:
       DataError: no form is recognised, or a file is malformed (the message names file and line).
     """
     path = Path(folder)
-    return Ratings.from_triples(**_reader(path)(path, whole_catalogue=whole_catalogue))
+    return _made(_reader(path)(path, whole_catalogue=whole_catalogue, **how))
 
 
-def movielens_rows(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> dict[str, Any]:
+def _made(rows: dict[str, Any]) -> Ratings:
+    if "ranks" in rows and "times" in rows and (rows["times"] == 0).any():
+        rows.pop("times")  # of some rows the time is unknown: their order within a user is all there is
+    return Ratings.from_triples(**rows)
+
+
+def movielens_rows(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> dict[str, Any]:
     """Arguments of ``Ratings.from_triples`` for the same, with ``times`` int64 in seconds since 1970, 0 if unknown.
 
     Raises:
       DataError: as ``load_movielens``; or the file has an order of rows instead of times.
     """
     path = Path(folder)
-    rows = _reader(path)(path, whole_catalogue=whole_catalogue)
-    if _reader(path) is _ml_1m and _parsing.find(path, "ratings.dat") is None:
-        archive = _required(path, "ratings.npz")
-        rows["times"] = _timestamps(archive, len(rows["values"]))
+    rows = _reader(path)(path, whole_catalogue=whole_catalogue, **how)
+    if "times" not in rows:
+        raise DataError(f"{_required(path, 'ratings.npz')}: the rows have an order and no times; take ratings.dat")
     return rows
 
 
@@ -101,76 +118,61 @@ def _reader(path: Path) -> Callable[..., dict[str, Any]]:
     raise DataError(f"{path}: no MovieLens files; expected ratings.dat, ratings.npz, u.data or ratings.csv (or .gz)")
 
 
-def load_ml_1m(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
+def load_ml_1m(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
     """MovieLens-1M from ``ratings.dat``, or from ``ratings.npz`` where there is no ``ratings.dat``.
 
     Raises:
       DataError: a file is missing or malformed.
     """
-    return Ratings.from_triples(**_ml_1m(Path(folder), whole_catalogue=whole_catalogue))
+    return _made(_ml_1m(Path(folder), whole_catalogue=whole_catalogue, **how))
 
 
-def _ml_1m(path: Path, *, whole_catalogue: bool) -> dict[str, Any]:
+def _ml_1m(path: Path, *, whole_catalogue: bool, **how: Any) -> dict[str, Any]:
     movies_file = _parsing.find(path, "movies.dat")
     movies = _movies_dat(movies_file) if movies_file else None
     text = _parsing.find(path, "ratings.dat")
     if text is not None:
-        form = "user::item::rating::timestamp"
-        return _from_text("ml-1m", text, movies, separator=b"::", form=form, low=1.0, whole_catalogue=whole_catalogue)
-    arrays = _halfstar_arrays(_required(path, "ratings.npz"))
-    return _assemble("ml-1m", *arrays, low=1.0, high=5.0, movies=movies, whole_catalogue=whole_catalogue)
+        rows = _from_text("ml-1m", text, _ML_1M, low=1.0, **how)
+    else:
+        rows = _from_arrays("ml-1m", _required(path, "ratings.npz"), low=1.0, **how)
+    return _described(rows, movies, whole_catalogue=whole_catalogue)
 
 
-def load_ml_100k(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
+def load_ml_100k(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
     """MovieLens-100K from ``u.data`` and, where present, ``u.item``.
 
     Raises:
       DataError: a file is missing or malformed.
     """
-    return Ratings.from_triples(**_ml_100k(Path(folder), whole_catalogue=whole_catalogue))
+    return _made(_ml_100k(Path(folder), whole_catalogue=whole_catalogue, **how))
 
 
-def _ml_100k(path: Path, *, whole_catalogue: bool) -> dict[str, Any]:
+def _ml_100k(path: Path, *, whole_catalogue: bool, **how: Any) -> dict[str, Any]:
     movies_file = _parsing.find(path, "u.item")
     movies = _u_item(movies_file) if movies_file else None
-    return _from_text(
-        "ml-100k",
-        _required(path, "u.data"),
-        movies,
-        separator=b"\t",
-        form="user<tab>item<tab>rating<tab>timestamp",
-        low=1.0,
-        whole_catalogue=whole_catalogue,
-    )
+    rows = _from_text("ml-100k", _required(path, "u.data"), _ML_100K, low=1.0, **how)
+    return _described(rows, movies, whole_catalogue=whole_catalogue)
 
 
-def load_ml_latest(folder: str | os.PathLike[str], *, whole_catalogue: bool = False) -> Ratings:
+def load_ml_latest(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
     """MovieLens "latest" sets (half stars from 0.5) from ``ratings.csv`` and, where present, ``movies.csv``.
 
     Raises:
       DataError: a file is missing or malformed.
     """
-    return Ratings.from_triples(**_ml_latest(Path(folder), whole_catalogue=whole_catalogue))
+    return _made(_ml_latest(Path(folder), whole_catalogue=whole_catalogue, **how))
 
 
-def _ml_latest(path: Path, *, whole_catalogue: bool) -> dict[str, Any]:
+def _ml_latest(path: Path, *, whole_catalogue: bool, **how: Any) -> dict[str, Any]:
     movies_file = _parsing.find(path, "movies.csv")
     movies = _movies_csv(movies_file) if movies_file else None
-    return _from_text(
-        path.resolve().name,
-        _required(path, "ratings.csv"),
-        movies,
-        separator=b",",
-        form=_CSV_HEADER.decode(),
-        header=_CSV_HEADER,
-        low=0.5,
-        whole_catalogue=whole_catalogue,
-    )
+    rows = _from_text(path.resolve().name, _required(path, "ratings.csv"), _ML_LATEST, low=0.5, **how)
+    return _described(rows, movies, whole_catalogue=whole_catalogue)
 
 
 def is_movielens_csv(path: Path) -> bool:
     """Whether the first line of a CSV file, plain or gzip, is that of a MovieLens "latest" set."""
-    return _parsing.first_line(path).strip() == _CSV_HEADER
+    return first_line(path).strip() == _HEADER.encode()
 
 
 def _required(folder: Path, name: str) -> Path:
@@ -180,95 +182,69 @@ def _required(folder: Path, name: str) -> Path:
     return found
 
 
-def _from_text(
-    name: str,
-    path: Path,
-    movies: Movies | None,
-    *,
-    separator: bytes,
-    form: str,
-    low: float,
-    whole_catalogue: bool,
-    header: bytes | None = None,
+def _from_text(name: str, path: Path, form: TextForm, *, low: float, **how: Any) -> dict[str, Any]:
+    """Arguments of ``Ratings.from_triples``, by the reader of all tables."""
+    user, item, value, time = _COLUMNS
+    columns = Columns(user=user, item=item, value=value, time=time, low=low, high=_HIGH, **how)
+    return read_table(path, columns, name=name, form=form).triples | {"time_unit": "s"}
+
+
+def _from_arrays(
+    name: str, path: Path, *, low: float, repeats: Repeats = "newest", on_error: OnError = "raise"
 ) -> dict[str, Any]:
-    rows = _parsing.table(path, separator=separator, form=form, columns=4, header=header)
-    first_line = 1 if header is None else 2
-    _parsing.bounded(path, rows[:, 2], low=low, high=5.0, first_line=first_line)
-    return _assemble(
-        name,
-        _parsing.whole(path, rows[:, 0], what="the user", first_line=first_line),
-        _parsing.whole(path, rows[:, 1], what="the item", first_line=first_line),
-        rows[:, 2],
-        rows[:, 3],
-        low=low,
-        high=5.0,
-        movies=movies,
-        whole_catalogue=whole_catalogue,
-    )
-
-
-def _halfstar_arrays(path: Path) -> tuple[Ids, Ids, npt.NDArray[np.float64], Ids]:
+    """The same of arrays, which have no bad rows to skip."""
+    del on_error
     with arrays_of(path, "expected an npz file with user, item, rating_halfstars and order") as file:
         user, item, stars, order = (file[key] for key in ("user", "item", "rating_halfstars", "order"))
-    return user.astype(np.int64), item.astype(np.int64), stars / 2.0, order.astype(np.int64)
-
-
-def _timestamps(path: Path, count: int) -> Ids:
-    with arrays_of(path, "not a readable npz file") as file:
-        if "timestamp" not in file.files:
-            raise DataError(f"{path}: the rows have an order and no times; take ratings.dat")
-        times = np.asarray(file["timestamp"])
-    if times.shape != (count,) or times.dtype.kind not in "iu":
-        raise DataError(f"{path}: expected timestamp to be {count} whole numbers, one per rating")
-    return times.astype(np.int64)
-
-
-def _assemble(
-    name: str,
-    users: Ids,
-    items: Ids,
-    values: npt.NDArray[np.float64],
-    times: npt.NDArray[Any],
-    *,
-    low: float,
-    high: float,
-    movies: Movies | None,
-    whole_catalogue: bool,
-) -> dict[str, Any]:
-    """Arguments of ``Ratings.from_triples``."""
-    user_ids, user = _parsing.dense(users)
-    item_ids, item = _parsing.dense(items)
-    described: dict[str, Any] = {}
-    if whole_catalogue and movies is None:
-        raise DataError(f"{name}: there is no movie file, so no list of items that says nothing about who rated what")
-    if movies is not None:
-        table, genres = movies
-        missing = [int(number) for number in item_ids if int(number) not in table]
-        if missing:
-            raise DataError(f"{name}: {len(missing)} rated movies are not in the movie file (first: {missing[0]})")
-        if whole_catalogue:
-            item_ids = np.array(sorted(table), dtype=np.int64)
-            item = np.searchsorted(item_ids, items)
-        chosen = [table[int(number)] for number in item_ids]
-        described = {
-            "titles": tuple(title for title, _ in chosen),
-            "features": np.array([[genre in own for genre in genres] for _, own in chosen], dtype=np.float32),
-            "feature_names": genres,
-        }
+        times = file["timestamp"] if "timestamp" in file.files else None
+    for what, array in (("user", user), ("item", item), ("order", order), ("timestamp", times)):
+        if array is not None and (array.dtype.kind not in "iu" or array.shape != stars.shape):
+            raise DataError(f"{path}: expected {what} to be {len(stars)} whole numbers, one per rating")
+    user_ids, users = _parsing.dense(user.astype(np.int64))
+    item_ids, items = _parsing.dense(item.astype(np.int64))
+    when = {} if times is None else {"times": times.astype(np.int64), "time_unit": "s"}
     return {
         "name": name,
-        "users": user,
-        "items": item,
-        "values": values,
+        "users": users,
+        "items": items,
+        "values": stars / 2.0,
         "low": low,
-        "high": high,
+        "high": _HIGH,
         "n_users": len(user_ids),
         "n_items": len(item_ids),
-        "inferred": () if whole_catalogue else ("items",),
-        "times": times,
+        "inferred": ("items",),
         "user_ids": user_ids,
         "item_ids": item_ids,
-        **described,
+        "ranks": order,
+        "repeats": repeats,
+        **when,
+    }
+
+
+def _described(rows: dict[str, Any], movies: Movies | None, *, whole_catalogue: bool) -> dict[str, Any]:
+    """With titles and genres; with ``whole_catalogue`` the items are those of the movie file."""
+    name, item_ids = rows["name"], [str(item) for item in rows["item_ids"].tolist()]
+    if movies is None:
+        if whole_catalogue:
+            raise DataError(
+                f"{name}: there is no movie file, so no list of items that says nothing about who rated what"
+            )
+        return rows
+    table, genres = movies
+    missing = [item for item in item_ids if item not in table]
+    if missing:
+        raise DataError(f"{name}: {len(missing)} rated movies are not in the movie file (first: {missing[0]})")
+    if whole_catalogue:
+        every = in_order(table)
+        place = {item: number for number, item in enumerate(every)}
+        items = np.array([place[item] for item in item_ids], dtype=np.int64)[rows["items"]]
+        item_ids = every
+        rows |= {"items": items, "n_items": len(every), "item_ids": np.array(every), "inferred": ()}
+    chosen = [table[item] for item in item_ids]
+    return rows | {
+        "titles": tuple(title for title, _ in chosen),
+        "features": np.array([[genre in own for genre in genres] for _, own in chosen], dtype=np.float32),
+        "feature_names": genres,
     }
 
 
@@ -281,38 +257,38 @@ def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
 
 
 def _movies_dat(path: Path) -> Movies:
-    table: dict[int, tuple[str, tuple[str, ...]]] = {}
+    table: dict[str, tuple[str, tuple[str, ...]]] = {}
     for number, line in _lines(path, "latin-1"):
         fields = line.rstrip("\r").split("::")
-        if len(fields) != 3 or not fields[0].isdecimal():
+        if len(fields) != 3 or not fields[0]:
             raise DataError(f"{path}:{number}: expected MovieID::Title::Genres")
-        table[int(fields[0])] = (fields[1], tuple(fields[2].split("|")))
+        table[fields[0]] = (fields[1], tuple(fields[2].split("|")))
     return table, _all_genres(table)
 
 
 def _u_item(path: Path) -> Movies:
-    table: dict[int, tuple[str, tuple[str, ...]]] = {}
+    table: dict[str, tuple[str, tuple[str, ...]]] = {}
     for number, line in _lines(path, "latin-1"):
         fields = line.rstrip("\r").split("|")
         flags = fields[5:]
-        if len(fields) != 24 or not fields[0].isdecimal() or not set(flags) <= {"0", "1"}:
+        if len(fields) != 24 or not fields[0] or not set(flags) <= {"0", "1"}:
             raise DataError(f"{path}:{number}: expected 5 fields and 19 genre flags of 0 or 1, separated by '|'")
         genres = tuple(genre for genre, flag in zip(_GENRES_100K, flags, strict=True) if flag == "1")
-        table[int(fields[0])] = (fields[1], genres)
+        table[fields[0]] = (fields[1], genres)
     return table, _GENRES_100K
 
 
 def _movies_csv(path: Path) -> Movies:
-    table: dict[int, tuple[str, tuple[str, ...]]] = {}
+    table: dict[str, tuple[str, tuple[str, ...]]] = {}
     rows = csv.reader(line.rstrip("\r") for _, line in _lines(path, "utf-8"))
     if next(rows, None) != ["movieId", "title", "genres"]:
         raise DataError(f"{path}:1: expected the header line 'movieId,title,genres'")
     for fields in rows:
-        if len(fields) != 3 or not fields[0].isdecimal():
+        if len(fields) != 3 or not fields[0]:
             raise DataError(f"{path}:{rows.line_num}: expected movieId,title,genres")
-        table[int(fields[0])] = (fields[1], () if fields[2] == _NO_GENRE else tuple(fields[2].split("|")))
+        table[fields[0]] = (fields[1], () if fields[2] == _NO_GENRE else tuple(fields[2].split("|")))
     return table, _all_genres(table)
 
 
-def _all_genres(table: dict[int, tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
+def _all_genres(table: dict[str, tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
     return tuple(sorted({genre for _, genres in table.values() for genre in genres}))

@@ -8,9 +8,7 @@ Every loader and generator of this package returns this form, and every consumer
 from __future__ import annotations
 
 import functools
-import json
 import os
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,13 +16,12 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from odp.datasets import ratings_files
 from odp.datasets._check import checked, index_array, value_array
-from odp.datasets.ids import Ids, id_keys, packed, unpacked
+from odp.datasets.ids import Ids, id_keys
+from odp.datasets.repeats import Repeats, without_repeats
 from odp.datasets.sorting import ranks_in_time, rows_by_user_and_item
 from odp.errors import DataError
-from odp.numerics.archives import arrays_of
-
-FORMAT = "odp-ratings-1"
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -46,11 +43,13 @@ class Ratings:
       implicit: True where a pair means "seen" and its value carries no opinion.
       order: int64 [n_ratings] or None: position in time within the user, from 0. A subset keeps the positions
         of the whole, so that the parts of a split stay comparable.
+      times: float64 or int64 [n_ratings] or None: when each rating was made, in one clock for all users.
+      time_unit: "s", "ms", "us" or "ns" where ``times`` count from 1970 in UTC; None where that is unknown.
       titles: one per item, or None.
       features: float32 [n_items, p] of *public* item features (genre flags), or None.
       feature_names: one per column of ``features``, or None.
-      user_ids, item_ids: original ids, int64 or text (``StringDType``), [n_users] and [n_items], or None.
-      duplicates: how many rows were dropped because a later row named the same user and item.
+      user_ids, item_ids: original ids as ``odp.datasets.ids`` packs them, [n_users] and [n_items], or None.
+      duplicates: how many rows named a user and an item again, and became one rating with another.
       notes: what the loader guessed or left out, a line each; counts only. They are not saved.
       inferred: which of the public facts follow from the data: "items" (there are those that somebody rated), "scale".
         A private release needs both declared: ``replace(ratings, n_items=.., low=.., high=.., inferred=())``.
@@ -68,6 +67,8 @@ class Ratings:
     high: float
     implicit: bool = False
     order: Longs | None = None
+    times: npt.NDArray[Any] | None = None
+    time_unit: str | None = None
     titles: tuple[str, ...] | None = None
     features: Floats | None = None
     feature_names: tuple[str, ...] | None = None
@@ -113,8 +114,8 @@ class Ratings:
 
     @property
     def user_keys(self) -> Longs:
-        """The key of each user, int64 [n_users], independent of the rest of the data set: original ids, hashes of
-        those that are text, or numbers without ids.
+        """The key of each user, int64 [n_users], of the text of the user's id alone (``odp.datasets.ids``), or the
+        user's number without ids.
         """
         return self._keys["user_ids"]
 
@@ -179,6 +180,7 @@ class Ratings:
             items=self.items[rows],
             values=self.values[rows],
             order=None if self.order is None else self.order[rows],
+            times=None if self.times is None else self.times[rows],
             user_ids=self.user_keys[chosen] if self.user_ids is None else self.user_ids[chosen],
         )
 
@@ -198,6 +200,7 @@ class Ratings:
             items=self.items[mask],
             values=self.values[mask],
             order=None if self.order is None else self.order[mask],
+            times=None if self.times is None else self.times[mask],
             duplicates=0,
         )
 
@@ -214,9 +217,11 @@ class Ratings:
         n_users: int | None = None,
         n_items: int | None = None,
         times: npt.ArrayLike | None = None,
+        ranks: npt.ArrayLike | None = None,
+        repeats: Repeats = "newest",
         **attributes: Any,
     ) -> Self:
-        """Makes the sparse form of rows in any order; of rows with the same user and item, the last one wins.
+        """Makes the sparse form of rows in any order, with one rating for each user and item.
 
         Args:
           name: name of the data set.
@@ -224,7 +229,9 @@ class Ratings:
           values: real numbers, [rows].
           low, high: declared bounds of values.
           n_users, n_items: sizes; by default one more than the largest number seen, and "items" is ``inferred``.
-          times: when each row happened, [rows], any unit; ``order`` is derived from it, ties in row order.
+          times: when each row happened, [rows], numbers; ``order`` is derived from it, ties in row order.
+          ranks: what orders the rows of each user in place of times, and says nothing between users, [rows].
+          repeats: what rows with the same user and item come to, see ``odp.datasets.repeats``.
           **attributes: further fields of :class:`Ratings`.
 
         Raises:
@@ -239,28 +246,25 @@ class Ratings:
             n_items = int(item.max(initial=-1)) + 1
             attributes["inferred"] = tuple(sorted({"items", *attributes.get("inferred", ())}))
 
+        when = _clock(times, len(value), "times")
+        clock = when if ranks is None else _clock(ranks, len(value), "ranks")
         rows = rows_by_user_and_item(user, item, n_users, n_items)
-        last = np.ones(len(rows), dtype=np.bool_)
-        last[:-1] = user[rows[1:]] != user[rows[:-1]]
-        last[:-1] |= item[rows[1:]] != item[rows[:-1]]
-        if not last.all():
-            rows = rows[last]
+        # What only says "seen" says no more when it is said twice.
+        way = "newest" if attributes.get("implicit") and repeats in ("mean", "sum") else repeats
+        rows, value = without_repeats(rows, user, item, value, clock, way)
         counts = np.bincount(user[rows] if len(rows) < len(user) else user, minlength=n_users)
         offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-        if times is not None and np.shape(times) != (len(value),):
-            raise DataError(
-                f"Expected times to have one entry per row: {len(value)} (got shape {list(np.shape(times))})"
-            )
         return cls(
             name=name,
             offsets=offsets,
             items=item[rows].astype(np.int32, copy=False),
-            values=value[rows],
+            values=value,
             n_items=n_items,
             low=low,
             high=high,
-            order=None if times is None else ranks_in_time(np.asarray(times), rows, user, offsets),
-            duplicates=int(len(value) - len(rows)),
+            order=None if clock is None else ranks_in_time(clock, rows, user, offsets),
+            times=None if when is None else when[rows],
+            duplicates=int(len(user) - len(rows)),
             **attributes,
         )
 
@@ -278,6 +282,7 @@ class Ratings:
         high: float | None = None,
         name: str = "dataframe",
         on_error: Literal["raise", "skip"] = "raise",
+        repeats: Repeats = "newest",
     ) -> Self:
         """Makes ratings of a pandas, Polars or Arrow table with one row per interaction; needs ``odp-platform[data]``.
 
@@ -292,6 +297,7 @@ class Ratings:
           low, high: the declared scale of ratings.
           name: what reports call the data set.
           on_error: "raise" refuses bad rows, "skip" leaves them out and counts them.
+          repeats: what rows with the same user and item come to: newest, oldest, mean, sum, or refuse.
 
         Raises:
           DataError: a column is missing or of the wrong type, or rows are bad.
@@ -304,35 +310,14 @@ class Ratings:
         if not is_frame(frame):
             raise DataError(f"Expected frame to be a pandas, Polars or Arrow table (got a {type(frame).__name__})")
         columns = Columns(
-            user=user, item=item, value=value, time=time, implicit=implicit, low=low, high=high, on_error=on_error
-        )
+            user=user, item=item, value=value, time=time, implicit=implicit, low=low, high=high, on_error=on_error,
+            repeats=repeats,
+        )  # fmt: skip
         return cls.from_triples(**read_table(frame, columns, name=name).triples)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one npz file of format ``odp-ratings-1``; an existing file is replaced at once or not at all."""
-        target = Path(path)
-        arrays: dict[str, Any] = {
-            "format": np.array(FORMAT),
-            "name": np.array(self.name),
-            "offsets": self.offsets,
-            "items": self.items,
-            "values": self.values,
-            "bounds": np.array([self.low, self.high], dtype=np.float64),
-            "counts": np.array([self.n_items, int(self.implicit), self.duplicates], dtype=np.int64),
-            "inferred": np.array(self.inferred, dtype=np.str_),
-        }
-        for field in _OPTIONAL:
-            value = getattr(self, field)
-            if value is not None:
-                arrays[field] = packed(np.array(value)) if field.endswith("_ids") else np.array(value)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".npz")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        ratings_files.write_npz(self, Path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -341,38 +326,7 @@ class Ratings:
         Raises:
           DataError: the file is missing, not of format ``odp-ratings-1``, or damaged.
         """
-        with arrays_of(path, "not a readable npz file; write it again with Ratings.save") as file:
-            arrays = {key: file[key] for key in file.files}
-        if "format" not in arrays or str(arrays["format"]) != FORMAT:
-            raise DataError(f"{path}: not a file of format {FORMAT!r}; odp.datasets.load() reads other forms")
-        try:
-            n_items, implicit, duplicates = (int(count) for count in arrays["counts"])
-            low, high = (float(bound) for bound in arrays["bounds"])
-            optional: dict[str, Any] = {field: arrays[field] for field in _OPTIONAL if field in arrays}
-            for field in ("user_ids", "item_ids"):
-                if field in optional:
-                    optional[field] = unpacked(optional[field])
-            for field in ("titles", "feature_names"):
-                if field in optional:
-                    optional[field] = tuple(str(text) for text in optional[field])
-            # Files of before this field hold what their owner declared.
-            optional["inferred"] = tuple(str(fact) for fact in arrays.get("inferred", ()))
-            return cls(
-                name=str(arrays["name"]),
-                offsets=arrays["offsets"],
-                items=arrays["items"],
-                values=arrays["values"],
-                n_items=n_items,
-                low=low,
-                high=high,
-                implicit=bool(implicit),
-                duplicates=duplicates,
-                **optional,
-            )
-        except (KeyError, ValueError, TypeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{path}: an array of {FORMAT!r} is missing or malformed; write it again") from None
+        return ratings_files.made(cls, ratings_files.read_npz(Path(path)), Path(path))
 
     def save_folder(self, folder: str | os.PathLike[str]) -> None:
         """Writes an uncompressed folder of format ``odp-ratings-1``, which :meth:`open_folder` maps into memory.
@@ -382,19 +336,7 @@ class Ratings:
         Raises:
           DataError: ``folder`` exists and is not empty, or cannot be written.
         """
-        target = Path(folder)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            if any(target.iterdir()):
-                raise DataError(f"Expected folder={str(target)!r} to be new or empty: choose another, or remove it")
-            for field in (*_ARRAYS, *_OPTIONAL_ARRAYS):
-                value = getattr(self, field)
-                if value is not None:
-                    np.save(target / f"{field}.npy", packed(value), allow_pickle=False)
-            meta = {"format": FORMAT} | {field: getattr(self, field) for field in _META}
-            (target / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"{target}: cannot be written ({error.strerror}); choose another folder") from None
+        ratings_files.write_folder(self, Path(folder))
 
     @classmethod
     def open_folder(cls, folder: str | os.PathLike[str]) -> Self:
@@ -405,44 +347,13 @@ class Ratings:
         Raises:
           DataError: the folder is missing, not of format ``odp-ratings-1``, or damaged.
         """
-        source = Path(folder)
-        try:
-            meta = json.loads((source / "meta.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise DataError(f"{source}: no meta.json; write the folder with Ratings.save_folder") from None
-        except (OSError, ValueError):
-            raise DataError(f"{source}: meta.json is not readable; write the folder again") from None
-        if isinstance(meta, dict):
-            meta = {"inferred": []} | meta  # folders of before this field hold what their owner declared
-        if not isinstance(meta, dict) or meta.pop("format", None) != FORMAT or set(meta) != set(_META):
-            raise DataError(f"{source}: not a folder of format {FORMAT!r}; odp.datasets.load() reads other forms")
-        for field in ("titles", "feature_names", "inferred"):
-            meta[field] = None if meta[field] is None else tuple(meta[field])
-        optional = (field for field in _OPTIONAL_ARRAYS if (source / f"{field}.npy").exists())
-        try:
-            # A map of an empty array is an error of the operating system's; such a file is read.
-            arrays: dict[str, Any] = {
-                field: unpacked(_mapped(source / f"{field}.npy")) for field in (*_ARRAYS, *optional)
-            }
-            return cls(**arrays, **meta)
-        except DataError:
-            raise
-        except (OSError, ValueError, EOFError, TypeError):
-            raise DataError(f"{source}: an array of {FORMAT!r} is missing or damaged; write the folder again") from None
+        return ratings_files.made(cls, ratings_files.read_folder(Path(folder)), Path(folder))
 
 
-def _mapped(path: Path) -> npt.NDArray[Any]:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError:
-        array = np.load(path, allow_pickle=False)
-    return np.asarray(array)
-
-
-_ARRAYS = ("offsets", "items", "values")
-_OPTIONAL_ARRAYS = ("order", "features", "user_ids", "item_ids")
-_META = ("name", "n_items", "low", "high", "implicit", "duplicates", "titles", "feature_names", "inferred")
-_OPTIONAL = ("order", "titles", "features", "feature_names", "user_ids", "item_ids")
+def _clock(times: npt.ArrayLike | None, rows: int, what: str) -> npt.NDArray[Any] | None:
+    if times is not None and np.shape(times) != (rows,):
+        raise DataError(f"Expected {what} to have one entry per row: {rows} (got shape {list(np.shape(times))})")
+    return None if times is None else np.asarray(times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -470,13 +381,15 @@ def merge(a: Ratings, b: Ratings) -> Ratings:
     shared = int(((np.diff(user[rows]) == 0) & (np.diff(item[rows]) == 0)).sum())
     if shared:
         raise DataError(f"Expected disjoint parts of {a.name!r}: {shared} (user, item) pairs are in both")
-    order = None
-    if a.order is not None and b.order is not None:
-        order = np.concatenate((a.order, b.order))[rows]
+
+    def both(first: npt.NDArray[Any] | None, second: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        return None if first is None or second is None else np.concatenate((first, second))[rows]
+
     return replace(
         a,
         offsets=a.offsets + b.offsets,
         items=item[rows],
         values=np.concatenate((a.values, b.values))[rows],
-        order=order,
+        order=both(a.order, b.order),
+        times=both(a.times, b.times),
     )

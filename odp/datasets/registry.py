@@ -28,7 +28,8 @@ from odp.datasets.fetch import dataset_folder
 from odp.datasets.gowalla import load_gowalla, load_gowalla_split
 from odp.datasets.jester import load_jester
 from odp.datasets.movielens import is_movielens_csv, load_movielens
-from odp.datasets.ratings import FORMAT, Ratings, Split
+from odp.datasets.ratings import Ratings, Split
+from odp.datasets.ratings_files import FORMAT
 from odp.datasets.splitting import random_split
 from odp.datasets.synthetic import synthetic_movielens
 from odp.datasets.table_files import is_frame, is_table_file
@@ -39,6 +40,7 @@ from odp.numerics.archives import arrays_of
 __all__ = ["DATASETS", "DatasetSource", "SourceFile", "load", "load_split"]
 
 _SYNTHETIC = "synthetic"
+_HOW = {"on_error", "repeats"}  # of rows, whatever their columns are called
 _FORMS = "ratings.dat, ratings.csv, u.data, jester-data-1.csv, train.txt, an .npz file or one .csv, .parquet or .jsonl"
 
 
@@ -60,9 +62,9 @@ def load(
       whole_catalogue: the items are those of a list that does not follow from the ratings: the movie file, the jokes
         asked about, or what ``Ratings`` declared when it was saved. What is released of private data needs that.
       name: what reports call the data set; by default its own name.
-      **options: of a table, ``user``, ``item``, ``value``, ``time``, ``implicit``, ``low``, ``high`` and ``on_error``
-        as of :class:`~odp.datasets.columns.Columns`; of "synthetic", arguments of ``synthetic_movielens``; other data
-        sets take none.
+      **options: of a table, ``user``, ``item``, ``value``, ``time``, ``implicit``, ``low``, ``high``, ``on_error``
+        and ``repeats`` as of :class:`~odp.datasets.columns.Columns`; of "synthetic", arguments of
+        ``synthetic_movielens``; other data sets take none.
 
     Raises:
       DataError: the name is unknown, the path does not exist or holds no known form, the data are malformed, or there
@@ -146,18 +148,19 @@ def _load(
     if _is_synthetic(source):
         given = parse_arguments(text.partition(":")[2], synthetic_movielens, where=text)
         return synthetic_movielens(**(given | known_options(options, synthetic_movielens)))
-    if options:
-        raise ConfigurationError(
-            f"{text!r} is a data set of a known form, whose columns are known: leave out {', '.join(sorted(options))}"
-        )
     form, path = _locate(text, cache)
+    needless = sorted(set(options) - (_HOW if form == "movielens" else set()))
+    if needless:
+        raise ConfigurationError(
+            f"{text!r} is a data set of a known form, whose columns are known: leave out {', '.join(needless)}"
+        )
     match form:
         case "odp":
             saved = Ratings.load(path)
             _require_no_catalogue(whole_catalogue and "items" in saved.inferred, path)
             return saved
         case "movielens":
-            return load_movielens(path, whole_catalogue=whole_catalogue)
+            return load_movielens(path, whole_catalogue=whole_catalogue, **options)
         case "jester":
             return load_jester(path, whole_catalogue=whole_catalogue)
         case _:

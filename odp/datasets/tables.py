@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.datasets.columns import Columns, Scale, scale_of
+from odp.datasets.id_columns import coded, used
 from odp.datasets.ids import Ids
-from odp.datasets.table_files import RawTable, arrow, read_file, read_frame
+from odp.datasets.raw_table import RawTable, arrow
+from odp.datasets.repeats import repeated_rows
+from odp.datasets.table_files import read_file, read_frame
+from odp.datasets.text_tables import TextForm
 from odp.errors import DataError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _NUMBER = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*$"
-_WHOLE_ID = r"^(0|-?[1-9]\d{0,17})$"
-_MOST_ID_BYTES = 1024
+_DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+\s*$"
 _SHOWN = 5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,18 @@ class TableReading:
     values: tuple[float, float] | None
 
 
-def read_table(source: object, columns: Columns, *, name: str | None = None) -> TableReading:
+def read_table(
+    source: object, columns: Columns, *, name: str | None = None, form: TextForm | None = None
+) -> TableReading:
     """Reads a file (CSV, TSV, Parquet, JSON lines) or a data frame (pandas, Polars, Arrow).
 
-    Of rows that name a user and an item again, the last counts. Users and items are numbered in the order of their ids.
+    Users and items are numbered in the order of their ids: numbers ascending, then other texts by code points.
 
     Args:
       source: a path or a table in memory.
       columns: which columns, which scale, and what to do with bad rows.
       name: what reports call the data set; by default the file's name without its ending, or "dataframe".
+      form: of a text file whose columns are known.
 
     Raises:
       DataError: it is no table, a column is missing, or rows are bad and ``columns.on_error`` is "raise".
@@ -84,7 +89,7 @@ def read_table(source: object, columns: Columns, *, name: str | None = None) -> 
     """
     if isinstance(source, (str, Path)):
         path = Path(source)
-        return _assembled(read_file(path, columns), name or _stem(path))
+        return _assembled(read_file(path, columns, form), name or _stem(path))
     return _assembled(read_frame(source, columns, name=name or "dataframe"), name or "dataframe")
 
 
@@ -100,11 +105,12 @@ def _assembled(raw: RawTable, name: str) -> TableReading:
     ids: dict[str, Ids] = {}
     codes: dict[str, npt.NDArray[np.int32]] = {}
     for role in ("user", "item"):
-        found, code = _coded(parts.pop(role), _named(columns, role), where, untyped=raw.untyped)
-        ids[role], codes[role] = found, code
+        column = f"{where}: column {_named(columns, role)!r}"
+        ids[role], codes[role] = coded(parts.pop(role), where=column, place=raw.place)
+        code = codes[role]
         flaws.add(code < 0, f"no {role} (column {_named(columns, role)!r})")
     values = _floats(parts.pop("value"), _named(columns, "value"), where, flaws) if "value" in parts else None
-    times = _times(parts.pop("time"), _named(columns, "time"), where, flaws) if "time" in parts else None
+    times, unit = _times(parts.pop("time"), _named(columns, "time"), where, flaws) if "time" in parts else (None, None)
     bad = flaws.bad
     scale = scale_of(values if values is None or bad is None else values[~bad], columns, where=where)
     extremes: tuple[float, float] | None = None
@@ -134,7 +140,9 @@ def _assembled(raw: RawTable, name: str) -> TableReading:
     if not len(codes["user"]):
         raise DataError(f"{where}: holds no usable rows; expected at least one user with one item")
     for role in ("user", "item"):
-        ids[role], codes[role] = _used(ids[role], codes[role])
+        ids[role], codes[role] = used(ids[role], codes[role])
+    if columns.repeats == "refuse":
+        _refuse_repeats(raw, codes, ids, kept)
     triples = {
         "name": name,
         "users": codes["user"],
@@ -145,10 +153,12 @@ def _assembled(raw: RawTable, name: str) -> TableReading:
         "n_users": len(ids["user"]),
         "n_items": len(ids["item"]),
         "times": times,
+        "time_unit": unit,
+        "repeats": columns.repeats,
         "implicit": scale.implicit,
         "user_ids": ids["user"],
         "item_ids": ids["item"],
-        "notes": tuple(_notes(scale, columns, report, unseen)),
+        "notes": (*_notes(scale, columns, report, unseen), *raw.notes),
         "inferred": ("items", "scale") if scale.guessed else ("items",),
     }
     return TableReading(triples, rows + len(raw.broken), columns, scale, report, unseen, extremes)
@@ -156,6 +166,20 @@ def _assembled(raw: RawTable, name: str) -> TableReading:
 
 def _plain(values: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.float32]:
     return np.ones(rows, dtype=np.float32) if values is None else values.astype(np.float32, copy=False)
+
+
+def _refuse_repeats(
+    raw: RawTable, codes: dict[str, npt.NDArray[np.int32]], ids: dict[str, Ids], kept: npt.NDArray[np.bool_] | None
+) -> None:
+    again = repeated_rows(codes["user"], codes["item"], len(ids["user"]), len(ids["item"]))
+    if len(again):
+        positions = raw.positions() if kept is None else raw.positions()[kept]
+        shown = ", ".join(str(place) for place in positions[again[:_SHOWN]])
+        raise DataError(
+            f"{raw.where}: {len(again):,} rows name a user and an item again: {raw.counted} {shown}"
+            f"{', ..' if len(again) > _SHOWN else ''}; mend them, or say what they come to with repeats='newest', "
+            "'oldest', 'mean' or 'sum' (--repeats)"
+        )
 
 
 class _Flaws:
@@ -217,98 +241,6 @@ def _named(columns: Columns, role: str) -> str:
     return cast(str, getattr(columns, role))
 
 
-def _coded(column: pa.ChunkedArray, name: str, where: str, *, untyped: bool) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """(distinct ids ascending, position of each row's id among them or -1 where it has none)."""
-    pa = arrow()
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.unify_dictionaries()
-    else:
-        column = _id_values(column, name, where).dictionary_encode().unify_dictionaries()
-    chunks = column.chunks
-    if not chunks or not len(chunks[0].dictionary):
-        return np.empty(0, dtype=np.int64), np.full(len(column), -1, dtype=np.int32)
-    distinct = _id_values(chunks[0].dictionary, name, where)
-    codes = np.concatenate([_indices(chunk) for chunk in chunks])
-    if not pa.types.is_integer(distinct.type):
-        lengths = pc.binary_length(distinct)
-        if (pc.max(lengths).as_py() or 0) > _MOST_ID_BYTES:
-            raise DataError(
-                f"{where}: column {name!r} holds an id of more than {_MOST_ID_BYTES} bytes; shorten the ids"
-            )
-        if pc.any(pc.match_substring(distinct, "\0")).as_py():
-            raise DataError(f"{where}: column {name!r} holds an id with a zero byte; mend the ids")
-        missing = pc.equal(lengths, 0).fill_null(True).to_numpy(zero_copy_only=False)
-        filled = distinct.filter(pa.array(~missing))
-        if untyped and len(filled) and pc.all(pc.match_substring_regex(filled, _WHOLE_ID)).as_py():
-            distinct = pc.if_else(pa.array(missing), pa.scalar(None, distinct.type), distinct).cast(pa.int64())
-    return _ranked(distinct, codes)
-
-
-def _ranked(distinct: Any, codes: npt.NDArray[np.int32]) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """Sorts the ids and renumbers the rows; ids that are missing, or are listed twice, are taken care of."""
-    pa = arrow()
-    import pyarrow.compute as pc
-
-    null = distinct.is_null().to_numpy(zero_copy_only=False)
-    ids: Ids
-    if pa.types.is_integer(distinct.type):
-        ids = np.unique(distinct.drop_null().to_numpy()).astype(np.int64)
-        wanted = pa.array(ids)
-    else:
-        null |= pc.equal(pc.binary_length(distinct), 0).fill_null(True).to_numpy(zero_copy_only=False)
-        plain = distinct.filter(pa.array(~null)).unique()
-        wanted = plain.take(pc.sort_indices(plain))  # by code points
-        ids = np.array(wanted.to_pylist(), dtype=np.dtypes.StringDType())
-    place = pc.index_in(distinct.cast(wanted.type), wanted).fill_null(-1).to_numpy().astype(np.int32)
-    place[null] = -1
-    return ids, np.where(codes < 0, np.int32(-1), place[codes])
-
-
-def _id_values(column: Any, name: str, where: str) -> Any:
-    """The column as int64 or text. Raises DataError where it holds neither."""
-    pa = arrow()
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if pa.types.is_integer(kind):
-        if kind == pa.uint64() and (pc.max(column).as_py() or 0) >= 2**63:
-            return column.cast(pa.string())
-        return column.cast(pa.int64())
-    if pa.types.is_string(kind):
-        return column
-    if pa.types.is_large_string(kind) or str(kind) == "string_view":
-        return column.cast(pa.string())
-    if pa.types.is_null(kind):
-        return column.cast(pa.int64())
-    if pa.types.is_floating(kind):
-        # Whole numbers beside missing ones, which pandas keeps as floats.
-        finite = column.filter(pc.is_finite(column).fill_null(False))
-        if len(finite) and (
-            pc.max(pc.abs(finite)).as_py() >= 2**53 or not pc.all(pc.equal(pc.floor(finite), finite)).as_py()
-        ):
-            raise DataError(f"{where}: column {name!r} of ids holds fractions; expected whole numbers or text")
-        whole = pc.if_else(pc.is_finite(column).fill_null(False), column, pa.scalar(None, kind))
-        return whole.cast(pa.int64())
-    raise DataError(f"{where}: column {name!r} of ids is of type {kind}; expected whole numbers or text")
-
-
-def _indices(chunk: Any) -> npt.NDArray[np.int32]:
-    indices = chunk.indices
-    return cast("npt.NDArray[np.int32]", indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32))
-
-
-def _used(ids: Ids, codes: npt.NDArray[np.int32]) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """Without the ids of no row, such as unused categories and those of bad rows."""
-    used = np.bincount(codes, minlength=len(ids)) > 0
-    if used.all():
-        return ids, codes
-    place = np.cumsum(used, dtype=np.int32) - 1
-    return ids[used], place.astype(np.int32)[codes]
-
-
 def _floats(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[Any]:
     pa = arrow()
     import pyarrow.compute as pc
@@ -317,6 +249,8 @@ def _floats(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[An
     if pa.types.is_dictionary(column.type):
         column = column.cast(kind)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        comma = pc.match_substring_regex(column, _DECIMAL_COMMA).fill_null(False).to_numpy(zero_copy_only=False)
+        flaws.add(comma, f"a decimal comma, write a point (column {name!r})")
         fits = pc.match_substring_regex(column, _NUMBER).fill_null(False)
         column = pc.if_else(fits, pc.utf8_trim_whitespace(column), pa.scalar(None, kind)).cast(pa.float64())
     elif pa.types.is_boolean(kind):
@@ -330,19 +264,25 @@ def _floats(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[An
     return cast("npt.NDArray[Any]", values)
 
 
-def _times(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[Any]:
-    """Numbers that order the rows, int64 or float64 [rows]."""
+def _times(
+    column: Any, name: str, where: str, flaws: _Flaws
+) -> tuple[npt.NDArray[Any], Literal["s", "ms", "us", "ns"] | None]:
+    """(numbers that order the rows, int64 or float64 [rows]; what they count from 1970 on, where they were dates)."""
     pa = arrow()
     import pyarrow.compute as pc
 
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    unit: Any = None
     if pa.types.is_dictionary(column.type):
         column = column.cast(kind)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        column = _parsed_times(column)
-    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
+        column, unit = _parsed_times(column.cast(pa.string()))
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         column = column.cast(pa.timestamp("us")) if pa.types.is_date(kind) else column
-        column = column.cast(pa.int64()) if not pa.types.is_time32(kind) else column.cast(pa.int32())
+        unit = column.type.unit
+        column = column.cast(pa.int64())
+    elif pa.types.is_time(kind):
+        column = column.cast(pa.int64() if not pa.types.is_time32(kind) else pa.int32())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise DataError(f"{where}: column {name!r} of times is of type {kind}; expected numbers or dates")
     missing = pc.is_null(column).to_numpy(zero_copy_only=False)
@@ -352,34 +292,37 @@ def _times(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[Any
     else:
         times = pc.fill_null(column, 0).cast(pa.int64(), safe=False).to_numpy()
     flaws.add(missing, f"no time (column {name!r})")
-    return cast("npt.NDArray[Any]", np.where(missing, 0, times) if missing.any() else times)
+    return cast("npt.NDArray[Any]", np.where(missing, 0, times) if missing.any() else times), unit
 
 
-def _parsed_times(column: Any) -> Any:
+def _parsed_times(column: Any) -> tuple[Any, str | None]:
     """Times of text: numbers where any row is one, otherwise ISO 8601 dates; null where a row is neither."""
     pa = arrow()
     import pyarrow.compute as pc
 
     numeric = pc.match_substring_regex(column, _NUMBER).fill_null(False)
     if pc.any(numeric).as_py():
-        return pc.if_else(numeric, pc.utf8_trim_whitespace(column), pa.scalar(None, column.type)).cast(pa.float64())
+        texts = pc.if_else(numeric, pc.utf8_trim_whitespace(column), pa.scalar(None, column.type))
+        try:
+            return texts.cast(pa.int64()), None
+        except pa.ArrowInvalid:
+            return texts.cast(pa.float64()), None
     shaped = pc.match_substring_regex(
         column, r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?$"
     ).fill_null(False)
     texts = pc.if_else(shaped, column, pa.scalar(None, column.type))
+    zoned = pc.match_substring_regex(texts, r"(Z|[+-]\d\d:?\d\d)$").fill_null(False)
+    if pc.any(zoned).as_py() and not pc.all(pc.or_(zoned, pc.is_null(texts))).as_py():
+        return _calendar_times(texts), "us"
     try:
-        zoned = pc.match_substring_regex(texts, r"(Z|[+-]\d\d:?\d\d)$").fill_null(False)
-        if pc.any(zoned).as_py():
-            return texts.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-        return texts.cast(pa.timestamp("us")).cast(pa.int64())
+        kind = pa.timestamp("us", tz="UTC") if pc.any(zoned).as_py() else pa.timestamp("us")
+        return texts.cast(kind).cast(pa.int64()), "us"
     except pa.ArrowInvalid:
         # A date that no calendar has: such rows, one by one.
-        return _calendar_times(column)
+        return _calendar_times(texts), "us"
 
 
 def _calendar_times(column: Any) -> Any:
-    from datetime import UTC, datetime
-
     pa = arrow()
     moments: list[int | None] = []
     for text in column.to_pylist():
@@ -389,5 +332,5 @@ def _calendar_times(column: Any) -> Any:
             moments.append(None)
             continue
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        moments.append(int(aware.timestamp() * 1e6))
+        moments.append((aware - _EPOCH) // timedelta(microseconds=1))
     return pa.array(moments, type=pa.int64())

@@ -7,7 +7,7 @@ Errors are raised elsewhere: by ``Ratings`` for values that are not finite or ou
 users of examples         at least the cohort's minimum, or no round could be released; an error otherwise
 users without ratings     take part (their contribution is zero), so who is in a round tells nothing
 users with one rating     may end up with no training or no test rating; they get the items' values
-duplicates                the last of several rows of one (user, item) counts; the number of others is noted
+repeated rows             several rows of one (user, item) come to one rating; the number of others is noted
 tables of one's own       what was guessed of the scale, and bad rows that were left out
 noise above the signal    the model falls back to user means; noted with the population that is large enough
 ========================  ===================================================================================
@@ -111,7 +111,7 @@ def _notes_of_ratings(ratings: Ratings) -> list[str]:
     if ratings.n_ratings >= _MANY_RATINGS and not is_installed("numba"):
         found.append(f"{ratings.n_ratings:,} ratings take several times longer, as {advice('numba')}")
     if ratings.duplicates:
-        found.append(f"{ratings.duplicates:,} rows named a (user, item) pair again: the last one of each pair counts")
+        found.append(f"{ratings.duplicates:,} rows named a (user, item) pair again: each pair is one rating")
     return found
 
 

@@ -123,18 +123,18 @@ def test_ml_latest_is_read_with_half_stars_quotes_and_no_genre(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1::2::3::4\n1::2::3\n", r"ratings\.dat:2: 3 fields where user::item::rating::timestamp has 4"),
-        ("1::2::3::4\n\n1::3::3::4\n", r"ratings\.dat:2: 1 fields"),
-        ("1::2::3::4\n1::x::3::4\n", r"ratings\.dat:2: field 2 .* is not a number"),
-        ("1::2::3::4\n1::2::nan::4\n", r"ratings\.dat:2: field 3"),
-        ("1::2::1.2.3::4\n", r"ratings\.dat:1: field 3"),
-        ("1::2::-::4\n", r"ratings\.dat:1: field 3"),
-        ("1::2::1-2::4\n1::3::::4\n", r"ratings\.dat:1: field 3"),
-        ("1::2::3::4\n1::::3::4\n", r"ratings\.dat:2: field 2"),
-        ("1::2::3::4::5\n1::2::3\n", r"ratings\.dat:1: 5 fields"),
-        ("1::2::3::4\n1.5::2::3::4\n", r"ratings\.dat:2: expected the user to be a whole number"),
-        ("1::2::3::4\n1::3::6::4\n1::4::7::4\n", r"ratings\.dat:2: rating outside \[1, 5\], as are 2 of 3"),
-        ("", r"ratings\.dat: holds no rows"),
+        ("1::2::3::4\n1::2::3\n", r"1 of 2 .* 3 fields where user::item::rating::timestamp has 4: line 2"),
+        ("1::2::3::4\n\n1::3::3::4::\n", r"1 of 2 .* 5 fields where .*: line 3"),
+        ("1::2::3::4\n1::2::nan::4\n", r"no number as a value \(column 'rating'\): line 2"),
+        ("1::2::1.2.3::4\n", r"no number as a value .*: line 1"),
+        ("1::2::-::4\n", r"no number as a value .*: line 1"),
+        ("1::2::1-2::4\n1::3::::4\n", r"2 x no number as a value .*: line 1, 2"),
+        ("1::2::3::4\n1::::3::4\n", r"no item \(column 'movieId'\): line 2"),
+        ("1::2::3::4::5\n1::2::3\n", r"1 x 5 fields .*: line 1; 1 x 3 fields .*: line 2"),
+        ("1::2::3::4\n1::3::6::4\n1::4::7::4\n", r"2 of 3 .* value outside \[1, 5\] .*: line 2, 3"),
+        ("1::2::3::x\n", r"no time \(column 'timestamp'\): line 1"),
+        ("", r"ratings\.dat: the file is empty"),
+        ("1::10::3::4\n1::x::3::4\n", "1 rated movies are not in the movie file .*x"),
         ("1::10::3::4\n1::99::3::4\n", "1 rated movies are not in the movie file .*99"),
     ],
 )
@@ -163,11 +163,12 @@ def test_malformed_movie_files_are_refused_by_line(tmp_path: Path) -> None:
 
 def test_a_csv_error_counts_the_header_line(tmp_path: Path) -> None:
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n1,2,9,4\n")
-    with pytest.raises(DataError, match=r"ratings\.csv:3: rating outside"):
+    with pytest.raises(DataError, match=r"ratings\.csv: .*value outside \[0\.5, 5\] .*: line 3"):
         load_ml_latest(tmp_path)
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n1,2,x,4\n")
-    with pytest.raises(DataError, match=r"ratings\.csv:3: field 3"):
+    with pytest.raises(DataError, match=r"ratings\.csv: .*no number as a value .*: line 3"):
         load_ml_latest(tmp_path)
+    assert load(tmp_path, on_error="skip").n_ratings == 1
     (tmp_path / "ratings.csv").write_text("user,item\n1,1\n")
     with pytest.raises(DataError, match=r"ratings\.csv:1: expected the header line"):
         load_ml_latest(tmp_path)
@@ -175,7 +176,7 @@ def test_a_csv_error_counts_the_header_line(tmp_path: Path) -> None:
 
 def test_a_cut_gzip_file_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "ratings.dat.gz").write_bytes(gzip.compress(DAT.encode() * 50)[:-9])
-    with pytest.raises(DataError, match="damaged or incomplete gzip"):
+    with pytest.raises(DataError, match=r"ratings\.dat\.gz: cannot be read"):
         load_ml_1m(tmp_path)
     (tmp_path / "ratings.dat.gz").unlink()
     with pytest.raises(DataError, match=r"ratings\.npz .* is missing"):

@@ -114,11 +114,21 @@ def test_a_bound_that_float32_cannot_hold_still_admits_itself() -> None:
     assert make(values=[0.1, 0.1, 0.2, 0.3, 0.3], low=0.1, high=0.3).n_ratings == 5
 
 
+@pytest.mark.parametrize("repeats", ["newest", "oldest", "mean", "sum"])
 @settings(max_examples=80, deadline=None)
-@given(ROWS)
-def test_from_triples_keeps_the_last_row_of_every_pair(rows: list[tuple[int, int, int, int]]) -> None:
-    ratings = triples(rows)
-    expected = {(user, item): float(value) for user, item, value, _ in rows}
+@given(rows=ROWS)
+def test_repeated_pairs_come_to_what_was_asked_for(rows: list[tuple[int, int, int, int]], repeats: Any) -> None:
+    """By time, and by row where times are the same: the issue's `1,10,5,300 .. 1,10,1,100` keeps 5."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for user, item, value, _ in sorted(rows, key=lambda row: row[3]):
+        groups.setdefault((user, item), []).append(value)
+    come_to = {"newest": lambda own: own[-1], "oldest": lambda own: own[0], "mean": np.mean, "sum": sum}[repeats]
+    expected = {pair: float(np.float32(come_to(values))) for pair, values in groups.items()}
+    if max(expected.values(), default=0) > 5:
+        with pytest.raises(DataError, match="outside"):
+            triples(rows, repeats=repeats)
+        return
+    ratings = triples(rows, repeats=repeats)
     assert entries(ratings) == expected
     assert ratings.duplicates == len(rows) - len(expected)
     assert ratings.offsets[-1] == len(expected)
@@ -129,13 +139,16 @@ def test_from_triples_keeps_the_last_row_of_every_pair(rows: list[tuple[int, int
 def test_order_ranks_the_kept_rows_of_a_user_by_time_then_by_row(rows: list[tuple[int, int, int, int]]) -> None:
     ratings = triples(rows)
     assert ratings.order is not None
-    last = {(user, item): (time, row) for row, (user, item, _, time) in enumerate(rows)}
+    in_time = sorted(enumerate(rows), key=lambda one: (one[1][3], one[0]))
+    last = {(user, item): (time, row) for row, (user, item, _, time) in in_time}
     for user in range(ratings.n_users):
         items, _ = ratings.user(user)
         when = [last[user, int(item)] for item in items]
         order = ratings.order[ratings.offsets[user] : ratings.offsets[user + 1]]
         assert [when.index(moment) for moment in sorted(when)] == np.argsort(order).tolist()
         assert sorted(order.tolist()) == list(range(len(items)))
+        assert ratings.times is not None
+        assert ratings.times[ratings.offsets[user] : ratings.offsets[user + 1]].tolist() == [time for time, _ in when]
 
 
 @settings(max_examples=60, deadline=None)

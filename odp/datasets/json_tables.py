@@ -1,0 +1,120 @@
+"""Reads JSON lines: at full speed where the ids of a column are of one kind, and record by record where not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.datasets.columns import Columns
+from odp.datasets.id_columns import id_texts
+from odp.datasets.quoting import Quoting, record_lines
+from odp.datasets.raw_table import Broken, RawTable, arrow, named_roles
+from odp.datasets.text_source import UTF8, TextSource, opened
+from odp.errors import DataError
+
+
+def read_json(path: Path, columns: Columns) -> RawTable:
+    """The columns of a file with one JSON object per line.
+
+    Raises:
+      DataError: the file is not UTF-8, no line is an object, a column is missing, or an id is neither a whole number
+        nor text.
+    """
+    source = TextSource.at(path)
+    if source.encoding != UTF8:
+        raise DataError(f"{path}: JSON lines are UTF-8 text; convert the file")
+    for _ in source.blocks():
+        pass  # each block is checked
+    raw = _at_speed(path, columns, lambda: record_lines(source, Quoting()))
+    return _by_record(path, columns) if raw is None else raw
+
+
+def _at_speed(path: Path, columns: Columns, lines: Callable[[], npt.NDArray[np.int64]]) -> RawTable | None:
+    """By Arrow, which is told the types of ids: it would read text like "2024-01-02" as a time, and 2**63 as a float.
+
+    None where the ids are of several kinds, or anything else is unusual.
+    """
+    pa = arrow()
+    import pyarrow.json as pa_json
+
+    first = _first_record(path)
+    try:
+        guess = columns.within(list(first), where=str(path))
+    except DataError:
+        return None
+    kinds = {str: pa.string(), int: pa.int64()}
+    names = [name for name in (guess.user, guess.item) if name is not None]
+    if any(type(first[name]) not in kinds for name in names):
+        return None
+    schema = pa.schema([(name, kinds[type(first[name])]) for name in names])
+    try:
+        table = pa_json.read_json(str(path), parse_options=pa_json.ParseOptions(explicit_schema=schema))
+        found = columns.within(table.column_names, where=str(path))
+    except pa.ArrowInvalid:
+        return None
+    if (found.user, found.item) != (guess.user, guess.item):
+        return None
+    parts = {role: table.column(name) for role, name in named_roles(found).items()}
+    if any(pa.types.is_nested(part.type) for part in parts.values()):
+        return None
+    return RawTable(str(path), found, parts, "line", lines)
+
+
+def _first_record(path: Path) -> dict[str, Any]:
+    with closing(opened(path)) as file:
+        line = next((line for line in file if line.strip()), b"")
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _by_record(path: Path, columns: Columns) -> RawTable:
+    """One by one, so that the lines at fault can be named."""
+    records: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    broken: list[Broken] = []
+    with closing(opened(path)) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                broken.append(Broken(number, "no JSON"))
+                continue
+            if isinstance(record, dict):
+                records.append(record)
+                numbers.append(number)
+            else:
+                broken.append(Broken(number, "no JSON object"))
+    if not records:
+        raise DataError(f"{path}: no line is a JSON object; expected one per line, with a user and an item")
+    found = columns.within(list(dict.fromkeys(name for record in records for name in record)), where=str(path))
+    parts = {}
+    for role, name in named_roles(found).items():
+        values = [record.get(name) for record in records]
+        if any(isinstance(value, (dict, list)) for value in values):
+            raise DataError(f"{path}: column {name!r} for the {role} is nested; write one plain value per line")
+        if role in ("user", "item"):
+            where = f"{path}: column {name!r} of ids"
+            parts[role] = id_texts(values, where=where, place=lambda row: f"line {numbers[row]}")
+        else:
+            parts[role] = _one_kind(values)
+    positions = np.array(numbers, dtype=np.int64)
+    return RawTable(str(path), found, parts, "line", lambda: positions, tuple(broken))
+
+
+def _one_kind(values: list[Any]) -> Any:
+    pa = arrow()
+    try:
+        return pa.chunked_array([pa.array(values)])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.chunked_array([pa.array([None if value is None else str(value) for value in values])])

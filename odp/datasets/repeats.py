@@ -1,0 +1,74 @@
+"""What rows that name a user and an item again come to: one interaction, of which one row or all of them decide."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.datasets.sorting import Rows, rows_by_user_and_item
+from odp.errors import ConfigurationError, DataError
+
+Repeats = Literal["newest", "oldest", "mean", "sum", "refuse"]
+"""By time where rows have one, rows of one time in their order; by the order of rows otherwise."""
+
+
+def checked_repeats(repeats: str) -> None:
+    """Raises ConfigurationError unless ``repeats`` is one of :data:`Repeats`."""
+    if repeats not in get_args(Repeats):
+        raise ConfigurationError(f"Expected repeats={repeats!r} to be one of {', '.join(get_args(Repeats))}")
+
+
+def without_repeats(
+    rows: Rows,
+    user: npt.NDArray[Any],
+    item: npt.NDArray[Any],
+    value: npt.NDArray[np.float32],
+    when: npt.NDArray[Any] | None,
+    repeats: str,
+) -> tuple[Rows, npt.NDArray[np.float32]]:
+    """(one row for each user and item, its value).
+
+    Args:
+      rows: of all rows, by user, item and row, as of ``rows_by_user_and_item``.
+      user, item, value: of all rows.
+      when: when each row happened, or None.
+      repeats: one of :data:`Repeats`. A mean or a sum has the time of its newest row.
+
+    Raises:
+      DataError: ``repeats`` is "refuse", and there are some.
+    """
+    begins = _begins(rows, user, item)
+    if begins.all():
+        return rows, value[rows]
+    starts = np.flatnonzero(begins)
+    sizes = np.diff(starts, append=len(rows))
+    if repeats == "refuse":
+        raise DataError(f"{len(rows) - len(starts)} rows name a user and an item again")
+    if when is not None:
+        repeated = np.flatnonzero(np.repeat(sizes > 1, sizes))
+        group = np.repeat(np.arange(len(starts)), sizes)[repeated]
+        rows = rows.copy()
+        rows[repeated] = rows[repeated][np.lexsort((when[rows[repeated]], group))]
+    newest = rows[starts + sizes - 1]
+    if repeats == "oldest":
+        return rows[starts], value[rows[starts]]
+    if repeats == "newest":
+        return newest, value[newest]
+    sums = np.add.reduceat(value[rows].astype(np.float64), starts)
+    return newest, (sums if repeats == "sum" else sums / sizes).astype(np.float32)
+
+
+def repeated_rows(user: npt.NDArray[Any], item: npt.NDArray[Any], n_users: int, n_items: int) -> Rows:
+    """The rows whose user and item an earlier row names, ascending."""
+    rows = rows_by_user_and_item(user, item, n_users, n_items)
+    return np.sort(rows[~_begins(rows, user, item)])
+
+
+def _begins(rows: Rows, user: npt.NDArray[Any], item: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether each of the sorted rows is the first of its user and item."""
+    begins = np.ones(len(rows), dtype=np.bool_)
+    begins[1:] = user[rows[1:]] != user[rows[:-1]]
+    begins[1:] |= item[rows[1:]] != item[rows[:-1]]
+    return begins
