@@ -55,7 +55,7 @@ class Quoting:
 
 
 def quoting_of(source: TextSource, delimiter: str, columns: int, numbers: tuple[int, ...]) -> Quoting:
-    """Reads the whole text once.
+    """Reads the whole text once, or twice where quotes do not pair within each line.
 
     Args:
       source: the table.
@@ -66,10 +66,30 @@ def quoting_of(source: TextSource, delimiter: str, columns: int, numbers: tuple[
     Raises:
       DataError: the file is not text, or its quotes mean nothing that is certain; the message has the line.
     """
+    present, paired = False, True
+    for block in source.blocks():
+        if b'"' in block:
+            present, paired = True, paired and _paired(block, ord(delimiter))
+    if paired:
+        return Quoting(Quotes.LINES if present else Quotes.NONE)
     survey = _Survey(ord(delimiter), columns, numbers)
     for block in source.blocks():
         survey.add(block)
     return survey.decide(source)
+
+
+def _paired(block: bytes, delimiter: int) -> bool:
+    """Whether each quote of whole lines begins or ends a field, or is doubled inside of one, within its line."""
+    codes = np.frombuffer(block, dtype=np.uint8)
+    marks = codes == _QUOTE
+    places = np.flatnonzero(marks)
+    beside = np.zeros(256, dtype=np.bool_)
+    beside[[_LF, _CR, _QUOTE, delimiter]] = True
+    # Blocks end with a line end, which is the byte before the first as well.
+    if len(places) % 2 or not (beside[codes[places[::2] - 1]].all() and beside[codes[places[1::2] + 1]].all()):
+        return False
+    inside = (np.cumsum(marks, dtype=np.uint8) & 1).view(np.bool_)
+    return not (inside & (codes == _LF)).any() and (b"\r" not in block or not (inside & (codes == _CR)).any())
 
 
 def record_lines(source: TextSource, quoting: Quoting) -> npt.NDArray[np.int64]:
@@ -115,7 +135,6 @@ class _Survey:
         mark = re.escape(self.delimiter)
         field = rb'(?:"(?:[^"]|"")*+"|(?!")[^' + mark + rb"]*+)"
         self.whole = re.compile(field + rb"(?:" + mark + field + rb")*+", re.DOTALL)
-        self.seen = False
         self.by_line, self.first_open = True, 0
         self.over_lines, self.inside = True, False
         self.joined = self.first_joined = 0
@@ -127,7 +146,6 @@ class _Survey:
     def add(self, block: bytes) -> None:
         lines = block.count(b"\n")
         if b'"' in block or self.inside:
-            self.seen = True
             codes = np.frombuffer(block, dtype=np.uint8)
             ends = _line_ends(codes)
             lines = len(ends)
@@ -195,8 +213,6 @@ class _Survey:
         return bool(self.numbers) and all(_NUMBER.fullmatch(fields[place]) for place in self.numbers)
 
     def decide(self, source: TextSource) -> Quoting:
-        if not self.seen:
-            return Quoting()
         if self.by_line:
             return Quoting(Quotes.LINES)
         if self.over_lines and not self.inside:

@@ -31,7 +31,7 @@ def without_repeats(
     """(one row for each user and item, its value).
 
     Args:
-      rows: of all rows, by user, item and row, as of ``rows_by_user_and_item``.
+      rows: of all rows, by user, item and row, as of ``rows_by_user_and_item``; overwritten.
       user, item, value: of all rows.
       when: when each row happened, or None.
       repeats: one of :data:`Repeats`. A mean or a sum has the time of its newest row.
@@ -42,22 +42,20 @@ def without_repeats(
     begins = _begins(rows, user, item)
     if begins.all():
         return rows, value[rows]
-    starts = np.flatnonzero(begins)
-    sizes = np.diff(starts, append=len(rows))
     if repeats == "refuse":
-        raise DataError(f"{len(rows) - len(starts)} rows name a user and an item again")
+        raise DataError(f"{int((~begins).sum())} rows name a user and an item again")
+    ends = np.append(begins[1:], True)
     if when is not None:
-        repeated = np.flatnonzero(np.repeat(sizes > 1, sizes))
-        group = np.repeat(np.arange(len(starts)), sizes)[repeated]
-        rows = rows.copy()
+        repeated = np.flatnonzero(~(begins & ends))
+        group = np.cumsum(begins[repeated])
         rows[repeated] = rows[repeated][np.lexsort((when[rows[repeated]], group))]
-    newest = rows[starts + sizes - 1]
-    if repeats == "oldest":
-        return rows[starts], value[rows[starts]]
-    if repeats == "newest":
-        return newest, value[newest]
+    if repeats in ("newest", "oldest"):
+        rows = rows[ends if repeats == "newest" else begins]
+        return rows, value[rows]
+    starts = np.flatnonzero(begins)
     sums = np.add.reduceat(value[rows].astype(np.float64), starts)
-    return newest, (sums if repeats == "sum" else sums / sizes).astype(np.float32)
+    sizes = np.diff(starts, append=len(rows))
+    return rows[ends], (sums if repeats == "sum" else sums / sizes).astype(np.float32)
 
 
 def repeated_rows(user: npt.NDArray[Any], item: npt.NDArray[Any], n_users: int, n_items: int) -> Rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import itertools
 import re
 import zlib
 from collections.abc import Iterator
@@ -98,7 +99,23 @@ class TextSource:
         Raises:
           DataError: it is not text of its encoding; the message has the line.
         """
-        line, carried = 1, b""
+        for number, block in enumerate(self._blocks()):
+            zero, error = block.find(b"\x00"), None
+            if zero < 0 and not block.isascii():
+                error = _error_of(block)
+            if zero >= 0 or error is not None:
+                # Lines are counted where somebody has to know them alone.
+                before = sum(block.count(b"\n") for block in itertools.islice(self._blocks(), number))
+                line = 1 + before + block[: zero if error is None else error].count(b"\n")
+                raise (
+                    self._undecodable(line)
+                    if zero < 0
+                    else DataError(f"{self.path}:{line}: not a text table (it holds a zero byte)")
+                )
+            yield block if self.separator is None else block.replace(self.separator, _ONE_BYTE)
+
+    def _blocks(self) -> Iterator[bytes]:
+        carried, first = b"", True
         decoder = codecs.getincrementaldecoder(self.encoding)()
         with closing(opened(self.path)) as file:
             while True:
@@ -107,36 +124,25 @@ class TextSource:
                     try:
                         text = decoder.decode(chunk, final=not chunk).encode()
                     except UnicodeError:
-                        raise self._undecodable(line + carried.count(b"\n")) from None
+                        raise self._undecodable(None) from None
                 else:
                     text = chunk
                 block = carried + text if carried else text
-                if line == 1 and block.startswith(codecs.BOM_UTF8):
+                if first and block.startswith(codecs.BOM_UTF8):
                     block = block[len(codecs.BOM_UTF8) :]
+                first = False
                 end = _last_line_end(block) if chunk else len(block)
                 block, carried = block[:end], block[end:]
+                if not chunk and block and block[-1:] not in (b"\n", b"\r"):
+                    block += b"\n"
                 if block:
-                    if not chunk and block[-1:] not in (b"\n", b"\r"):
-                        block += b"\n"
-                    self._check(block, line)
-                    yield block if self.separator is None else block.replace(self.separator, _ONE_BYTE)
-                    line += block.count(b"\n")
+                    yield block
                 if not chunk:
                     return
 
-    def _check(self, block: bytes, line: int) -> None:
-        if b"\x00" in block:
-            number = line + block[: block.index(b"\x00")].count(b"\n")
-            raise DataError(f"{self.path}:{number}: not a text table (it holds a zero byte)")
-        if not block.isascii():
-            try:
-                codecs.utf_8_decode(block, "strict", True)
-            except UnicodeDecodeError as error:
-                raise self._undecodable(line + block[: error.start].count(b"\n")) from None
-
-    def _undecodable(self, line: int) -> DataError:
+    def _undecodable(self, line: int | None) -> DataError:
         if self.encoding == UTF16:
-            return DataError(f"{self.path}:{line}: not UTF-16 text; save the file as UTF-8")
+            return DataError(f"{self.path}: not UTF-16 text, or cut short; save the file as UTF-8")
         return DataError(
             f"{self.path}:{line}: not UTF-8 text; convert the file, for example with "
             f"`iconv -f latin1 -t utf-8 {self.path.name} > utf8.csv`"
@@ -166,6 +172,15 @@ class _Blocks(io.RawIOBase):
         buffer[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
+
+
+def _error_of(block: bytes) -> int | None:
+    """Where a block stops to be UTF-8."""
+    try:
+        codecs.utf_8_decode(block, "strict", True)
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
 
 
 def _last_line_end(block: bytes) -> int:

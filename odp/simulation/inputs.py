@@ -111,7 +111,10 @@ def _notes_of_ratings(ratings: Ratings) -> list[str]:
     if ratings.n_ratings >= _MANY_RATINGS and not is_installed("numba"):
         found.append(f"{ratings.n_ratings:,} ratings take several times longer, as {advice('numba')}")
     if ratings.duplicates:
-        found.append(f"{ratings.duplicates:,} rows named a (user, item) pair again: each pair is one rating")
+        found.append(
+            f"{ratings.duplicates:,} rows named a (user, item) pair again: the last one of each pair counts, by time "
+            "where rows have one, unless --repeats said otherwise"
+        )
     return found
 
 

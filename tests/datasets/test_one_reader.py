@@ -269,7 +269,7 @@ def test_text_that_is_no_utf_8_is_refused_wherever_it_stands(tmp_path: Path) -> 
     with pytest.raises(DataError, match="zero bytes"):
         odp.load(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_bytes(codecs.BOM_UTF16_LE + "user,item\n1,2\n".encode("utf-16-le")[:-1])
-    with pytest.raises(DataError, match=r"a\.csv:\d: not UTF-16"):
+    with pytest.raises(DataError, match=r"a\.csv: not UTF-16"):
         odp.load(tmp_path / "a.csv")
     for encoding in ("utf-16", "utf-8-sig"):
         (tmp_path / "a.csv").write_bytes('user,item,rating\n"Zoë",i,4\nb,i,x\n'.encode(encoding))
