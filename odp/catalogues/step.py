@@ -7,7 +7,6 @@ Bytes from another party are checked here for their form. Whether a step follows
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from odp import _validate
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
+from odp.identity import is_normal
 from odp.v1 import catalogue_pb2
 
 HASH_BYTES = 32
@@ -168,7 +168,7 @@ def check_keys(keys: Sequence[str], *, name: str) -> None:
             raise ConfigurationError(
                 f"Expected {name}[{place}]={str(key)[:80]!r} to be a printable key of 1 to {LONGEST_KEY} bytes"
             )
-        if not unicodedata.is_normalized("NFC", key):
+        if not is_normal(key):
             raise ConfigurationError(
                 f"Expected {name}[{place}]={key[:80]!r} in the normal form NFC: pass it through "
                 "unicodedata.normalize('NFC', key)"
@@ -198,5 +198,5 @@ def _all_fine(keys: Sequence[str]) -> bool:
         and "" not in distinct
         and 4 * longest <= LONGEST_KEY
         and whole.isprintable()
-        and unicodedata.is_normalized("NFC", whole)
+        and is_normal(whole)
     )

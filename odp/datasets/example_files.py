@@ -5,7 +5,8 @@
 ``"synthetic:n_users=50,seed=3"``      the same with arguments of ``synthetic_examples``
 ``"file.npz"``                         arrays of equal length n: one per feature [n, *shape] or text [n], the label [n],
                                        ``user`` [n] whole numbers from 0; ``test`` bool [n] if there are test
-                                       examples: else a tenth, drawn at random, is for tests
+                                       examples: else a tenth is for tests, each drawn by a keyed hash
+                                       of its user and its place among the user's own
 =====================================  =======================================================================
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from odp.crypto.keyed_hash import fraction_of, key_of, keyed_hash
 from odp.datasets._arguments import parse_arguments
 from odp.datasets.examples import DeclaredExamples, ExamplesSplit, UsersExamples
 from odp.datasets.synthetic_examples import synthetic_examples
@@ -93,7 +95,7 @@ def _split(found: dict[str, npt.NDArray[Any]], terms: DeclaredExamples, *, path:
     labels = found[terms.label].astype(np.float32)
     tests = found.get(_TEST)
     if tests is None:
-        tests = np.random.default_rng(seed).random(len(users)) < 1.0 / _TESTS
+        tests = fraction_of(keyed_hash(key_of("tests of examples", seed), users, _places(users))) < 1.0 / _TESTS
     if tests.all() or not tests.any():
         raise DataError(f"{path}: expected some examples for training and some for tests")
     nobody = np.zeros(int(tests.sum()), dtype=np.int64)
@@ -102,3 +104,12 @@ def _split(found: dict[str, npt.NDArray[Any]], terms: DeclaredExamples, *, path:
         UsersExamples.of_users(features[tests], labels[tests], nobody),
         name=path.stem,
     )
+
+
+def _places(users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The place of each example, from 0, among those of its user: who else is there changes nothing."""
+    order = np.argsort(users, kind="stable")
+    starts = np.flatnonzero(np.diff(users[order], prepend=-1))
+    places = np.empty(len(users), dtype=np.int64)
+    places[order] = np.arange(len(users)) - np.repeat(starts, np.diff(starts, append=len(users)))
+    return places

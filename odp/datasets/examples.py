@@ -71,6 +71,7 @@ class UsersExamples:
       rows: int64 [k], the rows of all users, one user after the other.
       offsets: int64 [users + 1], from 0 to k, never decreasing; user u has ``rows[offsets[u]:offsets[u + 1]]``.
       scale: what the features are multiplied by; 1 / 255 makes images numbers from 0 to 1.
+      keys: int64 [users], the key of each user (``odp.datasets.ids``); their numbers where it is None.
 
     Raises:
       DataError: an array has another type or shape, or a row is none of the table's.
@@ -81,6 +82,7 @@ class UsersExamples:
     rows: Int64Array
     offsets: Int64Array
     scale: float = 1.0
+    keys: Int64Array | None = None
 
     def __post_init__(self) -> None:
         if self.features.ndim != 2 or self.features.dtype not in (np.float32, np.uint8):
@@ -94,6 +96,8 @@ class UsersExamples:
             raise DataError(f"Expected offsets to go from 0 to {len(self.rows)} without decreasing")
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < len(self.features):
             raise DataError(f"Expected rows from 0 to {len(self.features) - 1}")
+        if self.keys is not None and (self.keys.dtype != np.int64 or self.keys.shape != (self.n_users,)):
+            raise DataError(f"Expected keys int64 [{self.n_users}] (got {self.keys.dtype} {list(self.keys.shape)})")
 
     def __repr__(self) -> str:
         """Sizes only: what a person has stays out of logs and tracebacks."""
@@ -125,15 +129,17 @@ class UsersExamples:
 
     @property
     def user_keys(self) -> Int64Array:
-        """The number of each user, int64 [n_users]; of a selection, from 0 again."""
-        return np.arange(self.n_users, dtype=np.int64)
+        """The key of each user, int64 [n_users], whoever else is there: seeds and coins follow from it."""
+        return np.arange(self.n_users, dtype=np.int64) if self.keys is None else self.keys
 
     def select_users(self, indices: Int64Array) -> UsersExamples:
-        """The examples of some users, int64 [k] from 0; the table is shared."""
+        """The examples of some users, int64 [k] from 0, with their keys; the table is shared."""
         counts = np.diff(self.offsets)[indices]
         offsets = np.concatenate(([0], np.cumsum(counts)))
         places = np.repeat(self.offsets[indices] - offsets[:-1], counts) + np.arange(offsets[-1])
-        return UsersExamples(self.features, self.targets, self.rows[places], offsets, self.scale)
+        return UsersExamples(
+            self.features, self.targets, self.rows[places], offsets, self.scale, self.user_keys[indices]
+        )
 
     def of(self, user: int) -> tuple[Float32Array, Float32Array]:
         """Features float32 [n, features] and targets float32 [n] of one user, copies."""

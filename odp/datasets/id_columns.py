@@ -1,4 +1,4 @@
-"""Columns of ids of a table, by Apache Arrow: the rules of ``odp.datasets.ids`` for many rows at once."""
+"""Columns of ids of a table, by Apache Arrow: the rules of ``odp.identity`` for many rows at once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from odp.datasets.ids import EXACT, LARGEST, LEAST, Ids, id_text, joined
+from odp.datasets.ids import Ids, joined
 from odp.errors import DataError
+from odp.identity import EXACT, LARGEST, LEAST, id_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,12 +1,4 @@
-"""Ids of users and items: what their source calls them, as text.
-
-=====================================  =============================================================================
-written                                id
-=====================================  =============================================================================
-a whole number of any numeric type     its digits: 12, 12.0 of a column of floats and 12.00 of decimals are ``"12"``
-text                                   the text as it is: ``"007"`` is not ``"7"``, and ``"1.10"`` is not ``"1.1"``
-a fraction, a bool, a date             none: an error
-=====================================  =============================================================================
+"""Arrays of ids of users and items, which are texts: see ``odp.identity``.
 
 The text ``"12"`` and the number 12 are one id in every form of file. An array of ids is int64 where all of them are
 digits of such a number, which takes less memory, and text otherwise. That is packing: what an id is, its key and its
@@ -16,57 +8,23 @@ place among others follow from its own text.
 from __future__ import annotations
 
 import hashlib
-import math
-import re
 from collections.abc import Iterable
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.errors import DataError
+from odp.identity import LARGEST, id_text, integer_of
 
 Longs = npt.NDArray[np.int64]
 Ids = npt.NDArray[Any]
 """Ids: int64, or text as ``numpy.dtypes.StringDType``."""
 
-LEAST, LARGEST = -(2**63), 2**63 - 1
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-EXACT = 2.0**53
-"""Whole numbers from here on are not all floats: two ids may have become one before they came here."""
-
 
 def text_type() -> Any:
     """The type of text ids; numpy 1, which the environment of TensorFlow Federated has, lacks it."""
     return np.dtypes.StringDType()
-
-
-def id_text(value: object) -> str:
-    """The id that a single value is; the module lists which.
-
-    Raises:
-      DataError: the value is none.
-    """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, (float, np.floating)) and math.isfinite(value) and value == int(value):
-        if abs(float(value)) < EXACT:
-            return str(int(value))
-        raise DataError("numbers of 2**53 or more came as floats, which are not exact; write them as text or integers")
-    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
-        return str(int(value))
-    raise DataError(f"expected whole numbers or text (got a {type(value).__name__})")
-
-
-def integer_of(text: str) -> int | None:
-    """The number of 64 bits whose digits ``text`` is, or None."""
-    if not _INTEGER.fullmatch(text):
-        return None
-    number = int(text)
-    return number if LEAST <= number <= LARGEST else None
 
 
 def checked_ids(ids: npt.ArrayLike, *, what: str, where: str) -> Ids:

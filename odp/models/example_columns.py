@@ -18,7 +18,7 @@ import numpy.typing as npt
 from odp import _validate
 from odp.errors import DataError
 from odp.models.examples import Examples
-from odp.models.features import MOST_AXES, described
+from odp.models.features import MOST_AXES, Category, described
 from odp.numerics.archives import arrays_of
 from odp.numerics.arrays import Int64Array
 
@@ -121,7 +121,8 @@ class ExampleColumns:
     def of(cls, users: UsersExamples, data: Examples) -> Self:
         """The examples of a simulation, cut into the features that a task declares and its label.
 
-        Categories and text are columns of their numbers. Bytes stay bytes where ``users.scale`` is 1.
+        Text is a column of its numbers. Categories are columns of their numbers, or of names where numbers are names.
+        Bytes stay bytes where ``users.scale`` is 1.
 
         Raises:
           DataError: an example has another number of features than ``data``.
@@ -134,7 +135,8 @@ class ExampleColumns:
             numbers = numbers.astype(np.float32) * np.float32(users.scale)
         columns, start = {data.label: users.targets}, 0
         for name, feature in data.features.items():
-            columns[name] = numbers[:, start : start + feature.size].reshape(-1, *feature.shape)
+            column = numbers[:, start : start + feature.size].reshape(-1, *feature.shape)
+            columns[name] = feature.column(column) if isinstance(feature, Category) else column
             start += feature.size
         return cls(columns, users.rows, users.offsets)
 

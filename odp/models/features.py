@@ -4,13 +4,14 @@
 feature                       columns hold         a network reads             an ``odp.Glm`` reads
 ============================  ===================  ==========================  ===========================
 ``Tensor(shape, low, high)``  numbers              the numbers, clamped        the same
-``Category(n)``               numbers or names     one whole number            n numbers: a 1 among zeros
+``Category(n)``               numbers, or names    one whole number            n numbers: a 1 among zeros
 ``Text(vocabulary, length)``  text, or numbers of  ``length`` whole numbers    how often each token of the
                               tokens [length]                                  vocabulary occurs
 ============================  ===================  ==========================  ===========================
 
 Numbers of tokens are 0 for padding, 1 for tokens that are not in the vocabulary, and 2 for its first token. What is
-declared is public, so nothing here depends on the data of others. Device and simulator run the same code.
+declared is public, so nothing here depends on the data of others. Device and simulator run the same code. Names and
+tokens are compared in normal form C (``odp.identity``), as keys of a catalogue are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import collections
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -28,6 +30,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError
+from odp.identity import integer_of, normal
 from odp.models.computing_cost import NUMBER_SECONDS, TOKEN_SECONDS
 from odp.numerics.arrays import Float32Array, Float64Array
 
@@ -44,7 +47,7 @@ WORD, CHARACTER = "word", "character"
 
 _RESERVED = 2
 _LARGEST = 1e9
-_WORDS = re.compile(r"\w+(?:['\u2019]\w+)*")
+_WORDS = re.compile(r"\w+(?:['\u2019\u200c\u200d]\w+)*")
 
 
 @_validate.strict_keywords
@@ -125,8 +128,9 @@ class Category:
     An example of another number or name is left out.
 
     Attributes:
-      classes: how many there are: columns hold whole numbers from 0; or the name of each: columns hold names or their
-        numbers.
+      classes: how many there are: columns hold whole numbers from 0; or the name of each: columns hold names. Whole
+        numbers in a column are names where any name is the digits of one, as in ``("1", "2", "3", "more")``, and count
+        the names from 0 where none is.
 
     Raises:
       ConfigurationError: the number is out of range, or names are malformed or not distinct.
@@ -172,12 +176,34 @@ class Category:
         """
         if column.shape[1:] != ():
             return None
-        if column.dtype.kind != "U":
-            return column
         if isinstance(self.classes, int):
-            return None
-        number_of = {name: float(number) for number, name in enumerate(self.classes)}
-        return np.array([number_of.get(name, np.nan) for name in column.tolist()], dtype=np.float32)
+            return None if column.dtype.kind == "U" else column
+        if column.dtype.kind == "U":
+            number_of = {normal(name): float(number) for number, name in enumerate(self.classes)}
+            return np.array([number_of.get(normal(name), np.nan) for name in column.tolist()], dtype=np.float32)
+        return self._of_digits(column) if self.has_digits else column
+
+    @property
+    def has_digits(self) -> bool:
+        """Whether any name is the digits of a whole number, so that numbers in a column are names."""
+        return not isinstance(self.classes, int) and any(integer_of(name) is not None for name in self.classes)
+
+    def _of_digits(self, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        assert not isinstance(self.classes, int)
+        number_of = {integer_of(name): number for number, name in enumerate(self.classes)}
+        number_of.pop(None, None)
+        digits = np.array(sorted(number for number in number_of if number is not None), dtype=np.int64)
+        numbers = np.array([number_of[number] for number in digits.tolist()], dtype=np.float32)
+        place = np.clip(np.searchsorted(digits, column), 0, len(digits) - 1)
+        return np.where(digits[place] == column, numbers[place], np.float32(np.nan))
+
+    def column(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The opposite of :meth:`numbers`: what a column holds for clean numbers [n]."""
+        if isinstance(self.classes, int) or not self.has_digits:
+            return numbers
+        known = (numbers >= 0) & (numbers < self.count) & (numbers == np.floor(numbers))
+        names = np.array([*self.classes, ""])
+        return names[np.where(known, numbers, self.count).astype(np.int64)]
 
     def clean(self, part: Float32Array) -> None:
         """Makes what is no category of numbers [n, 1] not a number, in place."""
@@ -208,7 +234,8 @@ class Text:
       vocabulary: the tokens that have a number of their own: words in lower case, or single characters. It is part of
         the public task: take it from public text, never from the devices' data.
       length: how many tokens are read; shorter text is padded.
-      unit: "word", a lower-cased run of letters, digits, underscores and apostrophes between these; or "character".
+      unit: "word", a lower-cased run of letters with their marks (accents, vowel signs), digits, underscores, and
+        apostrophes and joiners between these; or "character".
 
     Raises:
       ConfigurationError: a token is not one of its unit or occurs twice, or a number is out of range.
@@ -223,7 +250,7 @@ class Text:
         _validate.integer(low=1, high=MOST_LENGTH, length=self.length)
         tokens = _tokens(self.vocabulary, "vocabulary", least=1)
         for token in tokens:
-            if list(_SPLIT[self.unit](token)) != [token]:
+            if list(_SPLIT[self.unit](token)) != [normal(token)]:
                 lower = ", in lower case" if self.unit == WORD else ""
                 raise ConfigurationError(f"Expected {token!r} of vocabulary to be one {self.unit}{lower}")
         object.__setattr__(self, "vocabulary", tokens)
@@ -259,7 +286,7 @@ class Text:
             return column if column.shape[1:] == self.shape else None
         if column.shape[1:] != ():
             return None
-        number_of = {token: number for number, token in enumerate(self.vocabulary, start=_RESERVED)}
+        number_of = {normal(token): number for number, token in enumerate(self.vocabulary, start=_RESERVED)}
         split = _SPLIT[self.unit]
         found = np.full((len(column), self.length), PADDING, dtype=np.float32)
         for row, text in zip(found, column.tolist(), strict=True):
@@ -371,10 +398,21 @@ def check_range(**bounds: float) -> None:
 
 
 def _words(text: str) -> Iterable[str]:
-    return (match[0] for match in _WORDS.finditer(text.lower()))
+    folded = normal(text.lower())
+    # Marks are part of the word that they stand in, and no letters for a regular expression.
+    letters = folded if folded.isascii() else "".join(map(_letter, folded))
+    return (folded[match.start() : match.end()] for match in _WORDS.finditer(letters))
 
 
-_SPLIT: Mapping[str, Callable[[str], Iterable[str]]] = MappingProxyType({WORD: _words, CHARACTER: iter})
+def _letter(character: str) -> str:
+    return "a" if unicodedata.category(character)[0] == "M" else character
+
+
+def _characters(text: str) -> Iterable[str]:
+    return iter(normal(text))
+
+
+_SPLIT: Mapping[str, Callable[[str], Iterable[str]]] = MappingProxyType({WORD: _words, CHARACTER: _characters})
 
 
 def _tokens(given: Sequence[str], name: str, *, least: int) -> tuple[str, ...]:
@@ -388,8 +426,9 @@ def _tokens(given: Sequence[str], name: str, *, least: int) -> tuple[str, ...]:
                 f"Expected {token!r} of {name} to be text of 1 to {MOST_CHARACTERS} characters that does not end with "
                 "a null character"
             )
-    if len(set(given)) != len(given):
-        (twice, _), *_ = collections.Counter(given).most_common(1)
+    spelled = [normal(token) for token in given]
+    if len(set(spelled)) != len(given):
+        (twice, _), *_ = collections.Counter(spelled).most_common(1)
         raise ConfigurationError(f"Expected {name} to be distinct (got {twice!r} more than once)")
     return tuple(given)
 

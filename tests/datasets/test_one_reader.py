@@ -20,9 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import odp
-from odp.datasets.ids import checked_ids, id_keys, id_text
+from odp.datasets.ids import checked_ids, id_keys
 from odp.datasets.movielens import load_movielens
 from odp.errors import ConfigurationError, DataError
+from odp.identity import id_text
 
 Row = tuple[str, str, float, int]
 NAMES = ("user", "item", "rating", "time")

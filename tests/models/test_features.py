@@ -90,6 +90,36 @@ def test_what_is_no_category_is_left_out() -> None:
     assert np.isfinite(found).all(axis=1).tolist() == [False, False, True, False]
 
 
+def test_whole_numbers_are_names_where_a_name_is_a_number(tmp_path: Path) -> None:
+    """Stars 1 to 5 were read as the places 0 to 4, and 5 stars were left out."""
+    stars = odp.Category(("5", "1", "2", "more", "-3"))
+    columns = (
+        np.array([1, 5, 2, -3, 7, 0]),
+        np.array([1.0, 5, 2, -3, 1.5, np.nan]),
+        np.array(["1", "5", "2", "-3", "01", ""]),
+    )
+    for column in columns:
+        found = stars.numbers(column)
+        assert found is not None
+        np.testing.assert_array_equal(found, [1, 0, 2, 4, np.nan, np.nan])
+    data = odp.Examples({"stars": stars}, label="kind")
+    users = odp.ExampleColumns.of_users({"stars": columns[0][:4], "kind": [0, 1, 2, 0]}, [0, 0, 1, 1])
+    again = odp.ExampleColumns.of(users.users_examples(data), data)
+    assert again.columns["stars"].tolist() == ["1", "5", "2", "-3"], "a device would read numbers as names"
+    np.testing.assert_array_equal(again.users_examples(data).features, users.users_examples(data).features)
+
+
+def test_names_have_one_spelling_and_words_keep_their_vowel_signs() -> None:
+    text = odp.Text(("हिन्दी", "caf\u00e9"), 4)
+    numbers = text.numbers(np.array(["हिन्दी भाषा", "Cafe\u0301, हिन्दी", "cafe"]))
+    np.testing.assert_array_equal(numbers, [[2, 1, 0, 0], [3, 2, 0, 0], [1, 0, 0, 0]])
+    assert odp.Text(("cafe\u0301",), 1).numbers(np.array(["caf\u00e9"])) == [[2]]
+    places = odp.Category(("caf\u00e9", "bar"))
+    np.testing.assert_array_equal(places.numbers(np.array(["cafe\u0301", "bar", "Bar"])), [0, 1, np.nan])
+    with pytest.raises(ConfigurationError, match="more than once"):
+        odp.Category(("caf\u00e9", "cafe\u0301"))
+
+
 def test_a_column_of_another_kind_makes_no_row_usable() -> None:
     terms = Terms.of(task_of().definition())
     for name, column in {"x": np.array(["a", "b"]), "size": np.array(["1", "2"]), "said": np.zeros((2, 3))}.items():
