@@ -81,15 +81,18 @@ def quoting_of(source: TextSource, delimiter: str, columns: int, numbers: tuple[
 def _paired(block: bytes, delimiter: int) -> bool:
     """Whether each quote of whole lines begins or ends a field, or is doubled inside of one, within its line."""
     codes = np.frombuffer(block, dtype=np.uint8)
-    marks = codes == _QUOTE
+    marks = (codes == _QUOTE) | (codes == _LF)
+    if b"\r" in block:
+        marks |= codes == _CR
     places = np.flatnonzero(marks)
+    quotes = codes[places] == _QUOTE
+    if (np.cumsum(quotes, dtype=np.uint8)[~quotes] & 1).any():
+        return False
+    places = places[quotes]
     beside = np.zeros(256, dtype=np.bool_)
     beside[[_LF, _CR, _QUOTE, delimiter]] = True
     # Blocks end with a line end, which is the byte before the first as well.
-    if len(places) % 2 or not (beside[codes[places[::2] - 1]].all() and beside[codes[places[1::2] + 1]].all()):
-        return False
-    inside = (np.cumsum(marks, dtype=np.uint8) & 1).view(np.bool_)
-    return not (inside & (codes == _LF)).any() and (b"\r" not in block or not (inside & (codes == _CR)).any())
+    return bool(beside[codes[places[::2] - 1]].all() and beside[codes[places[1::2] + 1]].all())
 
 
 def record_lines(source: TextSource, quoting: Quoting) -> npt.NDArray[np.int64]:
