@@ -21,6 +21,7 @@ from odp.wire.model import ModelVersion
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from odp.datasets.time_cut import TimeCut
     from odp.task import Task
 
 Metrics = Mapping[str, Any]
@@ -33,10 +34,11 @@ class NamedData:
     Attributes:
       name: as ``odp.datasets.load`` takes it.
       options: further arguments of it, such as the columns of a table.
+      cut: the moment at which ratings are split, in place of a split at random; or None.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
-        self.name, self.options, self._named = name, options, True
+    def __init__(self, name: str, *, cut: TimeCut | None = None, **options: Any) -> None:
+        self.name, self.options, self.cut, self._named = name, options, cut, True
 
     @classmethod
     def of(cls, ratings: Ratings) -> NamedData:
@@ -54,10 +56,12 @@ class NamedData:
         return load(self.name, **self.options)
 
     def split(self, seed: int) -> Split:
-        """As ``odp.datasets.load_split``: the published one, or a random one of ``ratings``."""
+        """As ``odp.datasets.load_split``: the published one, or a random one of ``ratings``; or that of ``cut``."""
         from odp.datasets.registry import published_split
         from odp.datasets.splitting import random_split
 
+        if self.cut is not None:
+            return self.cut.split(self.ratings, seed=seed)
         published = None if self.options or not self._named else published_split(self.name)
         return random_split(self.ratings, seed=seed) if published is None else published
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
-from odp.cli.data_options import takes_table
+from odp.cli.data_options import SplitAt, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_file, output_folder, writing
 from odp.cli.progress import steps
@@ -39,6 +39,7 @@ def compare(
     by_time: Annotated[
         bool, typer.Option("--by-time", help="Train on each user's past ratings, and test on the last tenth.")
     ] = False,
+    split: SplitAt = None,
     output: Annotated[
         Path | None, typer.Option(callback=output_folder, help="Folder for comparison.json and comparison.png.")
     ] = None,
@@ -58,19 +59,21 @@ def compare(
     from odp import _validate
     from odp.algorithms.experiment import NamedData
     from odp.datasets.splitting import time_split
+    from odp.datasets.time_cut import TimeCut
     from odp.errors import ConfigurationError
     from odp.simulation.comparing import TUNED, chosen_rows, comparison_rows, draw_comparison
     from odp.simulation.comparing import compare as run
     from odp.simulation.inputs import notes
 
     _validate.integer(seeds=seeds, low=1, high=1000)
-    if permutation and by_time:
-        raise ConfigurationError("Expected --permutation or --by-time, not both")
+    if permutation + by_time + (split is not None) > 1:
+        raise ConfigurationError("Expected one of --permutation, --by-time and --split")
     budgets = numbers(epsilons)
     out = console()
-    named = NamedData(data, **columns)
+    cut = None if split is None else TimeCut.parse(split)
+    named = NamedData(data, cut=cut, **columns)
     ratings = named.ratings
-    for note in notes(ratings):
+    for note in [*notes(ratings), *([] if cut is None else cut.notes(ratings, named.split(1)))]:
         out.print(f"note: {note}")
     past = time_split(ratings) if by_time else None
 
@@ -97,6 +100,7 @@ def compare(
             preset=preset,
             split_of=None if permutation else split_of,
             permuted=permutation,
+            split_name=split or ("by-time" if by_time else "given"),
             on_score=on_score,
             engine=chosen,
             resume=resume,

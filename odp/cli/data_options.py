@@ -30,6 +30,14 @@ class RepeatedRows(StrEnum):
     REFUSE = "refuse"
 
 
+SplitAt = Annotated[
+    str | None,
+    typer.Option(
+        help="Test on what everybody rated from one moment on: time:DATE, or time:0.9 for the last tenth of all "
+        "ratings \\[default: at random].",
+    ),
+]
+
 _PANEL = "Own table (CSV, TSV, Parquet, JSON lines)"
 _OPTIONS: dict[str, Any] = {
     "user": Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
-from odp.cli.data_options import takes_table
+from odp.cli.data_options import SplitAt, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.exporting import check_export, export_run
 from odp.cli.outputs import check_apart, output_file, output_folder, writing_file
@@ -96,6 +96,7 @@ def simulate(
         Path | None,
         typer.Option(callback=output_file, help="Page about the run (.html), as `odp report` writes it."),
     ] = None,
+    split: SplitAt = None,
     held_out: Annotated[
         int | None, typer.Option(help="Implicit feedback: test on this many users, who take no part in training.")
     ] = None,
@@ -111,12 +112,15 @@ def simulate(
 ) -> None:
     """Simulate a task with the same computations that devices run. Without arguments: invented ratings at ε = 8.
 
-    The ratings of each user are split 80/10/10 into training, validation and test. A task of labelled examples takes an
-    .npz file of arrays: each feature, the label, `user`, and `test` where some are test examples.
+    The ratings of each user are split 80/10/10 into training, validation and test, or at one moment (--split). A task
+    of labelled examples takes an .npz file of arrays: each feature, the label, `user`, and `test` where some are test
+    examples.
     """
     from odp.algorithms.experiment import NamedData, experiment_of
     from odp.algorithms.registry import starting_for
     from odp.datasets.catalogue import catalogue_keys
+    from odp.datasets.ratings import Split
+    from odp.datasets.time_cut import TimeCut, only_tested
     from odp.errors import ConfigurationError
     from odp.simulation.record import plain
     from odp.task import Task
@@ -134,7 +138,10 @@ def simulate(
     )
     if report is not None and report.suffix not in (".html", ".htm"):
         raise ConfigurationError(f"--report writes a page: give a name that ends in .html (got {str(report)!r})")
-    named = NamedData(data, **columns)
+    cut = None if split is None else TimeCut.parse(split)
+    if cut is not None and held_out is not None:
+        raise ConfigurationError("Expected --split or --held-out, not both: each says who is tested")
+    named = NamedData(data, cut=cut, **columns)
     choice = _features(features, none=no_features, texts=item_texts)
     planned = _planned(
         task, named, preset=preset, epsilon=epsilon, delta=delta, features=choice, texts=item_texts, start=start
@@ -145,6 +152,7 @@ def simulate(
         for name, value in (
             ("--features", choice),
             ("--held-out", held_out),
+            ("--split", split),
             ("--checkpoint", checkpoint),
             ("--report", report),
             ("--save-start", save_start),
@@ -161,6 +169,11 @@ def simulate(
     if export is not None:
         check_export(planned, export)
     experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
+    if cut is not None:
+        if not isinstance(experiment.split, Split):
+            raise ConfigurationError("--split is for ratings: examples name their tests themselves")
+        for line in cut.notes(named.ratings, experiment.split):
+            console().print(f"note: {line}")
     summary, rounds = _train(
         planned,
         experiment,
@@ -176,6 +189,9 @@ def simulate(
         save_start=None if save_start is None else (save_start, named),
         export=None if export is None else (export, named),
     )
+    if cut is not None:
+        users, items = only_tested(experiment.split)
+        summary["split"] = {"at": split, "users_only_tested": users, "items_only_tested": items}
     if json:
         print_json(plain(summary), rows=rounds)
 

@@ -215,6 +215,7 @@ def compare(
     contest: Contest | None = None,
     split_of: Callable[[int], Split] | None = None,
     permuted: bool = False,
+    split_name: str = "given",
     on_score: Callable[[str, float, int, tuple[float, ...]], None] | None = None,
     engine: Engine | None = None,
     resume: Path | None = None,
@@ -233,6 +234,7 @@ def compare(
       split_of: from a seed to a split; None is the published split of ``data`` where there is one, else a random one,
         80/10/10.
       permuted: take ``permutation_split``, the protocol of published comparisons, where ``split_of`` is None.
+      split_name: what ``split_of`` does: finished runs of a file to resume are those of one name.
       on_score: called with (method, epsilon, seed, scores), for progress, in the order in which they are done.
       engine: where runs are computed, several at once on a cluster; None is this machine, one after the other.
       resume: a file that keeps finished runs: the same call takes them from there.
@@ -275,7 +277,7 @@ def compare(
     cut = permutation_split if permuted else random_split
     kept = None
     if resume is not None:
-        way = "permuted" if permuted else "random" if split_of is None else "given"
+        way = "permuted" if permuted else split_name
         kept = FinishedTrials(resume, _identity(ratings, task, preset=preset, delta=delta, split=way))
     found: dict[tuple[str, int, int], Outcome] = {}
 

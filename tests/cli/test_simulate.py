@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from cli.conftest import TASK, Printed
 
+from odp.errors import ConfigurationError
+
 Odp = Callable[..., Printed]
 DATA = "synthetic:n_users=130,n_items=30,ratings_per_user=12"
 
@@ -51,3 +53,18 @@ def test_baselines_can_be_left_out(odp: Odp, task_file: Path) -> None:
     printed = odp("simulate", task_file, "--data", DATA, "--json", "--no-baselines")
     assert "baselines" not in printed.json
     assert "DP item mean" not in printed.err
+
+
+def test_one_moment_cuts_everybody_and_what_only_the_test_part_has_is_counted(odp: Odp, task_file: Path) -> None:
+    arguments = ("simulate", task_file, "--data", DATA, "--json", "--no-baselines")
+    printed = odp(*arguments, "--split", "time:0.5")
+    found = printed.json["split"]
+    assert found["at"] == "time:0.5"
+    assert f"only the test part has {found['users_only_tested']} of 130 users" in printed.err
+    assert "the cut follows from everybody's times" in printed.err
+    assert printed.json["test_rmse"] != odp(*arguments).json["test_rmse"]
+    assert "split" not in odp(*arguments).json
+    with pytest.raises(ConfigurationError, match=r"split='0\.5' to be time:DATE"):
+        odp(*arguments, "--split", "0.5")
+    with pytest.raises(ConfigurationError, match="one of --permutation, --by-time and --split"):
+        odp("compare", "--split", "time:0.5", "--by-time")

@@ -55,6 +55,23 @@ def test_without_tests_a_tenth_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert first.test.features.shape != other.test.features.shape or (first.test.features != other.test.features).any()
 
 
+@pytest.mark.parametrize("gone", [0, 4, 9])
+def test_a_user_less_leaves_the_examples_of_others_in_their_parts(tmp_path: Path, gone: int) -> None:
+    """And keeps their keys, from which seeds and coins follow."""
+    whole = arrays(test=None, x=np.arange(200.0).reshape(50, 2, 2) / 100)
+    rows = whole["user"] != gone
+    np.savez(tmp_path / "whole.npz", **whole)
+    np.savez(tmp_path / "fewer.npz", **{name: array[rows] for name, array in whole.items()})
+
+    def tests(name: str) -> set[float]:
+        split = load_examples(str(tmp_path / name), terms(), classes=3, seed=3)
+        assert split.train.select_users(np.array([7, 2])).user_keys.tolist() == [7, 2]
+        return set(split.test.features[:, 0].tolist())
+
+    own = set(np.float32(whole["x"][~rows, 0, 0]).tolist())
+    assert tests("fewer.npz") == tests("whole.npz") - own
+
+
 def test_bytes_stay_bytes(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", **arrays(x=np.zeros((50, 2, 2), dtype=np.uint8), age=None))
     split = load_examples(str(tmp_path / "images.npz"), terms(x=Tensor((2, 2), 0.0, 255.0)), classes=3)

@@ -227,6 +227,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_every_number_of_a_charged_search_follows_from_its_charged_releases"),
         ("R203", "noise of a charged search that its seed repeats",
          "simulation/test_tuning.py::test_no_seed_repeats_the_noise_of_a_private_search"),
+        ("R409", "a user of another kind of id who is added or taken out",
+         "datasets/test_one_reader.py::"
+         "test_one_user_more_or_less_changes_no_key_no_part_no_seed_and_no_coin_of_another"),
+        ("R409", "a user taken out of labelled examples",
+         "datasets/test_example_files.py::test_a_user_less_leaves_the_examples_of_others_in_their_parts"),
+        ("R409", "a user taken out of a cut in time",
+         "datasets/test_time_cut.py::"
+         "test_a_date_cuts_everybody_at_once_and_one_user_changes_nobody_elses_parts"),
         ("R204", "a user taken out of a split, a comparison, an evaluation",
          "simulation/test_neighbours.py::"
          "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
-from odp.datasets.splitting import random_split
 from odp.errors import ConfigurationError
 from odp.task import Task
 
@@ -38,7 +37,7 @@ QUALITY = Quality(
 
 
 class TaskExperiment:
-    """``odp.algorithms.experiment.Experiment`` on a random split of ratings."""
+    """``odp.algorithms.experiment.Experiment`` on a split of ratings."""
 
     columns: ClassVar[tuple[str, ...]] = ("validation RMSE", "test RMSE")
 
@@ -47,7 +46,7 @@ class TaskExperiment:
             raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
         self._task, self._seed = task, seed
         self.population = data.ratings
-        self.split = self.tested = random_split(data.ratings, seed=seed)
+        self.split = self.tested = data.split(seed)
 
     def notes(self, *, noise: bool) -> list[str]:
         """Whether noise will drown the signal."""

@@ -1,0 +1,146 @@
+"""One moment for everybody: train on what was rated before it, and test on what was rated from it on.
+
+================  ===================================================================================================
+cut               part of a rating
+================  ===================================================================================================
+a date            follows from the rating alone, so that what is released of a part has the sensitivity of one user
+a number          the same, for times that are no dates
+a share (0 to 1)  follows from everybody's times: whatever is computed on a part is a number of a simulation, and its
+                  epsilon is one of the parts as given, not of the data set
+================  ===================================================================================================
+
+Of the ratings before the cut, one in nine is for validation, drawn by a keyed hash of its user and its item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from odp import _validate
+from odp.crypto.keyed_hash import fraction_of, key_of, keyed_hash
+from odp.datasets.ratings import Ratings, Split
+from odp.errors import ConfigurationError, DataError
+
+PREFIX = "time:"
+_VALIDATION = 1 / 9
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Seconds from 1973 to 2103: in no two units is a number within them.
+_USUAL = (10**8, 42 * 10**8)
+
+
+@dataclass(frozen=True)
+class TimeCut:
+    """Where the data are cut: exactly one of the three.
+
+    Attributes:
+      share: of the ratings that are before the cut, above 0 and below 1.
+      date: the moment, in UTC.
+      number: the moment in the clock of the data.
+    """
+
+    share: float | None = None
+    date: datetime | None = None
+    number: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> TimeCut:
+        """The cut of ``time:0.9``, ``time:2001-03-01``, ``time:2001-03-01T12:00+02:00`` or ``time:977000000``.
+
+        Raises:
+          ConfigurationError: the text is of another form.
+        """
+        moment = text.removeprefix(PREFIX)
+        if text.startswith(PREFIX):
+            try:
+                number = float(moment)
+            except ValueError:
+                pass
+            else:
+                if 0 < number < 1:
+                    return cls(share=number)
+                if np.isfinite(number) and number >= 1:
+                    return cls(number=number)
+            try:
+                date = datetime.fromisoformat(moment) if "-" in moment else None
+            except ValueError:
+                date = None
+            if date is not None:
+                return cls(date=date if date.tzinfo is not None else date.replace(tzinfo=UTC))
+        raise ConfigurationError(
+            f"Expected split={text!r} to be time:DATE, such as time:2001-03-01, or time:SHARE, such as time:0.9"
+        )
+
+    def split(self, ratings: Ratings, *, seed: int) -> Split:
+        """The parts of a data set; ``seed`` is that of the draw for validation.
+
+        Raises:
+          DataError: the data have no times, or these are no dates; or one of the sides would be empty.
+          ConfigurationError: ``seed`` is not a whole number from 0.
+        """
+        _validate.integer(low=0, high=2**63 - 1, seed=seed)
+        if ratings.times is None:
+            raise DataError(
+                f"the data set {ratings.name!r} has no times that are comparable between users: a cut in time needs a "
+                "column of times (--time)"
+            )
+        test = ratings.times >= self._moment(ratings)
+        if test.all() or not test.any():
+            side = "before" if test.all() else "from"
+            raise DataError(f"the data set {ratings.name!r} has no rating {side} the cut in time: choose another")
+        user, item = ratings.user_keys[ratings.users()], ratings.item_keys[ratings.items]
+        held = fraction_of(keyed_hash(key_of("validation before a cut in time", seed), user, item)) < _VALIDATION
+        return Split(ratings.take(~test & ~held), ratings.take(~test & held), ratings.take(test))
+
+    def notes(self, ratings: Ratings, split: Split) -> list[str]:
+        """What has to be said of the parts, a line each."""
+        users, items = only_tested(split)
+        lines = [
+            f"only the test part has {users:,} of {ratings.n_users:,} users and {items:,} of {ratings.n_items:,} items"
+        ]
+        if self.share is not None:
+            lines.append(
+                "the cut follows from everybody's times: ε is that of the parts as given, and not of the data set"
+            )
+        if self.date is not None and ratings.time_unit is None:
+            lines.append(f"guessed: times count from 1970 in {_unit(ratings)}")
+        return lines
+
+    def _moment(self, ratings: Ratings) -> float | int:
+        assert ratings.times is not None
+        if self.number is not None:
+            return self.number
+        if self.date is not None:
+            microseconds = (self.date - _EPOCH) // timedelta(microseconds=1)
+            return -(-microseconds * _PER_SECOND[_unit(ratings)] // 10**6)
+        assert self.share is not None
+        place = min(round(self.share * ratings.n_ratings), ratings.n_ratings - 1)
+        found: float | int = np.partition(ratings.times, place)[place].item()
+        return found
+
+
+def only_tested(split: Split) -> tuple[int, int]:
+    """(users, items) that have ratings in the test part, and none for training or validation."""
+    past = (split.train, split.validation)
+    users = (split.test.counts() > 0) & ~np.any([part.counts() > 0 for part in past], axis=0)
+    rated = [np.bincount(part.items, minlength=part.n_items) > 0 for part in (split.test, *past)]
+    return int(users.sum()), int((rated[0] & ~np.any(rated[1:], axis=0)).sum())
+
+
+def _unit(ratings: Ratings) -> str:
+    """What times count from 1970: as was read, or the one unit in which all are usual dates."""
+    if ratings.time_unit is not None:
+        return ratings.time_unit
+    assert ratings.times is not None
+    if ratings.n_ratings:
+        least, largest = ratings.times.min(), ratings.times.max()
+        for unit, per_second in _PER_SECOND.items():
+            if _USUAL[0] * per_second <= least and largest <= _USUAL[1] * per_second:
+                return unit
+    raise DataError(
+        f"the times of the data set {ratings.name!r} are numbers, and not all are dates from 1973 on: cut them at a "
+        "number of theirs or at a share (--split time:0.9)"
+    )
