@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from odp.cli.streams import require_encodable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -46,7 +48,9 @@ def print_json(value: object, *, rows: Sequence[Mapping[str, Any]] | None = None
       rows: the rows of the CSV form; by default the one list of objects in ``value``, or else ``value`` as one row.
     """
     if _as_csv:
-        sys.stdout.write(csv_text(_rows_of(value) if rows is None else rows))
+        text = csv_text(_rows_of(value) if rows is None else rows)
+        require_encodable(text)
+        sys.stdout.write(text)
     else:
         sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
     sys.stdout.flush()

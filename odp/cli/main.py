@@ -1,7 +1,7 @@
 """``odp``: the commands, and how their errors reach a person.
 
-Exit codes: 0 done, 1 an error of ODP, 2 wrong usage, 70 an unexpected error, 130 interrupted. Each error comes
-with one line on stderr; ``ODP_TRACE=1`` gives the trace of an unforeseen one.
+Exit codes: 0 done, 1 an error of ODP, 2 wrong usage, 70 an unexpected error, 130 interrupted, 141 nobody reads stdout
+any more. Each error comes with one line on stderr; ``ODP_TRACE=1`` gives the trace of an unforeseen one.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from odp.cli import (
 )
 from odp.cli.console import interrupted, print_error
 from odp.cli.csv_option import add_csv
+from odp.cli.streams import prepare_streams
 from odp.errors import OdpError
 
 app = typer.Typer(
@@ -110,10 +111,12 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # gRPC's own lines about a failed connection come beside ours, which say what to do.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    prepare_streams()
     try:
         check_own_packages()
         # Not standalone: typer would print usage errors itself, as a box of many lines.
         code = app(standalone_mode=False)
+        sys.stdout.flush()
         if code == _INTERRUPTED:  # typer makes this code of Ctrl-C, and prints nothing
             print_error(interrupted())
     except OdpError as error:
