@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
+import io
 import json
 import re
 from decimal import Decimal
@@ -20,8 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import odp
+from odp.datasets.columns import Columns
 from odp.datasets.ids import checked_ids, id_keys
 from odp.datasets.movielens import load_movielens
+from odp.datasets.text_tables import read_text
 from odp.errors import ConfigurationError, DataError
 from odp.identity import id_text
 
@@ -213,6 +217,53 @@ def test_a_quote_that_does_not_end_its_field_joins_no_lines(tmp_path: Path) -> N
     expected = {("u1", "N1", 5), ("u2", "N2", 1), ("u3", "N3", 2), ("u4", "N4", 3), ("u5", "N5", 4), ("u9", "N9", 1)}
     assert rows_of(ratings) == expected
     assert any("quotes are read as text" in note for note in ratings.notes)
+
+
+cells = st.one_of(
+    st.sampled_from(["a", "b", "1", ""]),
+    st.text('a"b, \t', max_size=4),
+    st.text("a,;\t\n", max_size=4).map(lambda text: f'"{text}"'),
+    st.just('"a""b"'),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    notes=st.lists(cells, min_size=1, max_size=5), mark=st.sampled_from(",;\t"), blank=st.integers(0, 5),
+    end=st.sampled_from(["\n", "\r\n", "\r"]), chunk=st.sampled_from([7, 16, 2**24]),
+)  # fmt: skip
+def test_what_is_read_of_any_quotes_is_what_the_csv_module_reads_and_where(
+    notes: list[str], mark: str, end: str, chunk: int, blank: int, tmp_path: Path
+) -> None:
+    lines = [mark.join(["user", "item", "note"]), *(mark.join([f"u{n}", "i", note]) for n, note in enumerate(notes))]
+    lines.insert(blank, "")
+    text = end.join(lines)
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("odp.datasets.text_source._CHUNK", chunk)
+        try:
+            raw = read_text(tmp_path / "a.csv", Columns())
+        except DataError as error:
+            refusal = str(error)
+        else:
+            refusal = ""
+    if refusal:
+        assert re.search(r"a\.csv:\d+: (lines \d+ to \d+ are one row if|a field begins with a quote)", refusal)
+        return
+    found = list(zip(raw.parts["user"].to_pylist(), raw.positions().tolist(), strict=True))
+    as_text = any("quotes are read as text" in note for note in raw.notes)
+    assert mark == "\t" or not as_text
+    quoting = csv.QUOTE_NONE if as_text else csv.QUOTE_MINIMAL
+    expected, broken, last = [], [], 0
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, quoting=quoting, strict=not as_text)
+    for row in reader:
+        if len(row) == 3:
+            expected.append((row[0], last + 1))
+        elif row:
+            broken.append(last + 1)
+        last = reader.line_num
+    assert found == expected[1:]
+    assert [row.line for row in raw.broken] == broken
 
 
 @pytest.mark.parametrize("mark", ["\t", ",", ";"])
