@@ -24,8 +24,6 @@ import numpy as np
 from odp.errors import DataError
 
 LEAST, LARGEST = -(2**63), 2**63 - 1
-EXACT = 2.0**53
-"""Whole numbers from here on are not all floats: two ids may have become one before they came here."""
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
@@ -41,12 +39,18 @@ def id_text(value: object) -> str:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return str(int(value))
     if isinstance(value, (float, np.floating)) and math.isfinite(value) and value == int(value):
-        if abs(float(value)) < EXACT:
+        bits = exact_bits(np.dtype(type(value)))
+        if abs(int(value)) < 2**bits:
             return str(int(value))
-        raise DataError("numbers of 2**53 or more came as floats, which are not exact; write them as text or integers")
+        raise DataError(f"numbers of 2**{bits} or more came as floats, which are not exact; give text or integers")
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         return str(int(value))
     raise DataError(f"expected whole numbers or text (got a {type(value).__name__})")
+
+
+def exact_bits(kind: np.dtype[np.floating]) -> int:
+    """From 2 to this power on, not all whole numbers are floats: two ids may have become one before they came here."""
+    return int(np.finfo(kind).nmant) + 1
 
 
 def integer_of(text: str) -> int | None:

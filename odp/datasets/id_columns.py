@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from odp.datasets.ids import Ids, joined
 from odp.errors import DataError
-from odp.identity import EXACT, LARGEST, LEAST, id_text
+from odp.identity import LARGEST, LEAST, exact_bits, id_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,11 @@ def coded(column: pa.ChunkedArray, *, where: str, place: Callable[[int], str]) -
     if not chunks or not len(chunks[0].dictionary):
         return np.empty(0, dtype=np.int64), np.full(len(column), -1, dtype=np.int32)
     values = chunks[0].dictionary
+    if pa.types.is_string(values.type):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            raise DataError(f"{where} of ids holds text that is not UTF-8; write it again") from None
     codes = np.concatenate([_indices(chunk) for chunk in chunks])
     if pa.types.is_integer(values.type):
         ids: Ids = np.unique(values.drop_null().to_numpy()).astype(np.int64)
@@ -56,6 +61,23 @@ def coded(column: pa.ChunkedArray, *, where: str, place: Callable[[int], str]) -
     ids = joined(numbers, others.to_pylist())
     order = pa.concat_arrays([pa.array(numbers).cast(values.type), others])
     return ids, _renumbered(values, order, codes)
+
+
+def decoded(column: Any) -> Any:
+    """A column of values or times without a dictionary, and text of one kind."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        chunks = [_one_text(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+        return pa.chunked_array(chunks, _one_text(pa.array([], column.type.value_type)).type)
+    return _one_text(column)
+
+
+def _one_text(column: Any) -> Any:
+    import pyarrow as pa
+
+    several = pa.types.is_large_string(column.type) or str(column.type) == "string_view"
+    return column.cast(pa.string()) if several else column
 
 
 def used(ids: Ids, codes: Codes) -> tuple[Ids, Codes]:
@@ -112,10 +134,9 @@ def _id_values(column: Any) -> Any:
     import pyarrow.compute as pc
 
     kind = column.type
-    if pa.types.is_string(kind):
+    column = _one_text(column)
+    if pa.types.is_string(column.type):
         return column
-    if pa.types.is_large_string(kind) or str(kind) == "string_view":
-        return column.cast(pa.string())
     if pa.types.is_integer(kind):
         if kind == pa.uint64() and (pc.max(column).as_py() or 0) > LARGEST:
             return column.cast(pa.string())
@@ -124,9 +145,11 @@ def _id_values(column: Any) -> Any:
         return column.cast(pa.int64())
     if pa.types.is_floating(kind):
         # Whole numbers beside missing ones, which pandas keeps as floats.
-        column = pc.if_else(pc.is_finite(column).fill_null(False), column, pa.scalar(None, kind))
-        if (pc.max(pc.abs(column)).as_py() or 0) >= EXACT:
-            raise DataError("holds floats of 2**53 or more, which are not exact; expected whole numbers or text")
+        bits = exact_bits(np.dtype(kind.to_pandas_dtype()))
+        column = column.cast(pa.float64())
+        column = pc.if_else(pc.is_finite(column).fill_null(False), column, pa.scalar(None, pa.float64()))
+        if (pc.max(pc.abs(column)).as_py() or 0) >= 2.0**bits:
+            raise DataError(f"holds floats of 2**{bits} or more, which are not exact; expected whole numbers or text")
         if not pc.all(pc.equal(pc.floor(column), column)).as_py():
             raise DataError("holds fractions; expected whole numbers or text")
         return column.cast(pa.int64())

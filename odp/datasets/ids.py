@@ -38,7 +38,7 @@ def checked_ids(ids: npt.ArrayLike, *, what: str, where: str) -> Ids:
         return np.ascontiguousarray(array, dtype=np.int64)
     if array.dtype.kind not in "UT":
         try:
-            texts = [id_text(value) for value in array.ravel().tolist()]
+            texts = [id_text(value) for value in array.ravel()]
         except DataError as error:
             raise DataError(f"{where}: {what}: {error}") from None
         array = np.array(texts, dtype=text_type()).reshape(array.shape)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.datasets.columns import Columns, Scale, scale_of
-from odp.datasets.id_columns import coded, used
+from odp.datasets.id_columns import coded, decoded, used
 from odp.datasets.ids import Ids
 from odp.datasets.raw_table import RawTable, arrow
 from odp.datasets.repeats import repeated_rows
@@ -245,10 +245,9 @@ def _floats(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[An
     pa = arrow()
     import pyarrow.compute as pc
 
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(kind)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    column = decoded(column)
+    kind = column.type
+    if pa.types.is_string(kind):
         comma = pc.match_substring_regex(column, _DECIMAL_COMMA).fill_null(False).to_numpy(zero_copy_only=False)
         flaws.add(comma, f"a decimal comma, write a point (column {name!r})")
         fits = pc.match_substring_regex(column, _NUMBER).fill_null(False)
@@ -264,19 +263,15 @@ def _floats(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[An
     return cast("npt.NDArray[Any]", values)
 
 
-def _times(
-    column: Any, name: str, where: str, flaws: _Flaws
-) -> tuple[npt.NDArray[Any], Literal["s", "ms", "us", "ns"] | None]:
+def _times(column: Any, name: str, where: str, flaws: _Flaws) -> tuple[npt.NDArray[Any], str | None]:
     """(numbers that order the rows, int64 or float64 [rows]; what they count from 1970 on, where they were dates)."""
     pa = arrow()
     import pyarrow.compute as pc
 
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    unit: Any = None
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(kind)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
-        column, unit = _parsed_times(column.cast(pa.string()))
+    column = decoded(column)
+    kind, unit = column.type, None
+    if pa.types.is_string(kind):
+        column, unit = _parsed_times(column)
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         column = column.cast(pa.timestamp("us")) if pa.types.is_date(kind) else column
         unit = column.type.unit

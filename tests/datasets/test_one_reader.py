@@ -79,10 +79,11 @@ def written(rows: list[Row], form: str, folder: Path) -> Any:
             ids = {name: [number(one) for one in columns[name]] for name in ("user", "item")}
             return pd.DataFrame(columns | ids)
         case "polars":
-            return pl.DataFrame(columns)
+            return pl.DataFrame(columns | {"rating": [str(row[2]) for row in rows]})
         case "categories":
             kind = {name: pl.Enum(sorted(set(columns[name]))) for name in ("user",)} | {"item": pl.Categorical}
-            return pl.DataFrame(columns).cast(kind)  # type: ignore[arg-type]
+            text = {name: [str(one) for one in columns[name]] for name in ("rating", "time")}
+            return pl.DataFrame(columns | text).cast(kind | dict.fromkeys(text, pl.Categorical))  # type: ignore[arg-type]
         case "arrow":
             return pa.table(columns)
         case _:
@@ -387,11 +388,16 @@ def test_each_type_of_number_in_a_frame_is_its_digits() -> None:
     ratings = odp.load(mixed, on_error="skip")
     assert ratings.user_ids is not None
     assert ratings.user_ids.tolist() == ["7", "12", "guest"]
+    single = pa.array(np.array([7, 12], dtype=np.float16))
+    assert odp.load(pa.table({"user": single, "item": [1, 1]})).user_keys.tolist() == [7, 12]
+    ends = pa.py_buffer(np.array([0, 1], dtype=np.int32).tobytes())
+    invalid = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(b"\xe9")])
     big = pa.table({"user": pa.array([7, 2**63 + 5], pa.uint64()), "item": [1, 1]})
     assert odp.load(big).user_keys[0] == 7
     for wrong, message in (
         (pa.array([1.5]), "fractions"), (pa.array([2.0**60]), "not exact"), (pa.array([Decimal("1.5")]), "fractions"),
         (pa.array([True]), "bool"), (pa.array([1], pa.timestamp("s")), "timestamp"),
+        (pa.array([2.0**24], pa.float32()), r"floats of 2\*\*24 or more"), (invalid, "not UTF-8"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=message):
             odp.load(pa.table({"user": wrong, "item": [1]}))
@@ -413,6 +419,6 @@ def test_an_id_is_one_text_and_one_key_in_whatever_array_it_comes() -> None:
     mixed = id_keys(checked_ids(["3", "guest"], what="user_ids", where="here"), 2)
     assert mixed[0] == 3
     assert id_keys(checked_ids(["007", "7"], what="user_ids", where="here"), 2)[0] != 7
-    for wrong in (True, None, 1.5, float("nan"), b"7"):
+    for wrong in (True, None, 1.5, float("nan"), b"7", np.float32(2**24), 2.0**53):
         with pytest.raises(DataError):
             id_text(wrong)
