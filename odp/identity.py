@@ -18,6 +18,7 @@ import math
 import re
 import unicodedata
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def id_text(value: object) -> str:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return str(int(value))
     if isinstance(value, (float, np.floating)) and math.isfinite(value) and value == int(value):
-        bits = exact_bits(np.dtype(type(value)))
+        bits = exact_bits(value.dtype if isinstance(value, np.floating) else np.dtype(np.float64))
         if abs(int(value)) < 2**bits:
             return str(int(value))
         raise DataError(f"numbers of 2**{bits} or more came as floats, which are not exact; give text or integers")
@@ -48,7 +49,7 @@ def id_text(value: object) -> str:
     raise DataError(f"expected whole numbers or text (got a {type(value).__name__})")
 
 
-def exact_bits(kind: np.dtype[np.floating]) -> int:
+def exact_bits(kind: np.dtype[Any]) -> int:
     """From 2 to this power on, not all whole numbers are floats: two ids may have become one before they came here."""
     return int(np.finfo(kind).nmant) + 1
 
