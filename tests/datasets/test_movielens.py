@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from odp.datasets import load
 from odp.datasets.movielens import load_ml_1m, load_ml_100k, load_ml_latest, load_movielens
-from odp.errors import DataError
+from odp.errors import ConfigurationError, DataError
 
 DAT = "2::10::5::300\n2::40::3::100\n1::10::4::50\n2::30::1::200\n"
 MOVIES_DAT = "10::Café (1999)::Drama|War\n20::Unseen (1990)::Western\n30::B, The (1)::Comedy\n40::C::Drama\n"
@@ -61,6 +62,18 @@ def test_without_a_movie_file_there_is_no_whole_catalogue(tmp_path: Path) -> Non
     (tmp_path / "ratings.dat").write_bytes(DAT.encode())
     with pytest.raises(DataError, match="there is no movie file"):
         load(tmp_path, whole_catalogue=True)
+
+
+def test_without_arrow_the_text_forms_name_the_extra_and_arrays_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'odp-platform\[data\]'"):
+        load(write_ml_1m(tmp_path))
+    (tmp_path / "ratings.dat").unlink()
+    columns = {"user": [1], "item": [10], "rating_halfstars": [8], "order": [0]}
+    np.savez(tmp_path / "ratings.npz", **{name: np.array(column) for name, column in columns.items()})
+    assert load(tmp_path).values.tolist() == [4]
 
 
 def test_windows_line_ends_and_gzip_change_nothing(tmp_path: Path) -> None:
