@@ -4,10 +4,10 @@
 form                    files                                                        stars
 ======================  ===========================================================  ==========
 ``ml-1m``               ``ratings.dat`` (``user::item::rating::timestamp``),         1..5
-                        ``movies.dat`` (Latin-1)
+                        ``movies.dat`` (UTF-8, else Latin-1)
 ``ml-1m`` as arrays     ``ratings.npz`` with user, item, rating_halfstars, order;    1..5
                         and ``timestamp`` for ``odp.datasets.monthly_ratings``
-``ml-100k``             ``u.data`` (tabs), ``u.item`` (``|``, Latin-1)               1..5
+``ml-100k``             ``u.data`` (tabs), ``u.item`` (``|``, UTF-8, else Latin-1)   1..5
 ``ml-latest-small``     ``ratings.csv``, ``movies.csv`` (UTF-8)                      0.5..5
 ======================  ===========================================================  ==========
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -248,45 +248,58 @@ def _described(rows: dict[str, Any], movies: Movies | None, *, whole_catalogue: 
     }
 
 
-def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, *, latin: bool) -> list[tuple[int, str]]:
+    """Lines that are not blank, with their numbers: UTF-8, or ``latin`` for files of before it was usual."""
+    content = _parsing.read_bytes(path)
     try:
-        text = _parsing.read_bytes(path).decode(encoding)
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise DataError(f"{path}: not {encoding} text") from None
-    return ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip("\r"))
+        if not latin:
+            raise DataError(f"{path}: not utf-8 text") from None
+        text = content.decode("latin-1")
+    lines = enumerate(text.split("\n"), start=1)
+    return [(number, line.rstrip("\r")) for number, line in lines if line.strip("\r")]
+
+
+def _add(table: dict[str, tuple[str, tuple[str, ...]]], movie: str, title: str, genres: list[str], where: str) -> None:
+    if movie in table:
+        raise DataError(f"{where}: movie {movie} stands in an earlier line; keep one of them")
+    table[movie] = (title, tuple(genres))
 
 
 def _movies_dat(path: Path) -> Movies:
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for number, line in _lines(path, "latin-1"):
-        fields = line.rstrip("\r").split("::")
+    for number, line in _lines(path, latin=True):
+        fields = line.split("::")
         if len(fields) != 3 or not fields[0]:
             raise DataError(f"{path}:{number}: expected MovieID::Title::Genres")
-        table[fields[0]] = (fields[1], tuple(fields[2].split("|")))
+        _add(table, fields[0], fields[1], fields[2].split("|"), f"{path}:{number}")
     return table, _all_genres(table)
 
 
 def _u_item(path: Path) -> Movies:
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for number, line in _lines(path, "latin-1"):
-        fields = line.rstrip("\r").split("|")
+    for number, line in _lines(path, latin=True):
+        fields = line.split("|")
         flags = fields[5:]
         if len(fields) != 24 or not fields[0] or not set(flags) <= {"0", "1"}:
             raise DataError(f"{path}:{number}: expected 5 fields and 19 genre flags of 0 or 1, separated by '|'")
-        genres = tuple(genre for genre, flag in zip(_GENRES_100K, flags, strict=True) if flag == "1")
-        table[fields[0]] = (fields[1], genres)
+        genres = [genre for genre, flag in zip(_GENRES_100K, flags, strict=True) if flag == "1"]
+        _add(table, fields[0], fields[1], genres, f"{path}:{number}")
     return table, _GENRES_100K
 
 
 def _movies_csv(path: Path) -> Movies:
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
-    rows = csv.reader(line.rstrip("\r") for _, line in _lines(path, "utf-8"))
+    lines = _lines(path, latin=False)
+    rows = csv.reader(line for _, line in lines)
     if next(rows, None) != ["movieId", "title", "genres"]:
         raise DataError(f"{path}:1: expected the header line 'movieId,title,genres'")
     for fields in rows:
+        where = f"{path}:{lines[rows.line_num - 1][0]}"
         if len(fields) != 3 or not fields[0]:
-            raise DataError(f"{path}:{rows.line_num}: expected movieId,title,genres")
-        table[fields[0]] = (fields[1], () if fields[2] == _NO_GENRE else tuple(fields[2].split("|")))
+            raise DataError(f"{where}: expected movieId,title,genres")
+        _add(table, fields[0], fields[1], [] if fields[2] == _NO_GENRE else fields[2].split("|"), where)
     return table, _all_genres(table)
 
 

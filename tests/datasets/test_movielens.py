@@ -174,6 +174,21 @@ def test_malformed_movie_files_are_refused_by_line(tmp_path: Path) -> None:
         load_ml_latest(tmp_path)
 
 
+def test_movie_files_are_utf_8_where_they_are_and_name_each_movie_once(tmp_path: Path) -> None:
+    write_ml_1m(tmp_path)
+    (tmp_path / "movies.dat").write_bytes(MOVIES_DAT.encode())
+    titles = load_ml_1m(tmp_path).titles
+    assert titles is not None
+    assert titles[0] == "Café (1999)"
+    (tmp_path / "movies.dat").write_bytes((MOVIES_DAT + "\n10::Other::Drama\n").encode())
+    with pytest.raises(DataError, match=r"movies\.dat:6: movie 10 stands in an earlier line"):
+        load_ml_1m(tmp_path)
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n")
+    (tmp_path / "movies.csv").write_bytes("\ufeffmovieId,title,genres\r\n\r\n1,A,Drama\r\n1,B,Drama\r\n".encode())
+    with pytest.raises(DataError, match=r"movies\.csv:4: movie 1 stands"):
+        load_ml_latest(tmp_path)
+
+
 def test_a_csv_error_counts_the_header_line(tmp_path: Path) -> None:
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n1,2,9,4\n")
     with pytest.raises(DataError, match=r"ratings\.csv: .*value outside \[0\.5, 5\] .*: line 3"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from odp.datasets import Split, synthetic_movielens
-from odp.errors import ConfigurationError, DataError
+from odp.errors import ConfigurationError, DataError, StateError
 from odp.evaluation.trials import Outcome
 from odp.simulation.comparing import Comparison, chosen_rows, compare, comparison_rows, draw_comparison
 from odp.simulation.methods import RATING_METHODS, RMSE, Contest, Method, contest_for
@@ -187,6 +187,8 @@ def test_settings_that_methods_chose_are_in_every_form(tmp_path: Path) -> None:
     assert fixed_json["settings"] == []
     again = compare(DATA, **arguments, resume=tmp_path / "runs")
     assert (again.scores, again.settings) == (found.scores, found.settings), "finished runs keep their settings"
+    with pytest.raises(StateError, match="runs"):
+        compare(DATA, **arguments, split_name="time:0.9", resume=tmp_path / "runs")
 
 
 def test_without_tuned_methods_nothing_is_said_of_settings() -> None:
