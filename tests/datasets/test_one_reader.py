@@ -26,8 +26,11 @@ from odp.datasets.columns import Columns
 from odp.datasets.ids import checked_ids, id_keys
 from odp.datasets.movielens import load_movielens
 from odp.datasets.text_tables import read_text
+from odp.datasets.time_cut import TimeCut
 from odp.errors import ConfigurationError, DataError
+from odp.evaluation.users import chosen_entries, draw_users, user_seeds
 from odp.identity import id_text
+from odp.privacy.events import Sampling
 
 Row = tuple[str, str, float, int]
 NAMES = ("user", "item", "rating", "time")
@@ -155,34 +158,48 @@ def test_what_has_to_be_quoted_is_the_same_in_every_form_that_quotes(
         assert rows_of(read(written(rows, form, tmp_path_factory.mktemp("form")))) == {row[:3] for row in rows}, form
 
 
-@settings(max_examples=60, deadline=None)
-@given(rows=tables(ordinary), other=ordinary, place=st.integers(0, 11), seed=st.integers(0, 2**40))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=tables(ordinary), other=ordinary, place=st.integers(0, 11), seed=st.integers(0, 2**40), plays=st.booleans(),
+    form=st.sampled_from(["csv", "pandas", "numbers.jsonl"]),
+)  # fmt: skip
 def test_one_user_more_or_less_changes_no_key_no_part_no_seed_and_no_coin_of_another(
-    rows: list[Row], other: str, place: int, seed: int
+    rows: list[Row], other: str, place: int, seed: int, plays: bool, form: str, tmp_path: Path
 ) -> None:
     """On the code of before, one user `guest` among numbers moved a third of the others' ratings."""
-    from odp.evaluation.users import user_seeds
-
     more = [*rows[:place], (other, "1", 2.5, 7), *rows[place:]]
     if written_in_two_ways(more) or any(row[0] == other for row in rows):
         return
+    scale: dict[str, Any] = {"implicit": True} if plays else {"low": 0.5, "high": 5}
 
-    def facts(table: list[Row]) -> dict[Any, Any]:
-        ratings = odp.load(
-            pa.table(dict(zip(NAMES, map(list, zip(*table, strict=True)), strict=True))), low=0.5, high=5
-        )
+    def facts(table: list[Row]) -> tuple[dict[tuple[str, str], list[object]], dict[str, list[object]], list[str]]:
+        ratings = odp.load(written(table, form, tmp_path), **scale)
         assert ratings.user_ids is not None
         assert ratings.item_ids is not None
-        found: dict[Any, Any] = {}
-        split = odp.random_split(ratings, seed=seed)
         names, items = [str(one) for one in ratings.user_ids.tolist()], [str(one) for one in ratings.item_ids.tolist()]
-        for part, one in (("train", split.train), ("validation", split.validation), ("test", split.test)):
-            for user, item in zip(one.users().tolist(), one.items.tolist(), strict=True):
-                found[names[user], items[item]] = part
-        seeds = user_seeds(ratings, seed).tolist()
-        found |= {name: pair for name, *pair in zip(names, ratings.user_keys.tolist(), seeds, strict=True)}
-        found["order"] = [name for name in names if name != other]
-        return {key: fact for key, fact in found.items() if key != other and key[0] != other}
+        split = odp.random_split(ratings, seed=seed)
+        cut = TimeCut(number=5 * 10**8)
+        found: dict[tuple[str, str], list[object]] = {
+            (names[user], items[item]): [value]
+            for user, item, value in zip(ratings.users(), ratings.items, ratings.values.tolist(), strict=True)
+        }
+        parts = [split.train, split.validation, split.test]
+        if len({row[3] >= 5 * 10**8 for row in rows}) == 2:
+            by_time = cut.split(ratings, seed=seed)
+            parts += [by_time.train, by_time.validation, by_time.test]
+        for number, part in enumerate(parts):
+            for user, item in zip(part.users().tolist(), part.items.tolist(), strict=True):
+                found[names[user], items[item]].append(number)
+        for entry in chosen_entries(ratings, 1, seed=seed).tolist():
+            found[names[ratings.users()[entry]], items[ratings.items[entry]]].append("chosen")
+        coins = np.isin(np.arange(len(names)), draw_users(ratings, Sampling(0.5, 500, 500), round=3, seed=seed))
+        each = zip(ratings.user_keys.tolist(), user_seeds(ratings, seed).tolist(), coins.tolist(), strict=True)
+        own: dict[str, list[object]] = {name: [*facts] for name, facts in zip(names, each, strict=True)}
+        return (
+            {pair: known for pair, known in found.items() if pair[0] != other},
+            {name: known for name, known in own.items() if name != other},
+            [name for name in names if name != other],
+        )
 
     assert facts(more) == facts(rows)
 
