@@ -188,7 +188,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         aggregator = AggregatorClient(
             public, control, address=config.aggregator, control_address=config.aggregator_control
         )
-        log_key = _log_key(state, config.log_key)
+        log_key = _log_key(state.path(LOG_KEY_FILE) if config.log_key is None else config.log_key)
         folder = state.path(LOG_FOLDER)
         if shared:
             _require_shared(storage, LOG_KEY_FILE, log_key.public(Kind.NOTE).text)
@@ -333,6 +333,17 @@ def developer_key(state: Path) -> str:
         return _developer_key(opened).public.hex()
 
 
+def log_verifier_key(state: Path) -> str:
+    """The verifier key of the transparency log of the server in the folder ``state``; created on first use.
+
+    Raises StateError where the folder cannot be used.
+    """
+    if (state / LOG_KEY_FILE).exists():
+        return _log_key(state / LOG_KEY_FILE).public(Kind.NOTE).text
+    with StateFolder.open(state, ROLE) as opened:
+        return _log_key(opened.path(LOG_KEY_FILE)).public(Kind.NOTE).text
+
+
 def _developer_key(state: StateFolder) -> SigningKey:
     stored = state.read(KEY_FILE)
     if stored is None:
@@ -367,10 +378,8 @@ def _require_shared(storage: Storage, name: str, value: str) -> None:
         )
 
 
-def _log_key(state: StateFolder, path: Path | None) -> NoteKey:
-    return note_key(
-        path if path is not None else state.path(LOG_KEY_FILE), name=f"odp.local/log/{secrets.token_hex(8)}"
-    )
+def _log_key(path: Path) -> NoteKey:
+    return note_key(path, name=f"odp.local/log/{secrets.token_hex(8)}")
 
 
 def _endorsements(path: Path | None) -> EndorsementFile:

@@ -171,7 +171,10 @@ def roster(
     devices: Annotated[int, typer.Option(help="Number of devices.")] = 1,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
 ) -> None:
-    """Write the public keys of devices for `secagg+` sessions and issuers, and print what a task file needs of them."""
+    """Write the public keys of devices for `secagg+` sessions and issuers, and print what a task file needs of them.
+
+    Devices that the folder lacks are made, and have no data yet.
+    """
     from device_runtime import Store, store_path
     from device_runtime.round.secagg import identity_key
     from odp.crypto.roster import hash_of
@@ -179,7 +182,7 @@ def roster(
 
     keys = []
     for device in range(first, first + devices):
-        with Store.open(store_path(state, device)) as store:
+        with Store.open_or_create(store_path(state, device)) as store:
             keys.append(identity_key(store.identity().secret, b"").public)
     with writing_file(output):
         write_atomically(output, "".join(f"{key.hex()}\n" for key in keys).encode(), mode=0o644)

@@ -16,6 +16,7 @@ from odp.cli.upgrade import upgrade
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from odp.enclave.log_policy import LogPolicy
     from odp.enclave.policy import Accumulation, Selection
 
 app = typer.Typer(help="Measure, endorse and withdraw the code of enclaves.", no_args_is_help=True)
@@ -93,8 +94,16 @@ def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print one J
 @app.command("reference-values")
 def reference_values(
     platform: Annotated[
-        Path, typer.Option(help="Folder of the emulated hardware: its root certificate is pinned.")
-    ] = Path("odp-state/platform"),
+        Path | None,
+        typer.Option(
+            help="Folder of the emulated hardware: its root certificate is pinned "
+            "\\[default: odp-state/platform, without --root]."
+        ),
+    ] = None,
+    root: Annotated[
+        list[Path],
+        typer.Option(help="PEM file of the root of other hardware (`odp enclave root`) to pin; repeat for more."),
+    ] = [],  # noqa: B006
     minimum_cohort: Annotated[int, typer.Option(help="As given to `odp aggregator run`.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="As given to `odp aggregator run`.")] = 1e-5,
@@ -120,6 +129,10 @@ def reference_values(
         list[str], typer.Option(help="host:port at which devices may connect to the distributor; repeat for more.")
     ] = [],  # noqa: B006
     aggregator: Annotated[list[str], typer.Option(help="As --distributor, for the aggregator.")] = [],  # noqa: B006
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of reference values whose enclaves and addresses stay accepted: for an upgrade."),
+    ] = None,
     output: Annotated[Path, typer.Option(callback=output_file, help="JSON file to write.")] = Path(
         "reference_values.json"
     ),
@@ -128,10 +141,14 @@ def reference_values(
 
     The command computes digests and policies from the installed code and the options, without a running service.
     """
-    from odp.enclave.log_policy import LogPolicy
     from odp.enclave.policy import EnclavePolicy
+    from odp.enclave.reference_values import ReferenceValues
     from odp.local.reference_values import write_reference_values
+    from odp.transport.tls import read_ca
 
+    roots = [read_ca(path).decode("ascii") for path in root]
+    if platform is None and not roots:
+        platform = Path("odp-state/platform")
     policy = EnclavePolicy(
         role="aggregator",
         minimum_cohort=minimum_cohort,
@@ -141,22 +158,29 @@ def reference_values(
         founders=founder_keys(founder),
         upgrade=upgrade_policy(upgrade),
     )
-    log = None
-    if log_key:
-        log = LogPolicy(
-            log_keys=tuple(log_key),
-            endorser_keys=tuple(endorser_key),
-            witness_keys=tuple(witness_key),
-            quorum=len(witness_key) if quorum is None else quorum,
-        )
-    elif endorser_key or witness_key or quorum is not None:
+    log = _log_policy(log_key, endorser_key, witness_key, quorum) if log_key else None
+    if log is None and (endorser_key or witness_key or quorum is not None):
         raise ConfigurationError("Expected --log-key with --endorser-key, --witness-key and --quorum")
     with writing_file(output):
         write_reference_values(
             platform, policy, output, select=cast("Selection", select), log=log, helper_keys=helper_key,
-            addresses={"distributor": tuple(distributor), "aggregator": tuple(aggregator)},
+            addresses={"distributor": tuple(distributor), "aggregator": tuple(aggregator)}, roots=roots,
+            keep=None if keep is None else ReferenceValues.load(keep),
         )  # fmt: skip
     print_text(str(output))
+
+
+def _log_policy(
+    log_keys: list[str], endorser_keys: list[str], witness_keys: list[str], quorum: int | None
+) -> LogPolicy:
+    from odp.enclave.log_policy import LogPolicy
+
+    return LogPolicy(
+        log_keys=tuple(log_keys),
+        endorser_keys=tuple(endorser_keys),
+        witness_keys=tuple(witness_keys),
+        quorum=len(witness_keys) if quorum is None else quorum,
+    )
 
 
 app.command("pin-helper")(pin_helper)
@@ -183,6 +207,57 @@ def pin_address(
     known = tuple(dict.fromkeys((*values.addresses.get(role, ()), address)))
     dataclasses.replace(values, addresses={**values.addresses, role: known}).save(reference_values)
     print_text(f"{role}: {', '.join(known)} pinned in {reference_values}")
+
+
+@app.command("root")
+def root_certificate(
+    platform: Annotated[Path, typer.Option(help="Folder of the emulated hardware; made on first use.")] = Path(
+        "odp-state/platform"
+    ),
+) -> None:
+    """Print the root certificate of a machine's emulated hardware, PEM, for `odp enclave reference-values --root`."""
+    from odp.local.reference_values import root_of
+
+    print_text(root_of(platform).rstrip())
+
+
+@app.command("endorser-key")
+def show_endorser_key(
+    key: Annotated[Path, typer.Option(help="Private key of the endorser; made on first use.")] = Path("endorser.key"),
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print an endorser's public key, which devices and upgrade policies name."""
+    from odp.transparency.key_file import endorser_key
+
+    found = endorser_key(key).public.hex()
+    if json_output:
+        print_json({"endorser_key": found})
+    else:
+        print_text(found)
+
+
+@app.command("upgrade-policy")
+def write_upgrade_policy(
+    log_key: Annotated[
+        list[str], typer.Option(help="Verifier key of the log (`odp server log-key`); repeat for further keys of it.")
+    ],
+    endorser_key: Annotated[
+        list[str], typer.Option(help="Public key of an endorser (`odp enclave endorser-key`); repeat for more.")
+    ],
+    approvals: Annotated[int, typer.Option(help="How many of the endorsers have to endorse the new version.")] = 1,
+    witness_key: Annotated[list[str], typer.Option(help="Verifier key of a witness; repeat for more.")] = [],  # noqa: B006
+    quorum: Annotated[
+        int | None, typer.Option(help="Number of witnesses that have to cosign \\[default: all of them].")
+    ] = None,
+    output: Annotated[Path, typer.Option(callback=output_file, help="JSON file to write.")] = Path("upgrade.json"),
+) -> None:
+    """Write who may approve an upgrade of the aggregator: the file of `--upgrade`, which stays the same for good."""
+    from odp.enclave.upgrade_policy import UpgradePolicy
+
+    policy = UpgradePolicy(log=_log_policy(log_key, endorser_key, witness_key, quorum), approvals=approvals)
+    with writing_file(output):
+        policy.save(output)
+    print_text(str(output))
 
 
 @app.command("endorse")

@@ -176,6 +176,22 @@ def show_server_key(
         print_text(found)
 
 
+@server_app.command("log-key")
+def show_log_key(
+    state: State = Path("odp-state/server"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print the verifier key of a server's log, which devices, witnesses and auditors pin; made on first use."""
+    from odp.cli.console import print_json, print_text
+    from server.program import log_verifier_key
+
+    found = log_verifier_key(state)
+    if json:
+        print_json({"log_key": found})
+    else:
+        print_text(found)
+
+
 @distributor_app.command("run")
 @serving
 def run_distributor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,16 @@ from odp.enclave.policy import EnclavePolicy, Selection
 from odp.enclave.reference_values import ReferenceValues
 
 
+def root_of(platform: Path) -> str:
+    """The root certificate, PEM, of the emulated hardware in a folder; the hardware is made on first use.
+
+    Raises StateError where the folder cannot be used.
+    """
+    return EmulatedPlatform.open(platform).root_certificate_pem
+
+
 def write_reference_values(
-    platform: Path,
+    platform: Path | None,
     aggregator_policy: EnclavePolicy,
     output: Path,
     *,
@@ -23,11 +32,17 @@ def write_reference_values(
     helper_keys: Sequence[str] = (),
     addresses: Mapping[str, tuple[str, ...]] | None = None,
     emulated_vendor: Path | None = None,
+    roots: Sequence[str] = (),
+    keep: ReferenceValues | None = None,
 ) -> None:
-    """Reference values for enclaves of this code on ``platform``, written atomically to ``output``."""
+    """Reference values for enclaves of this code, written atomically to ``output``.
+
+    They run on the hardware in the folder ``platform``, or on one whose root certificate is among ``roots`` (PEM). The
+    enclaves and addresses of ``keep`` are accepted, too, as during an upgrade.
+    """
     policies = {"aggregator": aggregator_policy, "distributor": EnclavePolicy(role="distributor", select=select)}
-    ReferenceValues(
-        roots=(EmulatedPlatform.open(platform).root_certificate_pem,),
+    values = ReferenceValues(
+        roots=(*([] if platform is None else [root_of(platform)]), *roots),
         image_digests={role: (measured.digest,) for role, measured in measurements().items()},
         policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
         allow_emulated=True,
@@ -36,7 +51,25 @@ def write_reference_values(
         addresses={role: pinned for role, pinned in (addresses or {}).items() if pinned},
         emulated_vendor="" if emulated_vendor is None else str(emulated_vendor.absolute()),
         log=log,
-    ).save(output)
+    )
+    (values if keep is None else _accepting_both(values, keep)).save(output)
+
+
+def _accepting_both(values: ReferenceValues, others: ReferenceValues) -> ReferenceValues:
+    """``values``, with the roots, enclaves and addresses of ``others``, too."""
+    return dataclasses.replace(
+        values,
+        roots=tuple(dict.fromkeys((*values.roots, *others.roots))),
+        image_digests=_joined(values.image_digests, others.image_digests),
+        policy_sha256=_joined(values.policy_sha256, others.policy_sha256),
+        addresses=_joined(values.addresses, others.addresses),
+    )
+
+
+def _joined(first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Role -> what either has for it."""
+    roles = dict.fromkeys((*first, *second))
+    return {role: tuple(dict.fromkeys((*first.get(role, ()), *second.get(role, ())))) for role in roles}
 
 
 def measurements() -> dict[str, Measurement]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 from cli.conftest import Printed
 
 from odp.crypto.note import Kind, NoteKey
+from odp.enclave.log_policy import LogPolicy
+from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.errors import ConfigurationError
 from odp.local.reference_values import write_reference_values
 from odp.transparency.endorsements import EndorsementFile, check_withdrawal, open_endorsement
@@ -61,3 +65,54 @@ def test_reference_values_name_a_log_where_it_is_given(odp: Callable[..., Printe
     output.write_text(json.dumps(content))
     with pytest.raises(ConfigurationError, match=r"r\.json: .*did you mean 'quorum'"):
         ReferenceValues.load(output)
+
+
+def test_the_keys_of_a_deployment_are_printed_before_anything_runs(odp: Callable[..., Printed], tmp_path: Path) -> None:
+    """What `odp up` does in one process, operators of several machines do with commands."""
+    state = tmp_path / "server"
+    key, log = (odp("server", name, "--state", state).out.strip() for name in ("key", "log-key"))
+    assert odp("server", "log-key", "--state", state, "--json").json == {"log_key": log}
+    endorser = odp("enclave", "endorser-key", "--key", tmp_path / "e.key").out.strip()
+    assert odp("enclave", "endorser-key", "--key", tmp_path / "e.key", "--json").json == {"endorser_key": endorser}
+    upgrade = tmp_path / "upgrade.json"
+    named = ("--log-key", log, "--endorser-key", endorser)
+    odp("enclave", "upgrade-policy", *named, "--output", upgrade)
+    assert UpgradePolicy.load(upgrade) == UpgradePolicy(log=LogPolicy(log_keys=(log,), endorser_keys=(endorser,)))
+    with pytest.raises(ConfigurationError, match="approvals"):
+        odp("enclave", "upgrade-policy", *named, "--approvals", 2, "--output", upgrade)
+    roots = []
+    for chip in ("one", "another"):
+        pem = odp("enclave", "root", "--platform", tmp_path / chip).out
+        assert pem == EmulatedPlatform.open(tmp_path / chip).root_certificate_pem
+        (tmp_path / f"{chip}.pem").write_text(pem)
+        roots += ["--root", tmp_path / f"{chip}.pem"]
+    policy = ("--founder", key, "--upgrade", upgrade)
+    output = tmp_path / "r.json"
+    odp("enclave", "reference-values", *roots, *policy, *named, "--output", output)
+    found = ReferenceValues.load(output)
+    assert len(set(found.roots)) == 2
+    assert not (tmp_path / "odp-state").exists()
+    printed = odp(
+        "enclave", "endorse", "--reference-values", output, *policy, "--key", tmp_path / "e.key",
+        "--output", tmp_path / "e.json",
+    ).out  # fmt: skip
+    assert printed.strip() == endorser
+
+
+def test_devices_accept_the_code_of_before_during_an_upgrade(
+    odp: Callable[..., Printed], values: Path, tmp_path: Path
+) -> None:
+    """Until the old code is withdrawn, devices have a file that lists both; those that are listed twice come once."""
+    before, old = ReferenceValues.load(values), "sha384:" + "0" * 96
+    digests = {role: (*digests, old) for role, digests in before.image_digests.items()}
+    addresses = {"aggregator": ("a.example:1",), "issuer": ("i.example:2",)}
+    dataclasses.replace(before, roots=(), image_digests=digests, addresses=addresses).save(values)
+    output = tmp_path / "both.json"
+    odp(
+        "enclave", "reference-values", "--platform", tmp_path / "platform", "--keep", values, "--output", output,
+        "--aggregator", "a.example:3",
+    )  # fmt: skip
+    found = ReferenceValues.load(output)
+    assert found.image_digests == digests
+    assert found.addresses == {"aggregator": ("a.example:3", "a.example:1"), "issuer": ("i.example:2",)}
+    assert dataclasses.replace(found, image_digests=before.image_digests, addresses={}) == before

@@ -9,6 +9,8 @@ import pytest
 from cli.conftest import Printed
 from enrolment.world import Developer
 
+from device_runtime import provision
+from odp import synthetic_movielens
 from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.errors import ServiceError
 from odp.local.processes import Child
@@ -34,3 +36,18 @@ def test_an_issuer_serves_and_its_key_is_the_one_that_is_printed(tmp_path: Path,
             child.wait_serving(tmp_path / "ca" / "ca.pem")
     finally:
         child.stop()
+
+
+def test_a_roster_lists_devices_of_a_new_host_that_get_their_data_later(
+    tmp_path: Path, odp: Callable[..., Printed]
+) -> None:
+    """An issuer needs the roster before any device may call, so before there are data to give."""
+    roster, state = tmp_path / "devices.txt", tmp_path / "devices"
+    arguments = ("device", "roster", roster, "--state", state, "--devices", 3)
+    odp(*arguments)
+    keys = roster.read_text().split()
+    assert len(set(keys)) == 3
+    ratings = synthetic_movielens(n_users=3, n_items=5, ratings_per_user=5, seed=1)
+    assert provision(state, ratings) == 3
+    odp(*arguments)
+    assert roster.read_text().split() == keys

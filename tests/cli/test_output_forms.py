@@ -28,6 +28,7 @@ WITHOUT_JSON = {
         "data fetch", "data features", "task new", "task cancel", "init", "enclave reference-values",
         "enclave pin-helper", "enclave pin-address", "enclave endorse", "enclave withdraw", "device pause",
         "device resume", "device opt-out", "device export", "device erase", "device repair", "device roster",
+        "enclave root", "enclave upgrade-policy",
     },
     "prints JSON always": {"task status"},
 }  # fmt: skip
