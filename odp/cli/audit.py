@@ -77,7 +77,8 @@ def repair(
         "odp-state"
     ),
     log_key: Annotated[
-        Path | None, typer.Option(help="The log's private key \\[default: log.key beside the log's folder].")
+        Path | None,
+        typer.Option(help="The log's private key \\[default: <services>/log.key, or the one beside the log's folder]."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -88,11 +89,13 @@ def repair(
     """
     from odp.cli.console import print_text
     from odp.errors import ConfigurationError
+    from odp.local.log_setup import LOG_KEY
     from odp.transparency import repair as repairing
     from odp.transparency.key_file import note_key
 
     folder = log if log is not None else services / "server" / "log"
-    key_file = log_key if log_key is not None else folder.parent / "log.key"
+    beside, of_services = folder.parent / "log.key", services / LOG_KEY
+    key_file = log_key or (of_services if log is None and of_services.is_file() else beside)
     if not key_file.is_file():
         raise ConfigurationError(f"{key_file} does not exist: give the log's private key with --log-key")
     done = repairing.repair(

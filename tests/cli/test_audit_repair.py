@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from transparency.world import NOW, filler
 from typer.testing import CliRunner
 
@@ -14,9 +15,10 @@ from odp.transparency.key_file import note_key
 from odp.transparency.log_files import CHECKPOINT, LogFiles
 
 
-def test_a_lost_checkpoint_is_restored_with_the_key_beside_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["server/log.key", "log.key"], ids=["of a server alone", "of `odp up`"])
+def test_a_lost_checkpoint_is_restored_with_the_key_of_the_services(tmp_path: Path, place: str) -> None:
     folder = tmp_path / "server" / "log"
-    key = note_key(tmp_path / "server" / "log.key", name="example.com/log")
+    key = note_key(tmp_path / place, name="example.com/log")
     with LogFiles.open(folder, key, now=NOW) as log:
         log.append(filler(3), now=NOW)
         (tmp_path / "witness").write_bytes(log.checkpoint.body)
