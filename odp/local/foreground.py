@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from odp.errors import StateError
+from odp.transport import observing
 from odp.transport.running import Running
 from odp.transport.state_folder import state_errors, write_atomically
 from odp.transport.stopping import stop_event
@@ -40,6 +41,7 @@ def serve_until_stopped(running: Running, state: Path, *, with_parent: bool) -> 
     Where the program has a control listener, that one's address is in ``<state>/control-address``.
     """
     stop = stop_event()
+    observing.serve()
     try:
         with state_errors(state):
             if running.control_address:

@@ -146,10 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/healthz":
             self._send(b"ok\n", _TEXT)
         elif self.path == "/readyz":
-            if observing.is_draining():
-                self._send(b"draining\n", _TEXT, status=503)
-            else:
-                self._send(b"ok\n", _TEXT)
+            unready = observing.unready()
+            self._send(f"{unready or 'ok'}\n".encode(), _TEXT, status=503 if unready else 200)
         else:
             self.send_error(404, "only /healthz, /readyz and, with metrics, /metrics are served")
 

@@ -35,7 +35,7 @@ class Observer(Protocol):
 
 
 _observers: list[Observer] = []
-_draining = threading.Event()
+_serving, _draining = threading.Event(), threading.Event()
 # What programs said of themselves before somebody observed them.
 _watched: dict[str, Callable[[], float]] = {}
 
@@ -52,14 +52,21 @@ def observed() -> bool:
     return bool(_observers)
 
 
+def serve() -> None:
+    """This program takes calls from now on."""
+    _serving.set()
+
+
 def drain() -> None:
     """This program ends: it answers what it has begun, and takes nothing new."""
     _draining.set()
 
 
-def is_draining() -> bool:
-    """Whether ``drain`` was called."""
-    return _draining.is_set()
+def unready() -> str:
+    """Why this program takes no calls: "starting" or "draining"; empty while it takes them."""
+    if _draining.is_set():
+        return "draining"
+    return "" if _serving.is_set() else "starting"
 
 
 def call_ended(method: str, code: str, seconds: float) -> None:

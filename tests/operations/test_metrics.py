@@ -110,10 +110,14 @@ def test_the_endpoint_serves_two_pages_and_nothing_else(measured):
         endpoint.close()
 
 
-def test_a_program_that_drains_lives_and_is_not_ready(measured, monkeypatch):
-    monkeypatch.setattr(observing, "_draining", threading.Event())
+def test_r403_a_program_that_starts_or_drains_lives_and_is_not_ready(measured, monkeypatch):
+    for event in ("_serving", "_draining"):
+        monkeypatch.setattr(observing, event, threading.Event())
     endpoint = Endpoint("127.0.0.1:0", measured.registry)
     try:
+        assert _get(endpoint.address, "/readyz") == (503, "starting\n")
+        assert _get(endpoint.address, "/healthz") == (200, "ok\n")
+        observing.serve()
         assert _get(endpoint.address, "/readyz") == (200, "ok\n")
         observing.drain()
         assert _get(endpoint.address, "/readyz") == (503, "draining\n")
