@@ -81,8 +81,8 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*TEXTS, *EXAMPLES], ids=_page)
 def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    shown = re.findall(r"^ *(?:\.venv/bin/)?odp (.*)$", text, re.MULTILINE)
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    shown = re.findall(r"^ *(?:exec )?(?:(?:\.venv|new)/bin/)?odp (.*)$", text, re.MULTILINE)
     for line in [*shown, *re.findall(r"`odp ([^`]*)`", _without_blocks(page))]:
         for part in line.split("#")[0].split("&&"):
             words = shlex.split(part.strip().removeprefix("odp "))

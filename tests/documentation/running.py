@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,19 +28,25 @@ ENVIRONMENT = {
     "PYTHONIOENCODING": "utf-8",
 }
 _SECONDS = 300.0
+_PORT = re.compile(r"127\.0\.0\.1:(\d{4})\b")
 
 
-def run_page(page: Path) -> dict[str, Any]:
+def run_page(*pages: Path, shift_ports: bool = False) -> dict[str, Any]:
     """Runs every block that tests run; returns the names that its Python has defined.
+
+    What a page leaves running, runs on in the pages after it. With ``shift_ports`` ports of 127.0.0.1 are 10,000
+    higher than on the page: services of this machine may have the others.
 
     Lines after ``first:`` have a function ``run``, which takes a command, and returns what it printed.
     """
     names: dict[str, Any] = {"__name__": "__page__", "run": run}
     printed = ""
     with contextlib.ExitStack() as stack:
-        for block in blocks_of(page):
+        for block in (block for page in pages for block in blocks_of(page)):
             if not block.runs_here:
                 continue
+            if shift_ports:
+                block = dataclasses.replace(block, text=_PORT.sub(r"127.0.0.1:1\1", block.text))
             if block.note == "printed":
                 check_printed(block, printed)
                 continue
@@ -71,19 +81,24 @@ def run(commands: str, *, fails: bool = False, place: str = "") -> str:
 
 @contextlib.contextmanager
 def _served(block: Block) -> Iterator[None]:
-    """Runs the one command of ``block`` from its line "ready at .." until it is stopped, or to the end of the page."""
-    (command,) = block.text.splitlines()
+    """Runs the one command of ``block`` from its first line until it is stopped, or to the end of the page.
+
+    `odp up` reports "ready at ..", and a single program the event "serving".
+    """
     process = subprocess.Popen(
-        command.split(), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        ["bash", "-euc", f"exec {block.text}"],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
     try:
         lines: list[str] = []
         for line in process.stdout or ():
             lines.append(line)
-            if line.startswith("ready at "):
+            if line.startswith("ready at ") or " serving " in line:
                 break
         else:
             pytest.fail(f"{block.place} ended: {''.join(lines)}")
+        # A full pipe would stop the program.
+        threading.Thread(target=collections.deque, args=(process.stdout, 0), daemon=True).start()
         yield
     finally:
         process.send_signal(signal.SIGINT)
