@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import shutil
@@ -84,6 +85,43 @@ def test_workloads_have_probes_limits_and_commands_that_there_are():
         assert mounted <= names
 
 
+def _started():
+    """Each program of each kind of deployment: its command line, its memory limit in bytes, and its probes' address."""
+    for unit in _UNITS:
+        text = unit.read_text()
+        (line,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+        (limit,) = re.findall(r"^MemoryMax=(\d+)G$", text, re.MULTILINE)
+        assert re.search(r"^MemorySwapMax=0$", text, re.MULTILINE)
+        words = shlex.split(line)[1:]
+        yield unit.name, words, int(limit) << 30, words[words.index("--probes") + 1]
+    for name, service in yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].items():
+        if name not in ("database", "setup"):
+            assert service["memswap_limit"] == service["mem_limit"]
+            (probed,) = re.findall(r"http://([^/]+)/readyz", service["healthcheck"]["test"][-1])
+            yield f"compose {name}", service["command"], int(service["mem_limit"].removesuffix("g")) << 30, probed
+    for path in _MANIFESTS:
+        for one in _documents(path):
+            if one["kind"] == "StatefulSet":
+                (container,) = one["spec"]["template"]["spec"]["containers"]
+                ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+                for probe, place in (("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
+                    assert container[probe]["httpGet"] == {"path": place, "port": "probes"}
+                limit = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) << 30
+                yield path.name, container["args"], limit, f"0.0.0.0:{ports['probes']}"
+
+
+def test_r403_every_program_of_a_deployment_has_probes_a_memory_limit_and_a_way_to_new_code():
+    """A liveness probe at the port of metrics restarts a program whose metrics somebody holds up."""
+    started = list(_started())
+    assert len(started) == 4 + 3 + 3
+    for name, words, limit, probed in started:
+        options = dict(itertools.pairwise(words))
+        assert options["--probes"] == probed != options["--metrics"], name
+        assert 1 << 30 <= limit <= 8 << 30, name
+        assert words[0] != "aggregator" or "--upgrade" in options, f"{name} could never hand its ledgers to new code"
+        assert words[0] != "server" or {"--reference-values", "--endorsements"} <= options.keys(), name
+
+
 def test_nothing_is_reachable_but_what_a_policy_names_and_control_listeners_are_the_servers():
     policies = {one["metadata"]["name"]: one["spec"] for one in _documents(DEPLOY / "kubernetes/network-policies.yaml")}
     assert policies["nothing"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -97,10 +135,20 @@ def test_nothing_is_reachable_but_what_a_policy_names_and_control_listeners_are_
 def test_the_compose_file_starts_what_there_is_on_loopback():
     found = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     for name, service in found["services"].items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         if name == "database":
+            # Certificates of a development CA name no other address than 127.0.0.1.
+            assert {port.rpartition(":")[2] for port in service["ports"]} == {"7200", "7201", "7202"}
+            continue
+        assert service["network_mode"] == "service:database"
+        if name == "setup":
+            (script,) = service["command"]
+            commands = re.findall(r"\bodp ([^>)\n]+)", script.replace("\\\n", " "))
+            assert len(commands) == 6
+            for command in commands:
+                require_command(shlex.split(command))
             continue
         require_command(service["command"])
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         assert {volume.partition(":")[0] for volume in service["volumes"]} <= found["volumes"].keys()
 
 

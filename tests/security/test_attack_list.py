@@ -862,6 +862,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r402_few_wait_for_a_charge_and_who_comes_beyond_them_is_answered_at_once"),
         ("R401", "a chip without its slots", "enclave/test_platform.py::"
          "test_r401_a_platform_whose_slots_are_gone_is_refused_by_name_until_somebody_makes_the_folder"),
+        ("R403", "a program of a deployment that takes all memory, or that is called before it takes calls",
+         "operations/test_deploy.py::"
+         "test_r403_every_program_of_a_deployment_has_probes_a_memory_limit_and_a_way_to_new_code"),
         ("R404", "an operator who does what a page says, and no more",
          "documentation/test_operators_pages.py::test_r404_the_pages_of_deployments_and_of_certificates_run_to_the_letter"),
         ("R386", "crashes, power cuts, clocks and disks under real services, at random",
