@@ -336,10 +336,12 @@ def developer_key(state: Path) -> str:
 def log_verifier_key(state: Path) -> str:
     """The verifier key of the transparency log of the server in the folder ``state``; created on first use.
 
-    Raises StateError where the folder cannot be used.
+    Raises StateError where the folder cannot be used, or has a log whose key is elsewhere.
     """
     if (state / LOG_KEY_FILE).exists():
         return _log_key(state / LOG_KEY_FILE).public(Kind.NOTE).text
+    if (state / LOG_FOLDER).exists():
+        raise StateError(f"{state} has a log and no {LOG_KEY_FILE}: its reference values name its key, as of `odp up`")
     with StateFolder.open(state, ROLE) as opened:
         return _log_key(opened.path(LOG_KEY_FILE)).public(Kind.NOTE).text
 

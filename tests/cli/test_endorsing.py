@@ -16,7 +16,7 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.upgrade_policy import UpgradePolicy
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, StateError
 from odp.local.reference_values import write_reference_values
 from odp.transparency.endorsements import EndorsementFile, check_withdrawal, open_endorsement
 
@@ -72,6 +72,9 @@ def test_the_keys_of_a_deployment_are_printed_before_anything_runs(odp: Callable
     state = tmp_path / "server"
     key, log = (odp("server", name, "--state", state).out.strip() for name in ("key", "log-key"))
     assert odp("server", "log-key", "--state", state, "--json").json == {"log_key": log}
+    (tmp_path / "elsewhere" / "log").mkdir(parents=True)
+    with pytest.raises(StateError, match="its reference values name its key"):
+        odp("server", "log-key", "--state", tmp_path / "elsewhere")
     endorser = odp("enclave", "endorser-key", "--key", tmp_path / "e.key").out.strip()
     assert odp("enclave", "endorser-key", "--key", tmp_path / "e.key", "--json").json == {"endorser_key": endorser}
     upgrade = tmp_path / "upgrade.json"
