@@ -58,7 +58,9 @@ def examples(
             continue
         if declared.label:
             table = store.examples(declared.table)
-            found[declared.name] = table.read(declared.features, label=declared.label, most=declared.most_rows)
+            found[declared.name] = table.read(
+                declared.features, label=declared.label, classes=declared.classes, most=declared.most_rows
+            )
             continue
         if own is None:
             most = declared.most_rows

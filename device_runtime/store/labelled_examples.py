@@ -26,6 +26,7 @@ from device_runtime.store.database import Database
 from odp import _validate
 from odp.algorithms.seam import LocalRows
 from odp.errors import DataError
+from odp.models.class_names import class_numbers
 from odp.models.example_columns import checked_columns
 from odp.models.examples import service_of
 from odp.models.features import Feature
@@ -108,12 +109,15 @@ class LabelledExamples:
         row = self._database.one("SELECT count(*) FROM examples WHERE service = ?", (self._service,))
         return 0 if row is None else int(row[0])
 
-    def read(self, features: Mapping[str, Feature], *, label: str, most: int = -1) -> LocalRows:
+    def read(
+        self, features: Mapping[str, Feature], *, label: str, classes: Sequence[str] = (), most: int = -1
+    ) -> LocalRows:
         """Of the newest ``most`` examples, or of all, those that have columns for all of ``features``, and ``label``
         as one number: oldest first.
 
         Tensors have the types in which they were stored; numbers of any size, also such that are none. Names and text
-        become numbers (``odp.models.features``). No more is read than the task's own numbers say: neither the other
+        become numbers (``odp.models.features``), and so do labels where their ``classes`` have names
+        (``odp.models.class_names``): not a number for another label. No more is read than the task's own numbers say: neither the other
         columns of an example, nor what a text has beyond ``TEXT_BYTES`` for each number that is made of it. An example
         of more than ``LONG_ROW`` bytes is left out where the task reads less than a quarter of it: all would be read.
 
@@ -127,7 +131,7 @@ class LabelledExamples:
         places: list[tuple[float, int]] = []
         parts: list[dict[str, npt.NDArray[Any]]] = []
         for layout in layouts:
-            columns = _readable(_columns(layout)[0], features, label=label)
+            columns = _readable(_columns(layout)[0], features, label=label, names=bool(classes))
             if columns is None:
                 continue
             pieces = _pieces(columns.values())
@@ -143,7 +147,7 @@ class LabelledExamples:
             )  # fmt: skip
             data = np.frombuffer(b"".join(piece for row in rows for piece in row[2:]), np.uint8).reshape(-1, size)
             read = {name: _moved(column, pieces).of(data) for name, column in columns.items()}
-            part = {label: read[label]}
+            part = {label: class_numbers(read[label], classes) if classes else read[label]}
             for name, feature in features.items():
                 numbers = feature.numbers(read[name])
                 if numbers is not None:
@@ -201,20 +205,29 @@ def _columns(layout: str) -> tuple[dict[str, _Column], int]:
     return columns, end
 
 
-def _readable(columns: dict[str, _Column], features: Mapping[str, Feature], *, label: str) -> dict[str, _Column] | None:
+def _readable(
+    columns: dict[str, _Column], features: Mapping[str, Feature], *, label: str, names: bool
+) -> dict[str, _Column] | None:
     """The columns that a task reads, long texts cut; None where the layout has other ones than the task asks for."""
-    if not columns.keys() >= {*features, label} or columns[label].shape or columns[label].type.kind == "S":
+    if not columns.keys() >= {*features, label} or columns[label].shape:
         return None
-    found = {label: columns[label]}
+    if columns[label].type.kind == "S" and not names:
+        return None
+    found = {label: _cut(columns[label], numbers=1)}
     for name, feature in features.items():
-        column = columns[name]
-        if column.type.kind == "S":
-            size = min(column.type.itemsize, TEXT_BYTES * max(feature.size, _SHORT_TEXT))
-            column = dataclasses.replace(column, type=np.dtype(f"S{size}"))
+        column = _cut(columns[name], numbers=feature.size)
         if column.shape not in ((), tuple(feature.shape)):
             return None
         found[name] = column
     return found
+
+
+def _cut(column: _Column, *, numbers: int) -> _Column:
+    """A column of which no more text is read than the numbers that are made of it need."""
+    if column.type.kind != "S":
+        return column
+    size = min(column.type.itemsize, TEXT_BYTES * max(numbers, _SHORT_TEXT))
+    return dataclasses.replace(column, type=np.dtype(f"S{size}"))
 
 
 def _pieces(columns: Iterable[_Column]) -> list[tuple[int, int]]:

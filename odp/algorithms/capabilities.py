@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from odp.datasets.ratings import Ratings
     from odp.models.item_table import IndexColumns, ItemColumns
+    from odp.models.left_out import LeftOut
     from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart
     from odp.privacy.events import Event
@@ -107,6 +108,16 @@ class Inquiry(Algorithm):
 
     dense = True
     reads_model = False
+
+    def left_out(self, users: Any) -> LeftOut | None:
+        """What a simulation leaves out of the users' own data, and why; None where it uses all.
+
+        Answers of such questions have a field ``left_out``.
+
+        Raises:
+          DataError: nothing of it can be used.
+        """
+        return None
 
     @abc.abstractmethod
     def answers(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from odp.algorithms.registry import TABLE, part_of, training_of
 from odp.datasets.ratings import Ratings, Split
+from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
@@ -74,6 +75,14 @@ class TrainingEvaluation(Protocol):
         """Names of what ``after_round`` gives."""
         ...
 
+    def left_out(self, split: Any) -> Mapping[str, LeftOut]:
+        """By the part of ``split``, what of it no figure is about, and why; empty where all ratings take part.
+
+        Raises:
+          DataError: nothing of a part can be used.
+        """
+        ...
+
     def after_round(self, model: ModelVersion, split: Any, history: Any) -> dict[str, float]:
         """The metrics of ``round_metrics``; ``history`` is all but the tests.
 
@@ -97,6 +106,11 @@ class FinishedRun(Protocol):
     @property
     def metrics(self) -> Metrics:
         """As of ``TrainingEvaluation.after_training``."""
+        ...
+
+    @property
+    def left_out(self) -> Mapping[str, LeftOut]:
+        """As of ``TrainingEvaluation.left_out``."""
         ...
 
     @property

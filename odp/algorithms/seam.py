@@ -103,6 +103,7 @@ class LocalTable:
       most_rows: a device reads at most this number of stored rows: the newest, or of ratings those of lowest item.
       features: of labelled examples, what each feature is; none for rows of (item, value).
       label: of labelled examples, the column that is a row's value; "" for rows of (item, value).
+      classes: of a label, the names of its classes: a row's value is the number of its class, or not a number.
       text: whether rows are the texts of the events' one column: each has the feature "text", item 0 and value 1.
     """
 
@@ -113,6 +114,7 @@ class LocalTable:
     most_rows: int
     features: Mapping[str, Feature] = field(default_factory=dict)
     label: str = ""
+    classes: Sequence[str] = ()
     text: bool = False
 
 

@@ -3,7 +3,8 @@
 =====================================  =======================================================================
 ``"synthetic"``                        invented examples, no download
 ``"synthetic:n_users=50,seed=3"``      the same with arguments of ``synthetic_examples``
-``"file.npz"``                         arrays of equal length n: one per feature [n, *shape] or text [n], the label [n],
+``"file.npz"``                         arrays of equal length n: one per feature [n, *shape] or text [n], the label [n]
+                                       as numbers or names of classes,
                                        ``user`` [n] whole numbers from 0; ``test`` bool [n] if there are test
                                        examples: else a tenth is for tests, each drawn by a keyed hash
                                        of its user and its place among the user's own
@@ -24,6 +25,7 @@ from odp.datasets._arguments import parse_arguments
 from odp.datasets.examples import DeclaredExamples, ExamplesSplit, UsersExamples
 from odp.datasets.synthetic_examples import synthetic_examples
 from odp.errors import DataError
+from odp.models.class_names import label_column
 from odp.numerics.archives import arrays_of
 
 _SYNTHETIC = "synthetic"
@@ -65,7 +67,7 @@ def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
     for name in wanted:
         if name not in found:
             raise DataError(f"{path}: the array {name!r} is missing; a file has {', '.join(wanted)}")
-        if found[name].dtype.kind not in ("biufU" if name in terms.features else "biuf"):
+        if found[name].dtype.kind not in ("biuf" if name == _USER else "biufU"):
             raise DataError(f"{path}: expected {name!r} to be numbers (got {found[name].dtype})")
     users = found[_USER]
     count = users.size
@@ -74,7 +76,7 @@ def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
         found[name] = found[name] if numbers is None else numbers
     shapes: Mapping[str, tuple[int, ...]] = {name: tuple(feature.shape) for name, feature in terms.features.items()}
     for name, array in found.items():
-        if array.dtype.kind == "U":
+        if array.dtype.kind == "U" and name != terms.label:
             raise DataError(f"{path}: expected {name!r} to be numbers, as the task declares it (got {array.dtype})")
         if array.shape != (count, *shapes.get(name, ())):
             raise DataError(
@@ -92,7 +94,7 @@ def _split(found: dict[str, npt.NDArray[Any]], terms: DeclaredExamples, *, path:
     columns = [found[name].reshape(len(users), -1) for name in terms.features]
     kept = np.uint8 if len(columns) == 1 and columns[0].dtype == np.uint8 else np.float32
     features = np.concatenate(columns, axis=1).astype(kept, copy=False)
-    labels = found[terms.label].astype(np.float32)
+    labels = label_column(found[terms.label])
     tests = found.get(_TEST)
     if tests is None:
         tests = fraction_of(keyed_hash(key_of("tests of examples", seed), users, _places(users))) < 1.0 / _TESTS

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.errors import DataError
+from odp.models.class_names import label_column
 from odp.numerics.arrays import Float32Array, Int64Array
 
 
@@ -49,6 +50,11 @@ class DeclaredExamples(Protocol):
         ...
 
     @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes of a label, in their order; none where labels are numbers."""
+        ...
+
+    @property
     def label_range(self) -> tuple[float, float]:
         """(least, largest) label."""
         ...
@@ -67,7 +73,8 @@ class UsersExamples:
 
     Attributes:
       features: float32 or uint8 [n, features], row-major.
-      targets: float32 [n]; classes as whole numbers.
+      targets: labels as their column holds them, float32, float64 or text [n]: classes by the names that the task
+        gives them (``odp.models.class_names``), or as whole numbers from 0.
       rows: int64 [k], the rows of all users, one user after the other.
       offsets: int64 [users + 1], from 0 to k, never decreasing; user u has ``rows[offsets[u]:offsets[u + 1]]``.
       scale: what the features are multiplied by; 1 / 255 makes images numbers from 0 to 1.
@@ -78,7 +85,7 @@ class UsersExamples:
     """
 
     features: npt.NDArray[np.float32] | npt.NDArray[np.uint8]
-    targets: Float32Array
+    targets: npt.NDArray[Any]
     rows: Int64Array
     offsets: Int64Array
     scale: float = 1.0
@@ -89,8 +96,12 @@ class UsersExamples:
             raise DataError(f"Expected features float32 or uint8 [n, features] (got {self.features.dtype})")
         if not self.features.flags.c_contiguous:
             raise DataError("Expected features to lie row after row")
-        if self.targets.dtype != np.float32 or self.targets.shape != (len(self.features),):
-            raise DataError(f"Expected targets float32 [{len(self.features)}] (got {list(self.targets.shape)})")
+        known = self.targets.dtype in (np.float32, np.float64) or self.targets.dtype.kind == "U"
+        if not known or self.targets.shape != (len(self.features),):
+            raise DataError(
+                f"Expected targets float32, float64 or text [{len(self.features)}] (got {self.targets.dtype} "
+                f"{list(self.targets.shape)})"
+            )
         ends = self.offsets
         if ends.ndim != 1 or not len(ends) or ends[0] != 0 or ends[-1] != len(self.rows) or (np.diff(ends) < 0).any():
             raise DataError(f"Expected offsets to go from 0 to {len(self.rows)} without decreasing")
@@ -109,7 +120,7 @@ class UsersExamples:
         """Examples of which each belongs to one user: ``users`` int [n], from 0. Rows keep their order within a user.
 
         Raises:
-          DataError: as the class, or a user is negative.
+          DataError: as the class, a user is negative, or a target is neither a number nor text.
         """
         owners = np.asarray(users, dtype=np.int64)
         if owners.shape != (len(features),) or (len(owners) and owners.min() < 0):
@@ -117,7 +128,7 @@ class UsersExamples:
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owners))))
         return cls(
             np.ascontiguousarray(features),
-            np.asarray(targets, dtype=np.float32),
+            label_column(targets),
             np.argsort(owners, kind="stable"),
             offsets.astype(np.int64),
         )
@@ -141,8 +152,8 @@ class UsersExamples:
             self.features, self.targets, self.rows[places], offsets, self.scale, self.user_keys[indices]
         )
 
-    def of(self, user: int) -> tuple[Float32Array, Float32Array]:
-        """Features float32 [n, features] and targets float32 [n] of one user, copies."""
+    def of(self, user: int) -> tuple[Float32Array, npt.NDArray[Any]]:
+        """Features float32 [n, features] and targets [n] of one user, copies."""
         rows = self.rows[self.offsets[user] : self.offsets[user + 1]]
         features = self.features[rows].astype(np.float32)
         if self.scale != 1.0:

@@ -48,10 +48,15 @@ def synthetic_examples(
     if labels_per_user and classes:
         owners = _by_label(train[1], owners, labels_per_user, generator)
     return ExamplesSplit(
-        UsersExamples.of_users(*train, owners),
-        UsersExamples.of_users(*test, np.zeros(len(test[1]), dtype=np.int64)),
-        name="synthetic",
+        _users(terms, *train, owners), _users(terms, *test, np.zeros(len(test[1]), dtype=np.int64)), name="synthetic"
     )
+
+
+def _users(
+    terms: DeclaredExamples, features: Float32Array, labels: Float32Array, owners: np.typing.NDArray[np.int64]
+) -> UsersExamples:
+    named = np.array(terms.classes)[labels.astype(np.int64)] if terms.classes else labels
+    return UsersExamples.of_users(features, named, owners)
 
 
 def _drawn(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import DataError
+from odp.models.class_names import label_column
 from odp.models.examples import Examples
 from odp.models.features import MOST_AXES, Category, described
 from odp.numerics.archives import arrays_of
@@ -119,7 +120,7 @@ class ExampleColumns:
 
     @classmethod
     def of(cls, users: UsersExamples, data: Examples) -> Self:
-        """The examples of a simulation, cut into the features that a task declares and its label.
+        """The examples of a simulation, cut into the features that a task declares and its label, as it is.
 
         Text is a column of its numbers. Categories are columns of their numbers, or of names where numbers are names.
         Bytes stay bytes where ``users.scale`` is 1.
@@ -152,8 +153,8 @@ class ExampleColumns:
             if name not in self.columns:
                 raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(self.columns)})")
         targets = self.columns[data.label]
-        if targets.ndim != 1 or targets.dtype.kind == _TEXT:
-            raise DataError(f"Expected one number per example in the column {data.label!r} of labels")
+        if targets.ndim != 1:
+            raise DataError(f"Expected one number or text per example in the column {data.label!r} of labels")
         parts = []
         for name, feature in data.features.items():
             numbers = feature.numbers(self.columns[name])
@@ -165,7 +166,7 @@ class ExampleColumns:
             features = np.ascontiguousarray(parts[0], dtype=np.uint8)
         else:
             features = np.concatenate(parts, axis=1).astype(np.float32)
-        return UsersExamples(features, targets.astype(np.float32), self.rows, self.offsets)
+        return UsersExamples(features, label_column(targets), self.rows, self.offsets)
 
     @property
     def n_users(self) -> int:

@@ -8,14 +8,14 @@ of an example                  what happens
 a number beyond its range      is clamped to it; infinities are
 a number that is not a number  the example is left out
 an unknown category            the example is left out
-a class that the model lacks   the example is left out
+a class that the model lacks   the example is left out; a developer's own table is refused
 a missing feature              all examples of that read are left out
 =============================  ====================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
+from odp.models.class_names import check_count, checked_classes, class_numbers
 from odp.models.features import MOST_NUMBERS, Category, Encoding, Feature, Tensor, Text, check_range, feature_of
 from odp.numerics.arrays import Float32Array
 
@@ -47,6 +48,9 @@ class Examples:
       label: column of what the model predicts.
       label_low, label_high: range of a real label or a count, which is clamped to it; None for a label that is a
         class, whose range the model says.
+      classes: names of the classes of a label, in the model's order: ("no", "yes"). The column then holds them as text,
+        or as numbers whose text they are (``odp.models.class_names``). Without names, it holds the numbers of classes:
+        0 and 1 of a logistic model, 0 to k - 1 of k classes.
       table: "examples", which a device was given when it was set up, or "examples.SERVICE", those that the app of a
         service added (a person may keep tasks from them by that name).
 
@@ -59,6 +63,7 @@ class Examples:
     label_low: float | None = None
     label_high: float | None = None
     table: str = TABLE
+    classes: Sequence[str | float] = ()
 
     def __post_init__(self) -> None:
         _validate.identifier(table=self.table, label=self.label)
@@ -80,6 +85,9 @@ class Examples:
         if self.label_low is not None and self.label_high is not None:
             check_range(label_low=self.label_low, label_high=self.label_high)
         check_features(self.features)
+        object.__setattr__(self, "classes", checked_classes(self.classes))
+        if self.classes and self.label_range is not None:
+            raise ConfigurationError("Expected classes, or label_low and label_high of a label that is a number")
 
     def check(self, ratings: Ratings) -> None:
         """Raises DataError: ratings have no features."""
@@ -95,7 +103,9 @@ class Examples:
         from odp.v1 import federated_pb2
 
         low, high = self.label_range or (0.0, 0.0)
-        data = federated_pb2.ExamplesData(table=self.table, label=self.label, label_low=low, label_high=high)
+        data = federated_pb2.ExamplesData(
+            table=self.table, label=self.label, label_low=low, label_high=high, classes=map(str, self.classes)
+        )  # fmt: skip
         for name, feature in self.features.items():
             feature.write(data.features.add(name=name))
         definition.examples.CopyFrom(data)
@@ -109,6 +119,7 @@ class ExamplesTerms:
     features: Mapping[str, Feature]
     label: str
     label_range: tuple[float, float]
+    classes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: federated_pb2.ExamplesData) -> ExamplesTerms:
@@ -123,7 +134,14 @@ class ExamplesTerms:
             _validate.identifier(feature=name)
         check_features(features)
         check_range(label_low=data.label_low, label_high=data.label_high)
-        return cls(data.table, features, data.label, (data.label_low, data.label_high))
+        classes = checked_classes(tuple(data.classes))
+        return cls(data.table, features, data.label, (data.label_low, data.label_high), classes)
+
+    def check_label(self, classes_range: tuple[float, float] | None) -> None:
+        """Raises ConfigurationError where the label is not that of a model whose targets are these classes, if any."""
+        if self.label_range != (classes_range or self.label_range):
+            raise ConfigurationError(f"Expected the label's range to be that of the classes, {classes_range}")
+        check_count(self.classes, classes_range=classes_range)
 
     @property
     def width(self) -> int:
@@ -176,6 +194,14 @@ class ExamplesTerms:
             feature.clean(found[:, start : start + feature.size])
             start += feature.size
         return found, 1.0
+
+    def targets(self, column: npt.NDArray[Any], *, classes: bool) -> Float32Array:
+        """Labels [n] as their column holds them, as the model reads them, float32 [n]; no number for what is none."""
+        if self.classes:
+            return class_numbers(column, self.classes)
+        if column.dtype.kind == "U":
+            return np.full(len(column), np.nan, dtype=np.float32)
+        return self.labels(column, classes=classes)
 
     def labels(self, values: npt.NDArray[Any], *, classes: bool) -> Float32Array:
         """Labels as the model reads them, float32 [n]; numbers are clamped to their range, ``classes`` stay."""

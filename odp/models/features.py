@@ -95,6 +95,11 @@ class Tensor:
         """What reading one example takes, on a device of the reference speed."""
         return self.size * NUMBER_SECONDS
 
+    @property
+    def unusable(self) -> str:
+        """Why an example is left out whose numbers are none after ``clean``, for messages."""
+        return "is not a number"
+
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """The column [n, *shape] as it is; None where it has another shape or holds no numbers."""
         return column if column.dtype.kind != "U" and column.shape[1:] == self.shape else None
@@ -142,7 +147,7 @@ class Category:
         if isinstance(self.classes, int):
             _validate.integer(low=2, high=MOST_NUMBERS, classes=self.classes)
         else:
-            object.__setattr__(self, "classes", _tokens(self.classes, "classes", least=2))
+            object.__setattr__(self, "classes", checked_texts(self.classes, "classes", least=2))
 
     @property
     def count(self) -> int:
@@ -168,6 +173,11 @@ class Category:
     def seconds(self) -> float:
         """As of a tensor: a name is looked up."""
         return TOKEN_SECONDS
+
+    @property
+    def unusable(self) -> str:
+        """As of a tensor."""
+        return f"is none of its {self.count:,} categories"
 
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Numbers [n] of a column of numbers, as they are, or of names, where an unknown name is not a number.
@@ -248,7 +258,7 @@ class Text:
     def __post_init__(self) -> None:
         _validate.one_of(_SPLIT, unit=self.unit)
         _validate.integer(low=1, high=MOST_LENGTH, length=self.length)
-        tokens = _tokens(self.vocabulary, "vocabulary", least=1)
+        tokens = checked_texts(self.vocabulary, "vocabulary", least=1)
         for token in tokens:
             if list(_SPLIT[self.unit](token)) != [normal(token)]:
                 lower = ", in lower case" if self.unit == WORD else ""
@@ -279,6 +289,11 @@ class Text:
     def seconds(self) -> float:
         """As of a tensor: each token is looked up."""
         return self.size * TOKEN_SECONDS
+
+    @property
+    def unusable(self) -> str:
+        """As of a tensor."""
+        return "has a number that is no token's"
 
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Numbers [n, length] of a column of text [n]; of numbers, as it is. None where it has another shape."""
@@ -415,7 +430,7 @@ def _characters(text: str) -> Iterable[str]:
 _SPLIT: Mapping[str, Callable[[str], Iterable[str]]] = MappingProxyType({WORD: _words, CHARACTER: _characters})
 
 
-def _tokens(given: Sequence[str], name: str, *, least: int) -> tuple[str, ...]:
+def checked_texts(given: Sequence[str], name: str, *, least: int) -> tuple[str, ...]:
     """``given`` as a tuple. Raises ConfigurationError unless it is some distinct short texts."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ConfigurationError(f"Expected {name} to be a tuple of texts (got {type(given).__name__})")

@@ -203,12 +203,16 @@ class RatedItems:
         """This model: it has no program."""
         return self
 
+    def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of values [n], the finite ones, bool [n]."""
+        return np.isfinite(targets)
+
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of ratings, those of an item of the model and a finite value, bool [n]."""
         item = features[:, 0].astype(np.float64)
         with np.errstate(invalid="ignore"):
             known = (item >= 0) & (item < self.items) & (item == np.floor(item))
-        return np.asarray(known & np.isfinite(targets), dtype=np.bool_)
+        return np.asarray(known & self.takes(targets), dtype=np.bool_)
 
     def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
         """Squared errors of one person's ratings: items [n, 1] and values [n]. ``ranked`` is False."""

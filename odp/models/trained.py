@@ -52,6 +52,10 @@ class TestedModel(Protocol):
         """Raises ConfigurationError where devices cannot train the model so."""
         ...
 
+    def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of targets [n], those that the model knows: its classes, or numbers of its law; bool [n]."""
+        ...
+
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of examples, those of finite features and a target that the model knows, bool [n]."""
         ...

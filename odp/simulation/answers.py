@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.evaluation.users import user_seeds
+from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
@@ -40,6 +41,7 @@ class AnswersRun:
       exact: The same without noise, after clipping and rounding: no party of the platform sees it.
       epsilon: What the joint release cost at ``delta``; infinity where noise was off.
       charges: The one event of the ledger, none where noise was off.
+      left_out: Of the users' examples, those that the answers are not about; None where they are about all.
     """
 
     task: Question
@@ -49,9 +51,11 @@ class AnswersRun:
     delta: float
     charges: tuple[Event, ...]
     seconds: float
+    left_out: LeftOut | None = None
 
     def __repr__(self) -> str:
-        return told_run(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds)
+        about = [] if self.left_out is None else [f"answers {self.left_out.told('examples')}"]
+        return told_run(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds, about)
 
     def draw(self, path: str | Path) -> None:
         """Saves a picture of the answers beside the exact ones. Raises DataError where it cannot."""
@@ -67,6 +71,7 @@ class AnswersRun:
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "seconds": round(self.seconds, 3),
+            "left_out": None if self.left_out is None else self.left_out.to_json(),
             "charges": [event.to_json() for event in self.charges],
         }
 
@@ -108,6 +113,7 @@ def simulate_answers(
             f"(got {population.n_users}); lower the cohort's minimum, or take more users"
         )
     check_delta_for(task.privacy.delta, population.n_users)
+    left_out = algorithm.left_out(population)
     server = algorithm.server(item_features=task.public_matrix)
     broadcast = server.broadcast(server.start())
     seeds = user_seeds(population, seed)
@@ -122,12 +128,14 @@ def simulate_answers(
         drawn = draw_noise(release, source)
 
     def results(integers: Int64Array, *, noisy: bool) -> Answers:
-        return algorithm.answers(
+        found: Any = algorithm.answers(
             {release.name: to_values(release, integers)},
             contributions=population.n_users,
             epsilon=epsilon if noisy else math.inf,
             noisy=noisy,
         )
+        answers: Answers = found if left_out is None else replace(found, left_out=left_out)
+        return answers
 
     return AnswersRun(
         task=task,
@@ -137,6 +145,7 @@ def simulate_answers(
         delta=task.privacy.delta,
         charges=charges,
         seconds=time.perf_counter() - started,
+        left_out=left_out,
     )
 
 

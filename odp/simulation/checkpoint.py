@@ -124,4 +124,4 @@ def _add(digest: Any, ratings: Ratings) -> None:
 def _add_arrays(digest: Any, *arrays: npt.NDArray[Any]) -> None:
     for array in arrays:
         for start in range(0, len(array), _CHUNK):
-            digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
+            digest.update(array[start : start + _CHUNK].tobytes())

@@ -39,6 +39,7 @@ from odp.evaluation.ranking import Ranking
 from odp.evaluation.reliability import Reliability
 from odp.evaluation.users import draw_users, due_users, first_users, user_seeds
 from odp.models.intervals import DEFAULT_LEVEL, Intervals
+from odp.models.left_out import LeftOut, told_of_run
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
@@ -49,6 +50,8 @@ from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.engines.local import LocalEngine
 from odp.simulation.engines.seam import Engine, current
 from odp.simulation.inputs import SIMULATION, check_rank, require_kinds, told_run
+from odp.simulation.rounds import RoundResult as RoundResult
+from odp.simulation.rounds import restored_round, saved_round
 from odp.simulation.searches import simulate_search
 from odp.simulation.streams import SimulatedStream, participation_of
 from odp.simulation.totals import NoisyTotals, noisy_totals
@@ -64,36 +67,8 @@ MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
 
 
-#: Every round of a saved run has these keys, in this order: null where its algorithm has no such metric.
-_COLUMNS = (
-    "round", "contributions", "epsilon", "validation_rmse", "test_rmse", "seconds", "validation_recall",
-    "validation_ndcg",
-)  # fmt: skip
-#: So has the summary of a run.
+#: The summary of a run has these keys: null where its algorithm has no such metric.
 _SUMMARY_METRICS = ("test_rmse", "validation_rmse")
-
-
-@dataclass(frozen=True)
-class RoundResult:
-    """One simulated round.
-
-    Attributes:
-      epsilon: Spent by the task so far.
-      metrics: Of the model that the round produced, as its algorithm names them: ``odp.DPAM`` has ``validation_rmse``
-        and ``test_rmse``; ``odp.ImplicitDPAM`` has ``validation_recall`` and ``validation_ndcg``, at 20 and over at
-        most 4,096 users. NaN where there is nothing to test on.
-    """
-
-    round: int
-    contributions: int
-    epsilon: float
-    metrics: Mapping[str, float]
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, NaN and infinities among them."""
-        own = {"round": self.round, "contributions": self.contributions, "epsilon": self.epsilon}
-        return dict.fromkeys(_COLUMNS, math.nan) | own | {"seconds": self.seconds} | dict(self.metrics)
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,6 +85,7 @@ class RunResult:
       model: The final broadcast, as devices would fetch it.
       totals: Of every release, in order; also of rounds before a checkpoint.
       item_counts: Of the items, as the server knows them from the noisy counts; float64 [m], [0] without items.
+      left_out: Of labelled examples, how many of "train" and "test" the model cannot use, and why; empty for ratings.
     """
 
     task: Task
@@ -123,9 +99,11 @@ class RunResult:
     history: Any = field(repr=False)
     totals: tuple[NoisyTotals, ...]
     item_counts: Float64Array = field(repr=False)
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         scores = [f"{name} {value:.4f}" for name, value in self.metrics.items() if isinstance(value, float)]
+        scores += filter(None, [told_of_run(self.left_out)])
         return told_run(self.task.name, len(self.rounds), self.epsilon, self.delta, self.seconds, scores)
 
     @property
@@ -157,6 +135,7 @@ class RunResult:
             "delta": self.delta,
             "rounds": len(self.rounds),
             "seconds": round(self.seconds, 3),
+            "left_out": {part: one.to_json() for part, one in self.left_out.items()},
             "charges": [event.to_json() for events in self.charges for event in events] if self.noisy else [],
         }
 
@@ -224,9 +203,9 @@ def simulate(
       engine: Where the users are summed, as ``odp.simulation.engines.ray_cluster.RayEngine``; None is this machine. A
         question is asked here.
 
-    Raises DataError where the data does not fit the task, PrivacyError for a delta that is no guarantee at its size,
-    StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with an IntegerNoise, and for
-    a task or a population of another type.
+    Raises DataError where the data does not fit the task or no example can be used, PrivacyError for a delta that is no
+    guarantee at its size, StateError where the checkpoint is another run's, ConfigurationError for a checkpoint with an
+    IntegerNoise, and for a task or a population of another type.
     """
     require_kinds(task, population)
     if not isinstance(task, Task):
@@ -261,11 +240,12 @@ def simulate(
     source = _Source(noise, seed)
     seeds = user_seeds(split.train, seed)
 
+    evaluation = evaluation_of(definition)
+    left_out = evaluation.left_out(split)
     features = task.public_matrix
     server = algorithm.server(item_features=features)
     chosen = engine or current() or LocalEngine()
     summing = chosen.sums(task, split.train, seeds)
-    evaluation = evaluation_of(definition)
     state = server.start()
     rounds: list[RoundResult] = []
     totals: list[NoisyTotals] = []
@@ -277,7 +257,7 @@ def simulate(
             names += algorithm.figure_names
         if place is not None:
             past = place.stream
-            state, rounds = place.state, [_restored(record, names) for record in place.rounds]
+            state, rounds = place.state, [restored_round(record, names, left_out) for record in place.rounds]
             totals = [NoisyTotals(**total) for total in place.totals]
     broadcast = server.broadcast(state)
     stream = SimulatedStream(algorithm.query(0), past)
@@ -325,12 +305,13 @@ def simulate(
                 epsilon=_spent(charges, definition, noise),
                 seconds=time.perf_counter() - began,
                 metrics=evaluation.after_round(broadcast, split, history) | figures,
+                left_out=left_out,
             )
         )
         if saved is not None:
             saved.write(
                 Place(
-                    [_record(result) for result in rounds],
+                    [saved_round(result) for result in rounds],
                     [asdict(total) for total in totals],
                     state,
                     stream.to_bytes(),
@@ -350,6 +331,7 @@ def simulate(
         totals=tuple(totals),
         item_counts=_item_counts(algorithm, state, features),
         metrics=evaluation.after_training(broadcast, split, history, last=rounds[-1].metrics),
+        left_out=left_out,
     )
 
 
@@ -423,24 +405,6 @@ def _released(query: Query, totals: Mapping[str, Int64Array], source: IntegerNoi
 
 def _tell(on_users: Callable[[int, int, int], None], round: int, rounds: int, users: int) -> None:
     on_users(round, users, rounds)
-
-
-def _record(result: RoundResult) -> dict[str, Any]:
-    """JSON has no infinity and no NaN."""
-    return {
-        name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
-        for name, value in result.to_json().items()
-    }
-
-
-def _restored(record: dict[str, Any], metrics: tuple[str, ...]) -> RoundResult:
-    return RoundResult(
-        round=record["round"],
-        contributions=record["contributions"],
-        epsilon=float(record["epsilon"]),
-        metrics={name: float(record[name]) for name in metrics},
-        seconds=record["seconds"],
-    )
 
 
 def check_population(task: Task, ratings: Ratings) -> None:

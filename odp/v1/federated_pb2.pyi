@@ -154,18 +154,20 @@ class TwoTowerModel(_message.Message):
     def __init__(self, network: _Optional[_Union[NetworkModel, _Mapping]] = ..., items: _Optional[int] = ..., negatives: _Optional[int] = ...) -> None: ...
 
 class ExamplesData(_message.Message):
-    __slots__ = ("table", "features", "label", "label_low", "label_high")
+    __slots__ = ("table", "features", "label", "label_low", "label_high", "classes")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     LABEL_LOW_FIELD_NUMBER: _ClassVar[int]
     LABEL_HIGH_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     table: str
     features: _containers.RepeatedCompositeFieldContainer[TensorFeature]
     label: str
     label_low: float
     label_high: float
-    def __init__(self, table: _Optional[str] = ..., features: _Optional[_Iterable[_Union[TensorFeature, _Mapping]]] = ..., label: _Optional[str] = ..., label_low: _Optional[float] = ..., label_high: _Optional[float] = ...) -> None: ...
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, table: _Optional[str] = ..., features: _Optional[_Iterable[_Union[TensorFeature, _Mapping]]] = ..., label: _Optional[str] = ..., label_low: _Optional[float] = ..., label_high: _Optional[float] = ..., classes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TensorFeature(_message.Message):
     __slots__ = ("name", "shape", "low", "high", "scale", "category", "text")

@@ -85,7 +85,7 @@ def test_bytes_stay_bytes(tmp_path: Path) -> None:
         ({"kind": np.zeros(49)}, r"shape \[50\]"), ({"user": np.zeros(50)}, "whole numbers"),
         ({"user": np.arange(50) - 1}, "whole numbers"), ({"user": np.full(50, 10**9)}, "whole numbers"),
         ({"test": np.zeros(50)}, "bool"), ({"test": np.ones(50, dtype=bool)}, "some examples"),
-        ({"kind": np.array(["a"] * 50)}, "numbers"), ({"user": np.zeros((50, 2), dtype=int)}, "shape"),
+        ({"kind": np.array([b"a"] * 50)}, "numbers"), ({"user": np.zeros((50, 2), dtype=int)}, "shape"),
     ],
 )  # fmt: skip
 def test_a_malformed_file_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:

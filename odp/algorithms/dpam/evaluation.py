@@ -11,6 +11,7 @@ from odp.algorithms.experiment import Metrics
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.baselines import rmse
 from odp.evaluation.reliability import Reliability, reliability
+from odp.models.left_out import LeftOut
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
@@ -22,6 +23,10 @@ class TaskEvaluation:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._definition, self._population = definition, DpamPopulation(definition)
+
+    def left_out(self, split: Split) -> dict[str, LeftOut]:
+        """None: all ratings of a split take part."""
+        return {}
 
     def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
         """RMSE on the validation and the test part; NaN of an empty one."""

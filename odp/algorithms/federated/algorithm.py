@@ -47,7 +47,12 @@ class FederatedAlgorithm(Diagnosed):
         terms = self.terms()
         examples, own = terms.examples, frozenset({terms.examples.table})
         most = terms.local.most_rows
-        return (LocalTable(ROWS, examples.table, own, None, most, features=examples.features, label=examples.label),)
+        return (
+            LocalTable(
+                ROWS, examples.table, own, None, most, features=examples.features, label=examples.label,
+                classes=examples.classes,
+            ),
+        )  # fmt: skip
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

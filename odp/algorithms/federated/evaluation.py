@@ -12,8 +12,10 @@ from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, Terms
 from odp.crypto.keyed_hash import splitmix64
 from odp.datasets.examples import ExamplesSplit, UsersExamples
+from odp.models.left_out import TEST, TRAIN, LeftOut
+from odp.models.local_training import LocalTraining
 from odp.models.trained import PartlyLocalModel
-from odp.numerics.arrays import Float32Array
+from odp.numerics.arrays import Float32Array, Int64Array
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
@@ -25,6 +27,7 @@ class TaskEvaluation:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
+        self._tests: UsableTable | None = None
 
     @property
     def round_metrics(self) -> tuple[str, ...]:
@@ -38,7 +41,7 @@ class TaskEvaluation:
         smaller half of its examples, and the other half is measured.
         """
         trained, vector = self._terms.model, self._terms.parameters(model.dense[PARAMETERS])
-        usable = UsableTable.of(trained, self._terms.examples, split.test).usable(split.test)
+        usable = self._table(split.test).usable(split.test)
         right, count = 0, 0
         sums = dict.fromkeys(("loss", *trained.metrics), 0.0)
         for own, features, targets in self._parts(vector, usable):
@@ -52,24 +55,57 @@ class TaskEvaluation:
         means = {f"test_{name}": total / count if count else float("nan") for name, total in sums.items()}
         return {"test_accuracy": accuracy, **means}
 
+    def left_out(self, split: ExamplesSplit) -> dict[str, LeftOut]:
+        """What is not trained and not tested on, and why.
+
+        Raises:
+          DataError: a label is none that the model takes, or none of the training or of the test examples can be used.
+        """
+        terms = self._terms
+        table = UsableTable.of(terms.model, terms.examples, split.train)
+        trained = table.left_out(split.train, what="training examples", most_rows=terms.local.most_rows)
+        tests = self._table(split.test)
+        tested = tests.left_out(split.test, what="test examples")
+        if terms.local.reconstruction is not None:
+            measured = sum(len(others) for _, _, others in self._halves(tests.usable(split.test)))
+            tested = tested.without(tested.used - measured, "on which test users find their own layers")
+        return {TRAIN: trained, TEST: tested}
+
+    def _table(self, users: UsersExamples) -> UsableTable:
+        """The test examples as the model reads them, once for all rounds."""
+        if self._tests is None or not self._tests.is_of(users):
+            self._tests = UsableTable.of(self._terms.model, self._terms.examples, users)
+        return self._tests
+
     def _parts(
         self, vector: Float32Array, usable: UsersExamples
     ) -> Iterator[tuple[Float32Array, Float32Array, Float32Array]]:
         """(parameters, features, targets) that are measured together."""
-        trained, local = self._terms.model, self._terms.local
+        trained, local = self._terms.model, self._split()
         if local.reconstruction is not None and isinstance(trained, PartlyLocalModel):
-            halves = dataclasses.replace(local, reconstruction=dataclasses.replace(local.reconstruction, split=True))
-            for user in range(usable.n_users):
-                features, targets = usable.of(user)
-                seed = int(splitmix64(np.array([user], dtype=np.uint64))[0])
-                _, others = halves.parts(len(targets), seed=seed, round=0)
+            for user, seed, others in self._halves(usable):
                 if len(others):
-                    own = trained.reconstructed(vector, features, targets, halves, seed=seed, round=0)
+                    features, targets = usable.of(user)
+                    own = trained.reconstructed(vector, features, targets, local, seed=seed, round=0)
                     yield own, features[others], targets[others]
             return
         for start in range(0, len(usable.rows), _EXAMPLES):
             rows = usable.rows[start : start + _EXAMPLES]
             yield vector, usable.features[rows].astype(np.float32) * np.float32(usable.scale), usable.targets[rows]
+
+    def _split(self) -> LocalTraining:
+        """The training whose reconstruction, if it has one, takes one half of a user's examples."""
+        local = self._terms.local
+        if local.reconstruction is None:
+            return local
+        return dataclasses.replace(local, reconstruction=dataclasses.replace(local.reconstruction, split=True))
+
+    def _halves(self, usable: UsersExamples) -> Iterator[tuple[int, int, Int64Array]]:
+        """(user, seed, the examples that are measured) of each test user, whose other examples find its own layers."""
+        local = self._split()
+        for user, count in enumerate(np.diff(usable.offsets).tolist()):
+            seed = int(splitmix64(np.array([user], dtype=np.uint64))[0])
+            yield user, seed, local.parts(count, seed=seed, round=0)[1]
 
     def after_training(
         self, model: ModelVersion, split: ExamplesSplit, history: UsersExamples, *, last: Mapping[str, float]

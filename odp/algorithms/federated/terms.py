@@ -105,8 +105,7 @@ class Terms:
         model = model_of(definition)
         examples = ExamplesTerms.of(definition.examples)
         model = model.reading(examples)
-        if examples.label_range != (model.classes_range or examples.label_range):
-            raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
+        examples.check_label(model.classes_range)
         _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)
         _validate.within(low=1.0, high=1e9, cohort=given.cohort)
         local, adaptive, spread = LocalTraining.of(given.local), _adaptive(given), _spread(given)

@@ -26,6 +26,7 @@ from odp.evaluation.ceilings import tuned_ials
 from odp.evaluation.noise import SeededNoise, noised
 from odp.evaluation.ranking import Ranking, StrongSplit, evaluate, factor_scores, item_scores
 from odp.evaluation.users import chosen_entries
+from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
@@ -60,6 +61,10 @@ class TaskEvaluation:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._population = ImplicitPopulation(definition)
+
+    def left_out(self, split: Split) -> dict[str, LeftOut]:
+        """None: all ratings of a split take part."""
+        return {}
 
     def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
         """Recall@20 and NDCG@20 on the validation items of at most 4,096 users; NaN without such items."""

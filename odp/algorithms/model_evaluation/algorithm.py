@@ -11,12 +11,14 @@ from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import DenseInquiry
 from odp.algorithms.model_evaluation.terms import RELEASE, ROWS, Terms
 from odp.algorithms.reading_cost import reading_cost
-from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server, most_rows
+from odp.algorithms.seam import Client, LocalTable, ModelTable, Server, most_rows
 from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array, Float64Array
 
 if TYPE_CHECKING:
+    from odp.algorithms.model_evaluation.population import EvaluationPopulation
+    from odp.models.left_out import LeftOut
     from odp.models.trained import TrainedModel
 
 # Drawing an example's place among a person's.
@@ -49,6 +51,7 @@ class TaskAlgorithm(DenseInquiry):
                 terms.most_rows,
                 features=examples.features,
                 label=examples.label,
+                classes=examples.classes,
             ),
         )
 
@@ -97,10 +100,13 @@ class TaskAlgorithm(DenseInquiry):
 
         return EvaluationClient(self.terms())
 
-    def population(self) -> Population[Any]:
+    def population(self) -> EvaluationPopulation:
         from odp.algorithms.model_evaluation.population import EvaluationPopulation
 
         return EvaluationPopulation(self.terms())
+
+    def left_out(self, users: Any) -> LeftOut:
+        return self.population().left_out(users)
 
     def answers(
         self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +16,7 @@ from odp.algorithms.model_evaluation.terms import RELEASE, Terms
 from odp.datasets.examples import UsersExamples
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
+from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.wire.model import ModelVersion
 
@@ -49,7 +49,8 @@ class EvaluationPopulation:
         """The sum of every user's payload, int64 [size].
 
         Raises:
-          DataError: there is not one seed per user, or examples have another number of features.
+          DataError: there is not one seed per user, examples have another number of features, or a label is none that
+            the model takes.
           ConfigurationError: the parameters are of another model.
         """
         check_round(round)
@@ -57,7 +58,8 @@ class EvaluationPopulation:
             raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
         terms, grid = self._terms, self._terms.grid
         models = terms.vectors(broadcast.dense)
-        usable = self._usable(users)
+        table, own_users, most_rows = self._table(users)
+        usable = table.usable(own_users, most_rows=most_rows)
         total = np.zeros(grid.size)
         examples = max(1, _NUMBERS // terms.numbers)
         together = 1 if terms.model.tested_alone else max(1, _NUMBERS // grid.size)
@@ -74,22 +76,27 @@ class EvaluationPopulation:
                 progress(last)
         return {RELEASE: total.astype(np.int64)}
 
-    def _usable(self, users: UsersExamples | Ratings) -> UsersExamples:
-        """What the model can use and the task tests on. Raises DataError as ``contribute``."""
+    def left_out(self, users: UsersExamples | Ratings) -> LeftOut:
+        """What of the users' data is not tested on, and why.
+
+        Raises:
+          DataError: a label is none that the model takes, or nothing can be tested on.
+        """
+        table, own_users, most_rows = self._table(users)
+        return table.left_out(own_users, what="examples to test on", most_rows=most_rows)
+
+    def _table(self, users: UsersExamples | Ratings) -> tuple[UsableTable, UsersExamples, int | None]:
+        """(what the model can use and the task tests on, its users, the most rows of one that a device reads)."""
         terms = self._terms
         if isinstance(users, Ratings):
-            own = UsersExamples(
-                users.items[:, None].astype(np.float32), np.asarray(users.values, dtype=np.float32),
-                np.arange(users.n_ratings, dtype=np.int64), users.offsets,
-            )  # fmt: skip
-            keep = terms.model.usable(own.features, own.targets)
-            return UsableTable(own, own.features, own.targets, 1.0, keep).usable(own)
+            table = UsableTable.of_ratings(terms.model, users)
+            return table, table.source, None
         if terms.examples is None:
             raise DataError("Expected odp.Ratings with an odp.RatedItems")
         table = UsableTable.of(terms.model, terms.examples, users)
-        return dataclasses.replace(table, keep=table.keep & terms.kept(table.targets)).usable(
-            users, most_rows=terms.most_rows
-        )
+        if terms.ranked:
+            table = table.only(terms.kept(table.targets), otherwise="whose item was not chosen")
+        return table, users, terms.most_rows
 
     def _train(
         self,

@@ -10,12 +10,17 @@ from odp.algorithms.dense.quantile import Estimate
 from odp.algorithms.model_evaluation.curves import Measured
 
 
-def lines_of_models(models: Mapping[str, Measured], exact: Mapping[str, Measured]) -> Iterator[Table | str]:
-    """What rich prints of each model; ``exact`` are a simulation's without noise, or none."""
+def lines_of_models(
+    models: Mapping[str, Measured], exact: Mapping[str, Measured], tested: str
+) -> Iterator[Table | str]:
+    """What rich prints of each model; ``exact`` are a simulation's without noise, or none.
+
+    ``tested`` says how many examples the metrics are about.
+    """
     for name, model in models.items():
         truth = exact.get(name)
         table = Table("metric", "value", "from", "to", *([] if truth is None else ["without noise"]))
-        table.title = f"{name}: {model.users.value:,.0f} users with examples"
+        table.title = f"{name}: {model.users.value:,.0f} users with examples; {tested}"
         for metric, one in model.metrics.items():
             table.add_row(metric, *_cells(one), *([] if truth is None else [f"{truth.metrics[metric].value:.4g}"]))
         yield table

@@ -99,8 +99,7 @@ class Terms:
                 raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
             examples = ExamplesTerms.of(definition.examples)
             model = model.reading(examples)
-            if examples.label_range != (model.classes_range or examples.label_range):
-                raise ConfigurationError(f"Expected the label's range to be that of the classes, {model.classes_range}")
+            examples.check_label(model.classes_range)
         model.check_testing()
         _validate.integer(low=1, high=2, models=given.models)
         if len(given.parameters_sha256) != hashlib.sha256().digest_size:

@@ -123,8 +123,8 @@ class Glm:
         weights = vector[: self.outputs * self.features].reshape(self.outputs, self.features)
         return weights, vector[self.outputs * self.features :]
 
-    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
-        """Of examples [n, features] with targets [n]: those of finite features and a target of the family, bool [n]."""
+    def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of targets [n], those of the family, bool [n]."""
         known = np.isfinite(targets)
         if self.family is Family.LOGISTIC:
             known &= (targets == 0) | (targets == 1)
@@ -132,6 +132,11 @@ class Glm:
             known &= (targets >= 0) & (targets < self.classes) & (targets == np.floor(targets))
         elif self.family is Family.POISSON:
             known &= targets >= 0
+        return known
+
+    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of examples [n, features] with targets [n]: those of finite features and a target of the family, bool [n]."""
+        known = self.takes(targets)
         return known & np.isfinite(features).all(axis=1) if features.dtype.kind == "f" else known
 
     def predictors(self, vector: Float32Array, features: Float32Array) -> Float32Array:

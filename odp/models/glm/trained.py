@@ -130,6 +130,10 @@ class TrainedGlm:
             raise ConfigurationError("Expected no public matrix with a generalised linear model")
         return np.zeros(self.size, dtype=np.float32)
 
+    def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of targets [n], those of the family, bool [n]."""
+        return self.shape.takes(targets)
+
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of examples, those of finite features and a target of the family, bool [n]."""
         return self.shape.usable(features, targets)

@@ -274,11 +274,16 @@ class TrainedNetwork:
         matrix.flags.writeable = False
         return matrix
 
-    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
-        """Of examples, those of finite features and a target that is a class or a finite number, bool [n]."""
+    def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of targets [n], those that are a class or a finite number, bool [n]."""
         known = np.isfinite(targets)
         if self.program.classes:
             known &= (targets >= 0) & (targets < self.program.classes) & (targets == np.floor(targets))
+        return known
+
+    def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
+        """Of examples, those of finite features and a target that is a class or a finite number, bool [n]."""
+        known = self.takes(targets)
         return known & np.isfinite(features).all(axis=1) if features.dtype.kind == "f" else known
 
     def difference(

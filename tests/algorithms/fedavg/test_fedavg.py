@@ -51,12 +51,12 @@ def definition_of(
     return definition
 
 
-def population_of(seed: int = 1) -> UsersExamples:
-    """Ragged users, some empty, with numbers out of range, not a number, and unknown classes."""
+def population_of(seed: int = 1, *, classes: int = CLASSES) -> UsersExamples:
+    """Ragged users, some empty, with numbers out of range, not a number, and missing labels."""
     generator = np.random.default_rng(seed)
     features = (generator.normal(size=(200, FEATURES)) * 2.0).astype(np.float32)
-    targets = generator.integers(0, CLASSES, 200).astype(np.float32)
-    features[3, 2], features[4, 1], targets[5], targets[6], targets[7] = np.nan, np.inf, 7.0, np.nan, -1.0
+    targets = generator.integers(0, classes, 200).astype(np.float32)
+    features[3, 2], features[4, 1], targets[5:8] = np.nan, np.inf, np.nan
     counts = generator.integers(0, 20, USERS)
     counts[:2] = 0, 1
     rows = generator.integers(0, 200, counts.sum())
@@ -112,7 +112,7 @@ def test_clients_and_population_make_the_same_mean(family: str) -> None:
     model = Glm(family, FEATURES, CLASSES if family == "multinomial" else 1)
     data = EXAMPLES if model.classes_range else Examples(dict(EXAMPLES.features), label_low=0.0, label_high=2.0)
     algorithm = algorithm_for(definition_of(model=model, data=data))
-    people = population_of()
+    people = population_of(classes=2 if family == "logistic" else CLASSES)
     generator = np.random.default_rng(3)
     seeds = generator.integers(0, 2**63, USERS).astype(np.uint64)
     start = (generator.normal(size=(model.size, 1)) * 0.1).astype(np.float32)

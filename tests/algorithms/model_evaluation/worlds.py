@@ -20,14 +20,14 @@ DATA = odp.Examples({"x": odp.Tensor((2, 3), -2.0, 2.0, scale=0.5)}, label="kind
 
 
 def people(users: int, *, classes: int = 2, seed: int = 1) -> UsersExamples:
-    """Ragged users, some empty, with numbers out of range, not a number, and unknown classes."""
+    """Ragged users, some empty, with numbers out of range, not a number, and missing labels."""
     generator = np.random.default_rng(seed)
     counts = generator.integers(0, 12, users)
     counts[:3] = 0, 1, 2
     total = int(counts.sum())
     features = (generator.normal(size=(total, FEATURES)) * 1.5).astype(np.float32)
     targets = generator.integers(0, classes, total).astype(np.float32)
-    features[3, 2], features[4, 1], targets[5], targets[6], targets[7] = np.nan, np.inf, 7.0, np.nan, -1.0
+    features[3, 2], features[4, 1], targets[5:8] = np.nan, np.inf, np.nan
     offsets = np.concatenate(([0], np.cumsum(counts)))
     return UsersExamples(features, targets, np.arange(total), offsets)
 

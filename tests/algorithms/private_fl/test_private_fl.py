@@ -161,7 +161,7 @@ def test_clients_and_population_make_the_same_mean(monkeypatch: pytest.MonkeyPat
     generator = np.random.default_rng(2)
     features = generator.uniform(-2, 2, (200, FEATURES)).astype(np.float32)
     targets = generator.integers(0, 2, 200).astype(np.float32)
-    features[3, 2], targets[5] = np.nan, 7.0
+    features[3, 2], targets[5] = np.nan, np.nan
     counts = generator.integers(0, 12, users)
     counts[0] = 0
     people = odp.UsersExamples(

@@ -46,7 +46,7 @@ def readers(users: int, *, seed: int = 1) -> odp.UsersExamples:
     total = int(counts.sum())
     features = generator.normal(size=(total, compile_mlp.FEATURES)).astype(np.float32) * 2
     targets = generator.integers(0, compile_mlp.CLASSES, total).astype(np.float32)
-    features[2, 1], targets[3], targets[4] = np.nan, 9.0, np.nan
+    features[2, 1], targets[3], targets[4] = np.nan, np.nan, np.nan
     return odp.UsersExamples(features, targets, np.arange(total), np.concatenate(([0], np.cumsum(counts))))
 
 
@@ -62,5 +62,5 @@ def choosers(users: int, *, seed: int = 1) -> odp.UsersExamples:
     about[::4, 0] += 0.5
     features = np.column_stack((about, generator.integers(0, compile_towers.ITEMS, total))).astype(np.float32)
     targets = (generator.random(total) < 0.7).astype(np.float32)
-    features[2, -1], features[3, 0], targets[4] = 2.5, np.nan, 3.0
+    features[2, -1], features[3, 0], targets[4] = 2.5, np.nan, np.nan
     return odp.UsersExamples(features, targets, np.arange(total), np.concatenate(([0], np.cumsum(counts))))

@@ -58,11 +58,11 @@ def definition_of(
 
 
 def people() -> UsersExamples:
-    """Ragged users, the first without examples; some examples have an item that is none, or a class that is none."""
+    """Ragged users, the first without examples; some examples have an item that is none, or no class."""
     generator = np.random.default_rng(1)
     features = np.column_stack((generator.normal(size=(23, FEATURES)), generator.integers(0, ITEMS, 23)))
     targets = (generator.random(23) < 0.8).astype(np.float32)
-    features[4, -1], features[5, -1], targets[6], features[7, 0] = 2.5, np.nan, 3.0, np.nan
+    features[4, -1], features[5, -1], targets[6], features[7, 0] = 2.5, np.nan, np.nan, np.nan
     offsets = np.concatenate(([0], np.cumsum([0, 1, 9, 6, 7])))
     return UsersExamples(features.astype(np.float32), targets, np.arange(23), offsets)
 

@@ -68,7 +68,7 @@ def people() -> UsersExamples:
     generator = np.random.default_rng(1)
     features = (generator.normal(size=(60, FEATURES)) * 2.0).astype(np.float32)
     targets = generator.integers(0, CLASSES, 60).astype(np.float32)
-    features[3, 2], targets[5], targets[6], targets[7] = np.nan, 7.0, np.nan, 0.5
+    features[3, 2], targets[5:8] = np.nan, np.nan
     counts = np.array([0, 1, 9, 20, 3, 27])
     return UsersExamples(features, targets, np.arange(60), np.concatenate(([0], np.cumsum(counts))))
 

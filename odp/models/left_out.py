@@ -1,0 +1,85 @@
+"""How many examples a figure is about, and why others were left out.
+
+>>> test = LeftOut(2000, {"whose 'x' is not a number": 1176})
+>>> print(test.told("test examples"))
+of 824 of 2,000 test examples; left out: 1,176 whose 'x' is not a number
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+UNKNOWN = "unknown how many examples were usable"
+"""Note on figures of devices: how many rows a person has, and of which kind, is private."""
+
+#: The parts of a run's examples.
+TRAIN, TEST = "train", "test"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Of the examples of one table, those that a model could not use.
+
+    It counts people's rows without noise: only the owner of the table may see it.
+
+    Attributes:
+      asked: examples that the figure was asked for.
+      reasons: how many were left out, by reason. An example counts once, under the first reason that applies.
+    """
+
+    asked: int
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Examples that were left out."""
+        return sum(self.reasons.values())
+
+    @property
+    def used(self) -> int:
+        """Examples that the figure is about."""
+        return self.asked - self.count
+
+    def without(self, count: int, reason: str) -> LeftOut:
+        """The same with ``count`` further examples left out."""
+        return LeftOut(self.asked, {**self.reasons, reason: count}) if count else self
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
+        return f"left out: {told or 'none'}"
+
+    def told(self, what: str) -> str:
+        """How many of ``what`` a figure is about, to stand behind it."""
+        if not self.count:
+            return f"on {self.asked:,} {what}"
+        return f"of {self.used:,} of {self.asked:,} {what}; {self}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"asked": self.asked, "used": self.used, "left_out": self.count, "reasons": dict(self.reasons)}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Self:
+        """The opposite of ``to_json``."""
+        return cls(int(plain["asked"]), {str(reason): int(count) for reason, count in plain["reasons"].items()})
+
+
+def told_of_run(left_out: Mapping[str, LeftOut]) -> str:
+    """What a run's figures leave out, to stand behind them; empty where they are about all examples."""
+    test, train = left_out.get(TEST), left_out.get(TRAIN)
+    parts = []
+    if test is not None and test.count:
+        parts.append(test.told("test examples"))
+    if train is not None and train.count:
+        parts.append(f"trained on {train.used:,} of {train.asked:,} examples; {train}")
+    return "; ".join(parts)
+
+
+def columns_of_run(left_out: Mapping[str, LeftOut]) -> dict[str, Any]:
+    """The same as columns of a table, beside the figures; none where a run has no examples."""
+    found: dict[str, Any] = {}
+    for part, one in left_out.items():
+        found |= {f"{part}_used": one.used, f"{part}_left_out": one.count}
+    return found | {"left_out": told_of_run(left_out)} if found else {}
