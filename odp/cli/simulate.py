@@ -219,6 +219,7 @@ def _train(
     from odp.datasets.catalogue import catalogue_keys
     from odp.evaluation.comparison import spending_table
     from odp.evaluation.spending import spending
+    from odp.models.left_out import told_of_run
     from odp.models.warm_start import WarmStart
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
@@ -238,7 +239,7 @@ def _train(
     lines += experiment.notes(noise=noise)
     for line in lines:
         out.print(f"note: {line}")
-    table = Table("round", "devices", "ε spent", *experiment.columns, "seconds")
+    rows: list[tuple[str, ...]] = []
     with computing_on(*engine) as (chosen, workers), steps(out, "simulating") as shown:
 
         def on_users(number: int, users: int, rounds: int) -> None:
@@ -247,14 +248,10 @@ def _train(
             shown.advance(number * population + users, rounds * population, note)
 
         def on_round(result: RoundResult) -> None:
-            shown.step(f"round {result.round}: {experiment.headline(result.metrics)}")
-            table.add_row(
-                str(result.round),
-                str(result.contributions),
-                f"{result.epsilon:.4f}",
-                *experiment.cells(result.metrics),
-                f"{result.seconds:.1f}",
-            )
+            about = told_of_run(result.left_out)
+            shown.step(f"round {result.round}: {experiment.headline(result.metrics)} {about}".rstrip())
+            cells = (str(result.round), str(result.contributions), f"{result.epsilon:.4f}")
+            rows.append((*cells, *experiment.cells(result.metrics), f"{result.seconds:.1f}", *filter(None, [about])))
 
         resume_with(
             "--checkpoint FOLDER keeps a run after every round"
@@ -268,6 +265,10 @@ def _train(
     workers.print(out)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
     found = results_console(machine=json)
+    about = ("figures are",) if told_of_run(finished.left_out) else ()
+    table = Table("round", "devices", "ε spent", *experiment.columns, "seconds", *about)
+    for row in rows:
+        table.add_row(*row)
     found.print(table)
     if spent:
         found.print(spending_table(spent))
@@ -288,6 +289,7 @@ def _train(
             diagnostics=experiment.diagnose(finished),
             totals=finished.totals,
             notes=lines,
+            left_out=finished.left_out,
         )
         if report is not None:
             with writing_file(report):

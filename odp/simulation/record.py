@@ -14,6 +14,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from odp.datasets.ratings import Split
 from odp.errors import DataError
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.spending import spending
+from odp.models.left_out import LeftOut
 from odp.privacy.events import Event
 from odp.simulation.totals import NoisyTotals
 from odp.task import Task
@@ -63,6 +65,7 @@ def run_record(
     diagnostics: Diagnostics | None = None,
     totals: Sequence[NoisyTotals] = (),
     notes: Sequence[str] = (),
+    left_out: Mapping[str, LeftOut] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The record of a run; JSON-able, with None for what is infinite or unknown.
 
@@ -77,6 +80,7 @@ def run_record(
       diagnostics: of the final model.
       totals: of the releases.
       notes: lines for people.
+      left_out: by the part of the data, what no metric is about.
     """
     spent = spending(charges, delta=task.privacy.delta) if noise else ()
     return {
@@ -88,6 +92,7 @@ def run_record(
         | {"name": task.name},
         "resolved": _resolved(task),
         "data": _sizes(split),
+        "left_out": {part: one.to_json() for part, one in left_out.items()},
         "seed": seed,
         "rounds": [dict(entry) for entry in rounds],
         "charges": [event.to_json() | {"round": number} for number, events in enumerate(charges) for event in events],
@@ -101,6 +106,11 @@ def run_record(
         "notes": list(notes),
         "versions": versions(),
     }
+
+
+def left_out_of(record: Mapping[str, Any]) -> dict[str, LeftOut]:
+    """By the part of the data, what no metric of a record is about; empty for ratings, and where it does not tell."""
+    return {part: LeftOut.of(plain) for part, plain in (record.get("left_out") or {}).items()}
 
 
 def _sizes(split: Split | ExamplesSplit) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from odp.algorithms.experiment import Quality
+from odp.models.left_out import TEST, TRAIN
 from odp.pictures import charts, page
 from odp.pictures.style import look
+from odp.simulation.record import left_out_of
 from odp.simulation.report_exposure import shown_to_people
 from odp.simulation.verdict import Score, Verdict, metric_name, quality_of, score_of, verdict
 
@@ -87,10 +89,19 @@ def _facts(record: Mapping[str, Any], quality: Quality) -> str:
             ("δ", f"{record['delta']:g}"),
             ("users", f"{data['users']:,}"),
             ("items", "" if data["items"] is None else f"{data['items']:,}"),
-            (f"training {quality.entries}", f"{data['train']:,}"),
+            (f"training {quality.entries}", _used(record, TRAIN)),
+            *([(f"test {quality.entries}", _used(record, TEST))] if record.get("left_out") else []),
         ],
         ours=scores[0][0],
     )
+
+
+def _used(record: Mapping[str, Any], part: str) -> str:
+    """How many entries of a part the figures are about."""
+    one = left_out_of(record).get(part)
+    if one is None or not one.count:
+        return f"{record['data'][part]:,}"
+    return f"{one.used:,} of {one.asked:,}; {one}"
 
 
 def _what(record: Mapping[str, Any]) -> str:

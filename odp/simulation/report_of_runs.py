@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from odp.errors import ConfigurationError
+from odp.models.left_out import told_of_run
 from odp.pictures import charts, page
+from odp.simulation.record import left_out_of
 from odp.simulation.report import chosen, course, direction
 from odp.simulation.verdict import LEVEL, Score, quality_of, score_of, verdict
 
@@ -70,29 +72,32 @@ def _best(known: Mapping[str, Score]) -> str:
     return min(known, key=lambda name: known[name].value * (1.0 if known[name].lower_is_better else -1.0))
 
 
-def _cost(record: Mapping[str, Any]) -> str:
-    epsilon = record.get("epsilon")
-    return "without noise" if epsilon is None else f"at ε = {epsilon:.3g}"
+def _told(record: Mapping[str, Any]) -> str:
+    """What a score cost, and which examples it is not about."""
+    epsilon, about = record.get("epsilon"), told_of_run(left_out_of(record))
+    cost = "without noise" if epsilon is None else f"at ε = {epsilon:.3g}"
+    return f"{cost} {about}".rstrip()
 
 
 def _verdict(records: Mapping[str, Mapping[str, Any]], known: Mapping[str, Score], best: str) -> str:
     score = known[best]
-    text = f"{best} is best: {score.name} {score.value:.3f} {_cost(records[best])}"
+    text = f"{best} is best: {score.name} {score.value:.3f} {_told(records[best])}"
     rest = {name: one for name, one in known.items() if name != best}
     if not rest:
         return f"{text}; no other run has a score."
     second = _best(rest)
     change = abs(rest[second].value - score.value) / abs(rest[second].value) if rest[second].value else 1.0
     if change < LEVEL:
-        return f"{best} and {second} are level: {score.name} {score.value:.3f} {_cost(records[best])}, and " + (
-            f"{rest[second].value:.3f} {_cost(records[second])}."
+        return f"{best} and {second} are level: {score.name} {score.value:.3f} {_told(records[best])}, and " + (
+            f"{rest[second].value:.3f} {_told(records[second])}."
         )
     side = "below" if score.lower_is_better else "above"
-    return f"{text}, {100 * change:.1f} % {side} {second} ({rest[second].value:.3f} {_cost(records[second])})."
+    return f"{text}, {100 * change:.1f} % {side} {second} ({rest[second].value:.3f} {_told(records[second])})."
 
 
 def _table(records: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Score | None], order: Sequence[str]) -> str:
     metric = next(score.name for score in scores.values() if score is not None)
+    some = any(told_of_run(left_out_of(record)) for record in records.values())
     rows = []
     for name in order:
         record, score = records[name], scores[name]
@@ -105,9 +110,10 @@ def _table(records: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Score 
                 str(len(record["rounds"])),
                 f"{record['data']['users']:,}",
                 str(record["data"]["name"]),
+                *([told_of_run(left_out_of(record)) or "all examples"] if some else []),
             )
         )
-    head = ("run", metric, "ε", "δ", "rounds", "users", "data")
+    head = ("run", metric, "ε", "δ", "rounds", "users", "data", *(["figures are"] if some else []))
     return page.table("The best run first", head, rows, ours=order[0])
 
 

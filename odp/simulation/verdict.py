@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from odp.algorithms.experiment import Quality, qualities
+from odp.models.left_out import told_of_run
 from odp.pictures.style import look
+from odp.simulation.record import left_out_of
 
 #: Methods whose scores differ by less than this share are level: another seed would order them otherwise.
 LEVEL = 0.005
@@ -82,6 +84,8 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
     if score is None:
         return Verdict("alone", f"This run has no score on a test part; {cost}.", "Give a data set with test entries.")
     reached = f"{score.name} {score.value:.3f} {'without noise' if record.get('epsilon') is None else 'at ' + cost}"
+    if about := told_of_run(left_out_of(record)):
+        reached = f"{reached} ({about})"
     rivals = {name: value for name, value in score.baselines.items() if name not in quality.ceilings}
     if not rivals:
         why = "no baseline was run" if quality.baselines else "this kind of task has no baseline"

@@ -146,7 +146,7 @@ def test_a_device_reads_what_a_simulation_reads(
     terms = Terms.of(task_of(data, features=10).definition())
     columns = {
         "colour": np.array(names[:count]), "said": np.array(texts), "size": np.array(sizes[:count], dtype=np.float64),
-        "kind": np.arange(count) % 4,
+        "kind": np.array([0.0, 1.0, 2.0, np.nan, 0.0, 1.0])[:count],
     }  # fmt: skip
     people = odp.ExampleColumns.of_users(columns, np.zeros(count, dtype=int)).users_examples(data)
     simulated = UsableTable.of(terms.model, terms.examples, people).usable(people).of(0)
@@ -365,7 +365,7 @@ def test_columns_that_do_not_fit_are_named() -> None:
         (odp.Examples({"said": odp.Category(3)}, label="kind"), "'said' to hold one whole number"),
         (odp.Examples({"said": odp.Tensor((), 0, 1)}, label="kind"), r"'said' to hold numbers of shape \[\]"),
         (odp.Examples({"missing": WORDS}, label="kind"), "a column 'missing'"),
-        (odp.Examples({"size": odp.Category(3)}, label="said"), "column 'said' of labels"),
+        (odp.Examples({"size": odp.Category(3)}, label="x"), "column 'x' of labels"),
     ):
         with pytest.raises(DataError, match=message):
             people.users_examples(changed)

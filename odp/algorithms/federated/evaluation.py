@@ -59,11 +59,14 @@ class TaskEvaluation:
         """What is not trained and not tested on, and why.
 
         Raises:
-          DataError: a label is none that the model takes, or none of the training or of the test examples can be used.
+          DataError: a label is none that the model takes, or no training example can be used, or there are test
+            examples of which none can be used.
         """
         terms = self._terms
         table = UsableTable.of(terms.model, terms.examples, split.train)
         trained = table.left_out(split.train, what="training examples", most_rows=terms.local.most_rows)
+        if not len(split.test.rows):
+            return {TRAIN: trained, TEST: LeftOut(0)}
         tests = self._table(split.test)
         tested = tests.left_out(split.test, what="test examples")
         if terms.local.reconstruction is not None:

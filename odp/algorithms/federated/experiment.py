@@ -12,6 +12,7 @@ from odp.algorithms.federated.terms import Terms
 from odp.algorithms.registry import algorithm_for
 from odp.datasets.example_files import load_examples
 from odp.errors import ConfigurationError
+from odp.models.left_out import told_of_run
 from odp.task import Task
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class TaskExperiment:
     def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
         """Prints the final figures; there are no baselines."""
         figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics[_FINAL].items())
-        out.print(f"test {figures} on {len(self.split.test.rows):,} examples")
+        about = told_of_run(run.left_out) or f"on {len(self.split.test.rows):,} examples"
+        out.print(f"test {figures} {about}")
         return {}
 
     def diagnose(self, run: FinishedRun) -> Diagnostics | None:

@@ -123,7 +123,7 @@ class UsableTable:
         """How many of the users' examples ``usable`` leaves out, and why; ``what`` names the examples.
 
         Raises:
-          DataError: a label is none that the model takes, or there are examples and none can be used.
+          DataError: a label is none that the model takes, or none of the examples can be used.
         """
         reason, counts = self._reasons_of(users), dict[str, int]()
         if most_rows is not None:
@@ -133,7 +133,7 @@ class UsableTable:
         rows = np.bincount(reason, minlength=len(self.reasons)).tolist()
         counts |= dict(zip(self.reasons[1:], rows[1:], strict=True))
         found = LeftOut(len(users.rows), {why: count for why, count in counts.items() if count})
-        if found.asked and not found.used:
+        if not found.used:
             raise DataError(f"none of the {found.asked:,} {what} can be used; {found}")
         return found
 
