@@ -116,10 +116,10 @@ class LabelledExamples:
         as one number: oldest first.
 
         Tensors have the types in which they were stored; numbers of any size, also such that are none. Names and text
-        become numbers (``odp.models.features``), and so do labels where their ``classes`` have names
-        (``odp.models.class_names``): not a number for another label. No more is read than the task's own numbers say: neither the other
-        columns of an example, nor what a text has beyond ``TEXT_BYTES`` for each number that is made of it. An example
-        of more than ``LONG_ROW`` bytes is left out where the task reads less than a quarter of it: all would be read.
+        become numbers (``odp.models.features``), and so do labels whose ``classes`` have names: another label is not a
+        number (``odp.models.class_names``). No more is read than the task's own numbers say: neither the other columns
+        of an example, nor what a text has beyond ``TEXT_BYTES`` for each number that is made of it. An example of more
+        than ``LONG_ROW`` bytes is left out where the task reads less than a quarter of it: all would be read.
 
         Raises:
           StateError: the store cannot be read.

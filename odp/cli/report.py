@@ -61,7 +61,7 @@ def report(
     _write(values, json.dumps(record, indent=1, allow_nan=False) + "\n")
     results_console(machine=json_output).print(f"page: {page}; values: {values}")
     if json_output:
-        figures = {name: record[name] for name in TEST_METRICS}
+        figures = {name: record.get(name) for name in (*TEST_METRICS, "left_out")}
         print_json({"html": str(page), "json": str(values)} | figures)
 
 
@@ -77,7 +77,7 @@ def _compare(runs: Sequence[Path], output: Path | None, *, json_output: bool) ->
     if json_output:
         figures = {
             name: {"epsilon": record.get("epsilon"), "delta": record["delta"]}
-            | {metric: record[metric] for metric in TEST_METRICS if record.get(metric) is not None}
+            | {metric: record[metric] for metric in (*TEST_METRICS, "left_out") if record.get(metric)}
             for name, record in records.items()
         }
         print_json({"html": str(page), "runs": figures})

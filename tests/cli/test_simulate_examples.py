@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import html
+import json
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +98,49 @@ def test_an_unknown_kind_of_feature_is_refused_by_name(odp, tmp_path):
     path.write_text(path.read_text().replace('"kind" = "tensor"', '"kind" = "tenser"'))
     with pytest.raises(OdpError, match="has kind 'tenser'; did you mean 'tensor'"):
         odp("task", "show", path)
+
+
+def test_rows_that_are_left_out_stand_beside_every_figure(odp, tmp_path):
+    reason = "whose 'x' is not a number"
+    generator = np.random.default_rng(3)
+    features = generator.uniform(-1, 1, (2500, 6)).astype(np.float32)
+    features[:200, 0] = np.nan
+    features[500:1676, 1] = np.nan
+    np.savez(
+        tmp_path / "people.npz", x=features, label=(features[:, 2] > 0).astype(int), test=np.arange(2500) >= 500,
+        user=np.arange(2500) % 50,
+    )  # fmt: skip
+    model, cohort = platform.Glm("logistic", 6), platform.Cohort(minimum=10, goal=50)
+    task, run = written(tmp_path, model=model, cohort=cohort), tmp_path / "run"
+    printed = odp("simulate", task, "--data", tmp_path / "people.npz", "--output", run, "--json")
+    as_csv = odp("simulate", task, "--data", tmp_path / "people.npz", "--csv").out
+    said = " ".join((printed.err + printed.out).split())
+    left = f"of 824 of 2,000 test examples; left out: 1,176 {reason}; trained on 300 of 500 examples; "
+    left += f"left out: 200 {reason}"
+    (line,) = [line for line in (printed.err + printed.out).splitlines() if line.startswith("test accuracy")]
+    assert left in said
+    assert "of 824 of" in line
+    assert "figures are" in said
+    assert printed.json["left_out"]["test"] == {
+        "asked": 2000, "used": 824, "left_out": 1176, "reasons": {reason: 1176}
+    }  # fmt: skip
+    rows = list(csv.DictReader(as_csv.splitlines()))
+    assert [(row["test_used"], row["test_left_out"], row["left_out"]) for row in rows] == [("824", "1176", left)] * 4
+    record = json.loads((run / "run.json").read_text())
+    assert record["left_out"]["train"]["reasons"] == {reason: 200}
+    assert odp("report", run, "--json").json["left_out"] == printed.json["left_out"]
+    (page,) = run.glob("*.html")
+    text = html.unescape(page.read_text())
+    assert f"({left})" in text
+    assert f"<dd>824 of 2,000; left out: 1,176 {reason}</dd>" in text
+    whole = tmp_path / "whole"
+    features[:] = np.nan_to_num(features)
+    np.savez(
+        tmp_path / "people.npz", x=features, label=(features[:, 2] > 0).astype(int), test=np.arange(2500) >= 500,
+        user=np.arange(2500) % 50,
+    )  # fmt: skip
+    odp("simulate", task, "--data", tmp_path / "people.npz", "--output", whole)
+    odp("report", run, whole, "--output", tmp_path / "both.html")
+    text = html.unescape((tmp_path / "both.html").read_text())
+    assert left in text
+    assert "all examples" in text

@@ -19,7 +19,7 @@ Source: Pihur et al. 2018, "Differentially-Private 'Draw and Discard' Machine Le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
@@ -252,6 +252,13 @@ class LocalFeatures:
         found = np.concatenate(blocks, axis=1)
         found[~known] = 0.0
         return found, known
+
+    def unusable(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> Iterator[tuple[str, BoolArray]]:
+        """Of each feature, the rows that cannot be used for it, bool [rows]."""
+        for name, column in self.columns.items():
+            values = columns[name]
+            fits = not isinstance(column, Category) and len(values) == rows and _fits(column, values)
+            yield name, ~column.encode(values)[1] if fits else np.ones(rows, dtype=np.bool_)
 
     def to_proto(self) -> draw_and_discard_pb2.LocalFeatures:
         """The wire form."""

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.draw_and_discard.adversaries import learned
+from odp.algorithms.draw_and_discard.left_out import UsableRows
 from odp.algorithms.draw_and_discard.terms import Terms
 from odp.errors import DataError
 from odp.models.glm.shape import Family
+from odp.models.left_out import UNKNOWN, LeftOut
 from odp.numerics.arrays import Float64Array
 
 _MOST_ROWS = 40
@@ -28,12 +30,14 @@ class LocalModel:
       weights: float64 [weights], the mean of all instances.
       updates: that made it.
       deviation: standard deviation over the instances, the root of its mean square over the weights; 0 of one instance.
+      trained_without: of a simulation, the people's rows that it left out; None of devices, whose counts are private.
     """
 
     terms: Terms = field(repr=False)
     weights: Float64Array
     updates: int
     deviation: float
+    trained_without: LeftOut | None = None
 
     @property
     def named(self) -> dict[str, float]:
@@ -53,17 +57,22 @@ class LocalModel:
     def measures(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float]:
         """How well the model predicts labelled rows: accuracy of classes, precision and recall of two, or a mean error.
 
-        Rows that cannot be used do not count.
+        ``used`` and ``left_out`` count the rows that the figures are about, and those that cannot be used;
+        ``left_out`` says why.
 
         Raises:
-          DataError: a column is missing, or no row can be used.
+          DataError: a column is missing, a label is none of the model's classes, or no row can be used.
         """
-        expected = self.predict(columns)
-        targets, usable = self.terms.targets(labels_of(self.terms, columns))
-        kept = usable & np.isfinite(expected).all(axis=1)
+        rows = UsableRows.of(self.terms, columns)
+        found, kept = rows.left_out(), rows.reason == 0
         if not kept.any():
-            raise DataError("Expected labelled rows that the task can use")
-        return scores(self.terms.family, expected[kept], targets[kept])
+            raise DataError(f"Expected labelled rows that the task can use; {found}")
+        counts = {"used": float(found.used), "left_out": float(found.count)}
+        return scores(self.terms.family, self.predict(columns)[kept], rows.targets[kept]) | counts
+
+    def left_out(self, columns: Mapping[str, npt.NDArray[Any]]) -> LeftOut:
+        """The rows that ``measures`` is not about, and why. Raises DataError as ``measures``."""
+        return UsableRows.of(self.terms, columns).left_out()
 
     @property
     def contributions(self) -> int:
@@ -88,6 +97,7 @@ class LocalModel:
             "updates": self.updates,
             "weights": self.named,
             "deviation_of_instances": self.deviation,
+            "left_out": UNKNOWN if self.trained_without is None else self.trained_without.to_json(),
             "feature_epsilon": terms.feature_epsilon if terms.noise_scale else None,
             "model_epsilon": terms.model_epsilon if terms.noise_scale else None,
             "lifetime_epsilon": terms.lifetime_epsilon if terms.noise_scale else None,
@@ -105,6 +115,7 @@ class LocalModel:
         yield table
         if len(shown) < len(named):
             yield f"the {len(shown)} largest of {len(named)} weights"
+        yield UNKNOWN if self.trained_without is None else f"trained {self.trained_without.told('examples')}"
         yield (
             f"{self.terms.instances} instances differ by {self.deviation:.3g} (root mean square); "
             f"epsilon of one report: {self.terms.feature_epsilon:.4g} for one weight, "
@@ -160,15 +171,3 @@ def scores(family: Family, expected: Float64Array, targets: Float64Array) -> dic
         "precision": both / max(int(guessed.sum()), 1),
         "recall": both / max(int(truth.sum()), 1),
     }
-
-
-def labels_of(terms: Terms, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """The responses of rows, float64 [n]. Raises DataError where a column is missing, or they are no numbers."""
-    wanted = (*terms.features.columns, terms.features.label)
-    for name in wanted:
-        if name not in columns:
-            raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(columns)})")
-    labels = columns[terms.features.label]
-    if labels.ndim != 1 or labels.dtype.kind == "U":
-        raise DataError(f"Expected one number per row in the column {terms.features.label!r} of labels")
-    return labels.astype(np.float64)

@@ -27,13 +27,15 @@ from typing import Self
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.draw_and_discard.model import LocalModel, labels_of
+from odp.algorithms.draw_and_discard.left_out import UsableRows
+from odp.algorithms.draw_and_discard.model import LocalModel
 from odp.algorithms.draw_and_discard.server import first_instances
 from odp.algorithms.draw_and_discard.terms import MOST_UPDATES, Terms
 from odp.crypto.keyed_hash import splitmix64
 from odp.errors import DataError
 from odp.models.example_columns import ExampleColumns
 from odp.models.glm.shape import Family
+from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 
 #: What a server does with reports, by name; the number is that of ``kernels``.
@@ -46,31 +48,36 @@ _FAMILIES = tuple(Family)
 class EncodedUsers:
     """The usable rows of many users: ``features`` float32 [n, inputs], ``targets`` float32 [n], user after user.
 
-    ``offsets`` int64 [users + 1]: user u has the rows from ``offsets[u]`` to ``offsets[u + 1]``.
+    ``offsets`` int64 [users + 1]: user u has the rows from ``offsets[u]`` to ``offsets[u + 1]``. ``left_out`` counts
+    the rows of people that are none of these, and why; None where the rows were made without any other.
     """
 
     features: Float32Array = field(repr=False)
     targets: Float32Array = field(repr=False)
     offsets: Int64Array = field(repr=False)
+    left_out: LeftOut | None = None
 
     @classmethod
     def of(cls, terms: Terms, people: ExampleColumns) -> Self:
         """What devices of these people would read.
 
         Raises:
-          DataError: a column is missing.
+          DataError: a column is missing, a label is none of the model's classes, or no row can be used.
         """
-        labels = labels_of(terms, people.columns)
-        numbers, known = terms.features.encode(people.columns, len(labels))
-        targets, usable = terms.targets(labels)
-        keep = (known & usable)[people.rows]
+        table = UsableRows.of(terms, people.columns, people.rows)
+        keep, left_out = table.reason[people.rows] == 0, table.left_out(people.rows)
+        if not left_out.used:
+            raise DataError(f"none of the {left_out.asked:,} examples can be used; {left_out}")
         # A device reads its last rows, usable or not.
         ends = np.repeat(people.offsets[1:], np.diff(people.offsets))
-        keep &= ends - np.arange(len(ends)) <= terms.most_examples
+        newest = ends - np.arange(len(ends)) <= terms.most_examples
+        unread = f"beyond the newest {terms.most_examples:,} of a user, which a device reads"
+        left_out = left_out.without(int((keep & ~newest).sum()), unread)
+        keep &= newest
         after = np.concatenate(([0], np.cumsum(keep)))
         rows = people.rows[keep]
-        features = np.ascontiguousarray(numbers[rows], dtype=np.float32)
-        return cls(features, targets[rows].astype(np.float32), after[people.offsets])
+        features = np.ascontiguousarray(table.numbers[rows], dtype=np.float32)
+        return cls(features, table.targets[rows].astype(np.float32), after[people.offsets], left_out)
 
     @property
     def users(self) -> int:
@@ -160,7 +167,7 @@ def simulate(
         number += 1
     rows = instances.rows
     deviation = math.sqrt(float(rows.var(axis=0, ddof=1, dtype=np.float64).mean())) if len(rows) > 1 else 0.0
-    return LocalModel(terms, instances.model, instances.updates, deviation)
+    return LocalModel(terms, instances.model, instances.updates, deviation, trained_without=encoded.left_out)
 
 
 def _order(users: int, seed: int, number: int) -> Int64Array:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from odp.algorithms.seam import LocalRows
 from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
-from odp.models.class_names import is_missing, proposed_classes, told_labels
+from odp.models.class_names import TakenLabels, is_missing
 from odp.models.examples import ExamplesTerms
 from odp.models.left_out import LeftOut
 from odp.models.trained import TestedModel
@@ -60,7 +60,7 @@ class UsableTable:
     scale: float
     reason: npt.NDArray[np.uint8]
     reasons: tuple[str, ...]
-    taken: _Taken
+    taken: TakenLabels
 
     @classmethod
     def of(cls, model: TestedModel, examples: ExamplesTerms, users: UsersExamples) -> Self:
@@ -77,7 +77,7 @@ class UsableTable:
         if len(left):
             reason[left] = _first_reasons(model, examples, features[left], targets[left], users.targets[left])
         named = tuple(f"whose {name!r} {feature.unusable}" for name, feature in examples.features.items())
-        taken = _Taken(examples.label, model.classes_range, examples.label_range, examples.classes)
+        taken = TakenLabels(examples.label, model.classes_range, examples.label_range, examples.classes)
         return cls(
             users, features, targets, scale, reason, ("", f"without a label {taken.label!r}", "", *named, _NO_ITEM),
             taken,
@@ -91,7 +91,7 @@ class UsableTable:
             np.arange(ratings.n_ratings, dtype=np.int64), ratings.offsets,
         )  # fmt: skip
         reason = np.where(model.usable(own.features, own.targets), _USABLE, _FEATURES).astype(np.uint8)
-        taken = _Taken("value", None, (0.0, 0.0), ())
+        taken = TakenLabels("value", None, (0.0, 0.0), ())
         return cls(own, own.features, own.targets, 1.0, reason, ("", "", "", _NO_ITEM), taken)
 
     def only(self, rows: npt.NDArray[np.bool_], *, otherwise: str) -> Self:
@@ -143,36 +143,6 @@ class UsableTable:
         if (reason == _OTHER_LABEL).any():
             raise self.taken.refusal(users.targets[users.rows], other=reason == _OTHER_LABEL)
         return reason
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """The labels that a model takes: of classes, by their names or numbers; or numbers of a range."""
-
-    label: str
-    classes_range: tuple[float, float] | None
-    label_range: tuple[float, float]
-    classes: tuple[str, ...]
-
-    def refusal(self, labels: npt.NDArray[Any], *, other: npt.NDArray[np.bool_]) -> DataError:
-        """What is wrong with ``labels`` [k], of which some are ``other`` ones than the model takes."""
-        found = (
-            f"{other.sum():,} of {len(labels):,} examples have a label {self.label!r} that the model does not take; "
-            f"the labels are {told_labels(labels)}, the model takes "
-        )
-        if self.classes:
-            return DataError(f"{found}{', '.join(map(repr, self.classes))}, as classes= of odp.Examples names them")
-        if self.classes_range is None:
-            low, high = self.label_range
-            least = max(low, 0.0) if labels.dtype.kind != "U" else low
-            return DataError(f"{found}numbers from {least:g} to {high:g}")
-        count = int(self.classes_range[1]) + 1
-        taken = "0 and 1" if count == 2 else f"0 to {count - 1}"
-        names = proposed_classes(labels, count=count)
-        way = f"classes={names!r} of odp.Examples maps them in this order" if names else (
-            "correct them, or give a model of as many classes and name these by classes= of odp.Examples"
-        )  # fmt: skip
-        return DataError(f"{found}{taken}; {way}")
 
 
 def _first_reasons(
