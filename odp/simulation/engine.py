@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from odp.algorithms.capabilities import Diagnosed, Recommender
 from odp.algorithms.cohorts import goal_of
@@ -45,7 +46,7 @@ from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
-from odp.simulation import personal
+from odp.simulation import labelling, personal
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.engines.local import LocalEngine
 from odp.simulation.engines.seam import Engine, current
@@ -123,6 +124,15 @@ class RunResult:
           DataError: there is no such user or item.
         """
         return personal.intervals(self.task, self.model, self.history, user, items, level=level)
+
+    def classify(self, columns: Mapping[str, npt.ArrayLike]) -> npt.NDArray[Any]:
+        """The likeliest class of each labelled example: the name that the task's ``classes`` give it, or its number.
+
+        Raises:
+          ConfigurationError: the model predicts no classes.
+          DataError: a column is missing, or an example cannot be used.
+        """
+        return labelling.classify(self.task, self.model, columns)
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able summary; the keys that scripts may rely on."""

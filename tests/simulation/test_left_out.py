@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import odp
+from device_runtime.store.store import Store
 from odp.algorithms.federated.reading import UsableTable, usable_rows
 from odp.algorithms.federated.terms import Terms
+from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.errors import ConfigurationError, DataError
@@ -244,3 +247,33 @@ def test_names_of_classes_stand_in_a_task_file() -> None:
     task = task_of(classes=("no", "yes"))
     assert parse_task(render_task(task)).definition() == task.definition()
     assert list(task.definition().examples.classes) == ["no", "yes"]
+
+
+def test_predictions_have_the_names_of_classes() -> None:
+    features, labels = table()
+    named = np.where(labels > 0, "yes", "no")
+    run = odp.simulate(task_of(classes=("no", "yes")), split_of(features, named), noise=False)
+    found = run.classify({"x": features[:8]})
+    assert set(found.tolist()) == {"no", "yes"}
+    assert (run.classify({"x": features}) == named).mean() > 0.9
+    numbered = odp.simulate(task_of(), split_of(features, labels), noise=False)
+    assert numbered.classify({"x": features[:8], "kind": labels[:8]}).tolist() == (found == "yes").astype(int).tolist()
+    with pytest.raises(DataError, match="can use; left out: 1 whose 'x' is not a number"):
+        run.classify({"x": [[0.0, 0.0], [np.nan, 0.0]]})
+    with pytest.raises(DataError, match="Expected a column 'x'"):
+        run.classify({"y": features})
+
+
+@pytest.mark.parametrize("labels", [["yes", "no", "maybe", ""], np.array([1.0, -1.0, 7.0, np.nan]), [1, -1, 7, 7]])
+def test_a_device_reads_the_labels_that_a_task_names(tmp_path: Path, labels: Any) -> None:
+    names = ("no", "yes") if isinstance(labels[0], str) else (-1, 1)
+    (declared,) = algorithm_for(task_of(classes=names).definition()).local_data
+    with Store.open_or_create(tmp_path / "store.db", durable=False) as store:
+        store.examples("examples").add({"x": np.zeros((4, FEATURES)), "kind": labels}, time=0.0)
+        store.examples("examples").add({"x": np.zeros((1, FEATURES)), "kind": ["no" * 600]}, time=1.0)
+        rows = store.examples("examples").read(declared.features, label=declared.label, classes=declared.classes)
+        unnamed = store.examples("examples").read(declared.features, label=declared.label)
+    np.testing.assert_array_equal(rows.values, [1, 0, np.nan, np.nan, np.nan])
+    assert len(unnamed.values) == (0 if isinstance(labels[0], str) else 4)
+    terms = Terms.of(task_of(classes=names).definition())
+    assert usable_rows(terms.model, terms.examples, rows)[1].tolist() == [1.0, 0.0]

@@ -24,6 +24,7 @@ The proximal term is in the client optimizer, as ``build_unweighted_fed_prox`` o
 from __future__ import annotations
 
 import collections
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,14 +89,19 @@ def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int 
     """What every user trains on in a round: a ``tf.data.Dataset`` of batches each, in the task's order.
 
     The order is that of ``odp.simulate(task, .., seed=seed)``; numbers are clamped and scaled, and examples that the
-    model cannot use are left out.
+    model cannot use are left out: a warning says how many, and why.
 
     Raises:
       ConfigurationError: as ``to_tff``.
-      DataError: examples have another number of features than the task declares.
+      DataError: examples have another number of features than the task declares, a label is none that the model
+        takes, or no example can be used.
     """
     terms, source = _terms(task, noise=False), _source(task)
-    local, usable = terms.local, UsableTable.of(terms.model, terms.examples, people).usable(people)
+    table = UsableTable.of(terms.model, terms.examples, people)
+    left_out = table.left_out(people, what="examples")
+    if left_out.count:
+        warnings.warn(f"trained {left_out.told('examples')}", stacklevel=2)
+    local, usable = terms.local, table.usable(people)
     found = []
     for user, own_seed in enumerate(user_seeds(people, seed)):
         features, targets = usable.of(user)
