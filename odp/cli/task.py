@@ -390,10 +390,13 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 
 def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
     from odp.algorithms.computing_time import fixed_seconds
+    from odp.algorithms.registry import algorithm_for
+    from odp.models.left_out import UNKNOWN
     from odp.signed.task import open_task, task_sha256
     from odp.task_states import state_name
 
     definition = open_task(status.task)
+    labelled = any(table.label for table in algorithm_for(definition).local_data)
     last = status.rounds[-1] if status.rounds else None
     until = status.waits_for.until
     return {
@@ -406,6 +409,7 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
         "epsilon": round(status.epsilon_spent, 6) if status.planned_rounds else definition.privacy.epsilon,
         "delta": definition.privacy.delta,
         "computing_seconds": fixed_seconds(definition),
+        **({"usable_examples": UNKNOWN} if labelled else {}),
         "waits_for": status.waits_for.reason,
         "waits_until": datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds") if until else "",
     }

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from odp.crypto.keyed_hash import fraction_of, key_of, keyed_hash
 from odp.datasets._arguments import parse_arguments
 from odp.datasets.examples import DeclaredExamples, ExamplesSplit, UsersExamples
+from odp.datasets.labels import label_column
 from odp.datasets.synthetic_examples import synthetic_examples
 from odp.errors import DataError
-from odp.models.class_names import label_column
 from odp.numerics.archives import arrays_of
 
 _SYNTHETIC = "synthetic"

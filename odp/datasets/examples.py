@@ -9,8 +9,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from odp.datasets.labels import label_column
 from odp.errors import DataError
-from odp.models.class_names import label_column
 from odp.numerics.arrays import Float32Array, Int64Array
 
 

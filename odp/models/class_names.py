@@ -27,7 +27,6 @@ from odp.errors import ConfigurationError, DataError
 from odp.models.features import checked_texts
 from odp.numerics.arrays import Float32Array
 
-_EXACT_IN_FLOAT32, _EXACT_IN_FLOAT64 = 2.0**24, 2.0**53
 #: Different labels that a message counts one by one.
 _SHOWN = 8
 
@@ -68,29 +67,6 @@ def check_count(classes: Sequence[str], *, classes_range: tuple[float, float] | 
             f"Expected classes={tuple(classes)!r} to name the {int(classes_range[1]) + 1} classes of the model "
             f"(got {len(classes)})"
         )
-
-
-def label_column(labels: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Labels [n] as they are compared: text, or float32; float64 where whole numbers would lose digits.
-
-    Raises:
-      DataError: they are neither numbers nor text.
-    """
-    found = np.asarray(labels)
-    if found.dtype.kind in "OT" and all(isinstance(one, str) for one in found.flat):
-        found = found.astype(str)
-    if found.dtype.kind == "U" or found.dtype == np.float32:
-        return found
-    try:
-        wide = found.astype(np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"Expected labels to be numbers or text (got {found.dtype})") from None
-    size = float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
-    if found.dtype.kind in "iu" and size > _EXACT_IN_FLOAT64:
-        return found.astype(str)
-    with np.errstate(over="ignore"):
-        narrow = wide.astype(np.float32)
-    return wide if size > _EXACT_IN_FLOAT32 and (narrow != wide)[np.isfinite(wide)].any() else narrow
 
 
 def is_missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.datasets.labels import label_column
 from odp.errors import DataError
-from odp.models.class_names import label_column
 from odp.models.examples import Examples
 from odp.models.features import MOST_AXES, Category, described
 from odp.numerics.archives import arrays_of

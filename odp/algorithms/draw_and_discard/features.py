@@ -257,8 +257,10 @@ class LocalFeatures:
         """Of each feature, the rows that cannot be used for it, bool [rows]."""
         for name, column in self.columns.items():
             values = columns[name]
-            fits = not isinstance(column, Category) and len(values) == rows and _fits(column, values)
-            yield name, ~column.encode(values)[1] if fits else np.ones(rows, dtype=np.bool_)
+            if isinstance(column, Category) or len(values) != rows or not _fits(column, values):
+                yield name, np.ones(rows, dtype=np.bool_)
+            else:
+                yield name, ~column.encode(values)[1]
 
     def to_proto(self) -> draw_and_discard_pb2.LocalFeatures:
         """The wire form."""
