@@ -109,15 +109,15 @@ class Inquiry(Algorithm):
     dense = True
     reads_model = False
 
-    def left_out(self, users: Any) -> LeftOut | None:
-        """What a simulation leaves out of the users' own data, and why; None where it uses all.
+    def left_out(self, users: Any) -> Mapping[str, LeftOut]:
+        """By the name of an answer, what a simulation leaves out of the users' own data, and why.
 
-        Answers of such questions have a field ``left_out``.
+        Empty where all is used. Other answers have a field ``left_out``, which takes it.
 
         Raises:
           DataError: nothing of it can be used.
         """
-        return None
+        return {}
 
     @abc.abstractmethod
     def answers(

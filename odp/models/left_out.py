@@ -14,6 +14,8 @@ from typing import Any, Self
 UNKNOWN = "unknown how many examples were usable"
 """Note on figures of devices: how many rows a person has, and of which kind, is private."""
 
+#: Of a question that has all of its answers of the same examples.
+ANSWERS = "answers"
 #: The parts of a run's examples.
 TRAIN, TEST = "train", "test"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ class AnswersRun:
       exact: The same without noise, after clipping and rounding: no party of the platform sees it.
       epsilon: What the joint release cost at ``delta``; infinity where noise was off.
       charges: The one event of the ledger, none where noise was off.
-      left_out: Of the users' examples, those that the answers are not about; None where they are about all.
+      left_out: By the name of an answer, how many rows of the users it is not about, and why. Empty where all answers
+        are about all rows.
     """
 
     task: Question
@@ -51,10 +53,10 @@ class AnswersRun:
     delta: float
     charges: tuple[Event, ...]
     seconds: float
-    left_out: LeftOut | None = None
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        about = [] if self.left_out is None else [f"answers {self.left_out.told('examples')}"]
+        about = [f"{name} {one.told('rows')}" for name, one in self.left_out.items() if one.count]
         return told_run(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds, about)
 
     def draw(self, path: str | Path) -> None:
@@ -71,7 +73,7 @@ class AnswersRun:
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "seconds": round(self.seconds, 3),
-            "left_out": None if self.left_out is None else self.left_out.to_json(),
+            "left_out": {name: one.to_json() for name, one in self.left_out.items()},
             "charges": [event.to_json() for event in self.charges],
         }
 
@@ -134,7 +136,7 @@ def simulate_answers(
             epsilon=epsilon if noisy else math.inf,
             noisy=noisy,
         )
-        answers: Answers = found if left_out is None else replace(found, left_out=left_out)
+        answers: Answers = replace(found, left_out=left_out) if left_out else found
         return answers
 
     return AnswersRun(

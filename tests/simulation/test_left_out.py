@@ -189,9 +189,9 @@ def test_an_evaluation_says_what_it_was_not_about(half_missing: ExamplesSplit) -
         privacy=odp.UserLevelDP(epsilon=4, delta=1e-4), cohort=odp.Cohort(minimum=5, goal=USERS),
     )  # fmt: skip
     found = odp.simulate(task, half_missing.train)
-    assert found.left_out == LeftOut(500, {REASON: 200})
-    assert "of 300 of 500 examples; left out: 200 whose 'x' is not a number" in repr(found)
-    assert found.to_json()["left_out"]["left_out"] == 200  # type: ignore[index]
+    assert found.left_out == {"answers": LeftOut(500, {REASON: 200})}
+    assert "answers of 300 of 500 rows; left out: 200 whose 'x' is not a number" in repr(found)
+    assert found.to_json()["left_out"]["answers"]["left_out"] == 200  # type: ignore[index]
     titles = [str(getattr(line, "title", "")) for line in found.results.lines(0.95)]
     assert any("tested of 300 of 500 examples; left out: 200" in title for title in titles)
     own = half_missing.train
@@ -277,3 +277,19 @@ def test_a_device_reads_the_labels_that_a_task_names(tmp_path: Path, labels: Any
     assert len(unnamed.values) == (0 if isinstance(labels[0], str) else 4)
     terms = Terms.of(task_of(classes=names).definition())
     assert usable_rows(terms.model, terms.examples, rows)[1].tolist() == [1.0, 0.0]
+
+
+def test_a_histogram_says_which_ratings_are_in_no_bin() -> None:
+    ratings = odp.Ratings.from_triples(
+        "stars", np.arange(40) % 20, np.arange(40) // 20, np.arange(40) % 5 + 1.0, low=1.0, high=5.0
+    )
+    task = odp.Statistics(
+        name="stars", queries={"stars": odp.Histogram(edges=(1, 2, 3, 4)), "mean": odp.Mean(low=1, high=5)},
+        privacy=odp.UserLevelDP(epsilon=4, delta=1e-4), cohort=odp.Cohort(minimum=5, goal=20),
+    )  # fmt: skip
+    found = odp.simulate(task, ratings)
+    assert found.left_out == {"stars": LeftOut(40, {"beyond its bins": 8}), "mean": LeftOut(40)}
+    titles = [str(getattr(line, "title", "")) for line in found.results.lines(0.95)]
+    assert any("of 32 of 40 ratings; left out: 8 beyond its bins" in title for title in titles)
+    assert "stars of 32 of 40 rows; left out: 8 beyond its bins" in repr(found)
+    assert found.to_json()["left_out"]["stars"]["reasons"] == {"beyond its bins": 8}  # type: ignore[index]

@@ -14,6 +14,7 @@ from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Server, most_rows
 from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.models.events_query import AGGREGATES, EventsTerms
+from odp.models.left_out import ANSWERS
 from odp.numerics.arrays import Float32Array, Float64Array
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ class TaskAlgorithm(DenseInquiry):
 
         return EvaluationPopulation(self.terms())
 
-    def left_out(self, users: Any) -> LeftOut:
-        return self.population().left_out(users)
+    def left_out(self, users: Any) -> dict[str, LeftOut]:
+        return {ANSWERS: self.population().left_out(users)}
 
     def answers(
         self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True

@@ -25,7 +25,7 @@ from odp.algorithms.dense.quotient import quotient_interval
 from odp.algorithms.model_evaluation.curves import Histograms, Measured
 from odp.algorithms.model_evaluation.terms import Scalar, Terms
 from odp.errors import ConfigurationError
-from odp.models.left_out import UNKNOWN, LeftOut
+from odp.models.left_out import ANSWERS, UNKNOWN, LeftOut
 from odp.numerics.arrays import Float64Array
 
 AUC, CALIBRATION_ERROR = "auc", "calibration_error"
@@ -41,7 +41,7 @@ class EvaluationResults(Mapping[str, Estimate]):
       std: standard deviation of the noise on each.
       contributions: devices that took part.
       epsilon, delta: what the release cost each of them; epsilon is infinite where there was no noise.
-      left_out: of a simulation, the examples that were not tested on; None of devices, whose counts are private.
+      left_out: of a simulation, under "answers", what was not tested on; empty of devices, whose counts are private.
     """
 
     terms: Terms = field(repr=False)
@@ -50,7 +50,7 @@ class EvaluationResults(Mapping[str, Estimate]):
     contributions: int
     epsilon: float
     delta: float
-    left_out: LeftOut | None = None
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sums.shape != (self.terms.layout.size,):
@@ -114,7 +114,7 @@ class EvaluationResults(Mapping[str, Estimate]):
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "confidence": confidence,
-            "left_out": UNKNOWN if self.left_out is None else self.left_out.to_json(),
+            "left_out": self.left_out[ANSWERS].to_json() if self.left_out else UNKNOWN,
             "std": self.std,
             "models": {name: _model_json(model) for name, model in self.models(confidence).items()},
             "differences": {name: vars(one) for name, one in self.differences(confidence).items()},
@@ -124,7 +124,7 @@ class EvaluationResults(Mapping[str, Estimate]):
         """What a terminal shows."""
         from odp.algorithms.model_evaluation.printing import lines_of_differences, lines_of_models
 
-        tested = UNKNOWN if self.left_out is None else f"tested {self.left_out.told('examples')}"
+        tested = f"tested {self.left_out[ANSWERS].told('examples')}" if self.left_out else UNKNOWN
         yield from lines_of_models(self.models(confidence), {} if exact is None else exact.models(confidence), tested)
         if self.compared is not None:
             truths = {} if exact is None else exact.differences(confidence)

@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
+from odp.models.left_out import LeftOut
 
 _MOST_ROWS = 40
 
@@ -16,12 +17,16 @@ def lines(
     found: Mapping[str, HistogramResult | MeanResult],
     exact: Mapping[str, HistogramResult | MeanResult] | None,
     confidence: float,
+    left_out: Mapping[str, LeftOut],
 ) -> Iterator[Table | str]:
-    """What rich prints; ``exact`` are a simulation's answers without noise."""
+    """What rich prints; of a simulation, ``exact`` are answers without noise, and ``left_out`` rows of no bin."""
     for name, result in found.items():
         known = None if exact is None else exact[name]
         if isinstance(result, HistogramResult):
-            yield _histogram(name, result, known if isinstance(known, HistogramResult) else None, confidence)
+            shown = _histogram(name, result, known if isinstance(known, HistogramResult) else None, confidence)
+            if name in left_out and left_out[name].count:
+                shown.title = f"{shown.title}; {left_out[name].told('ratings')}"
+            yield shown
             continue
         low, high = result.interval(confidence)
         truth = "" if known is None or isinstance(known, HistogramResult) else f" (without noise {known.value:.4g})"

@@ -16,6 +16,7 @@ from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.picture import draw
 from odp.algorithms.statistics.terms import Terms
 from odp.errors import ConfigurationError
+from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float64Array
 from odp.v1 import common_pb2
 
@@ -27,12 +28,14 @@ class Results(Mapping[str, HistogramResult | MeanResult]):
     Attributes:
       contributions: devices that took part.
       epsilon, delta: what the joint release cost each of them; epsilon is infinite where there was no noise.
+      left_out: of a simulation, by the name of a query, the rows that it is not about; empty of devices.
     """
 
     queries: Mapping[str, HistogramResult | MeanResult] = field(repr=False)
     contributions: int
     epsilon: float
     delta: float
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> HistogramResult | MeanResult:
         _validate.one_of(self.queries, query=name)
@@ -72,7 +75,7 @@ class Results(Mapping[str, HistogramResult | MeanResult]):
         """What a terminal shows."""
         from odp.algorithms.statistics.printing import lines
 
-        return lines(self, exact, confidence)
+        return lines(self, exact, confidence, self.left_out)
 
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
         """Plain values."""
@@ -82,6 +85,7 @@ class Results(Mapping[str, HistogramResult | MeanResult]):
             "delta": self.delta,
             "confidence": confidence,
             "queries": {name: _plain(found, confidence) for name, found in self.queries.items()},
+            **({"left_out": {name: one.to_json() for name, one in self.left_out.items()}} if self.left_out else {}),
         }
 
 

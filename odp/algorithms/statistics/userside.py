@@ -43,12 +43,7 @@ def entries_of(kind: HistogramPart | MeanPart, records: Records) -> Entries:
 
 
 def _histogram(kind: HistogramPart, records: Records) -> Entries:
-    if kind.edges is None:
-        bins, inside = records.item, (records.item >= 0) & (records.item < kind.bins)
-    else:
-        bins = np.searchsorted(kind.edges, records.value, side="right") - 1
-        bins[records.value == kind.edges[-1]] = kind.bins - 1
-        inside = (bins >= 0) & (bins < kind.bins) & (records.value <= kind.edges[-1])
+    bins, inside = bins_of(kind, records.item, records.value)
     cells, count = np.unique(records.user[inside] * np.int64(kind.bins) + bins[inside], return_counts=True)
     user, place = cells // kind.bins, cells % kind.bins
     match kind.counting:
@@ -59,6 +54,15 @@ def _histogram(kind: HistogramPart, records: Records) -> Entries:
         case _:
             value = count / np.bincount(user, weights=count, minlength=records.users)[user]
     return Entries(user, place, value * _shrink(user, value, kind.clip, records.users))
+
+
+def bins_of(kind: HistogramPart, item: Int64Array, value: Float64Array) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    """(the bin of each record, int64 [n]; whether it is one of the histogram's, bool [n])."""
+    if kind.edges is None:
+        return item, (item >= 0) & (item < kind.bins)
+    bins = np.searchsorted(kind.edges, value, side="right") - 1
+    bins[value == kind.edges[-1]] = kind.bins - 1
+    return bins, (bins >= 0) & (bins < kind.bins) & (value <= kind.edges[-1])
 
 
 def _mean(kind: MeanPart, records: Records) -> Entries:
