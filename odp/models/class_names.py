@@ -2,20 +2,21 @@
 
 A column of labels holds names of classes as text, or numbers whose text they are:
 
-=====================  =========================================================
+=====================  ========================================================================
 in a column            the name of its class
-=====================  =========================================================
-text                   as it is written: "007" is not "7", and "1.0" is not "1"
+=====================  ========================================================================
+text                   as it is written, in Unicode normal form C: "007" is not "7", and "1.0" is not "1"
 12, 12.0               "12": whole numbers of every type have the same text
 0.5                    "0.5"
 True                   "1"
 "", NaN                none: the label is missing
-=====================  =========================================================
+=====================  ========================================================================
 """
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,7 @@ def checked_classes(classes: Sequence[str | float]) -> tuple[str, ...]:
         return ()
     numbers = (int, float, np.number)
     return checked_texts(
-        [number_text(one) if isinstance(one, numbers) else one for one in classes], "classes", least=2
+        [number_text(one) if isinstance(one, numbers) else _normal(one) for one in classes], "classes", least=2
     )  # fmt: skip
 
 
@@ -78,6 +79,15 @@ def is_missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def class_numbers(column: npt.NDArray[Any], classes: Sequence[str]) -> Float32Array:
     """The number of each label's class, from 0, float32 [n]; not a number where it is none of ``classes``."""
+    found = _places_of(column, classes)
+    others = np.flatnonzero(np.isnan(found)) if column.dtype.kind == "U" else []
+    if len(others):
+        # A name of another form is rare, and no array operation makes normal forms.
+        found[others] = _places_of(np.array([_normal(text) for text in column[others].tolist()]), classes)
+    return found
+
+
+def _places_of(column: npt.NDArray[Any], classes: Sequence[str]) -> Float32Array:
     values = column.astype(np.uint8) if column.dtype.kind == "b" else column
     names = [(name, number) for number, name in enumerate(classes)]
     pairs = names if values.dtype.kind == "U" else [(_typed(name, values.dtype), number) for name, number in names]
@@ -150,6 +160,10 @@ class TakenLabels:
         return DataError(
             f"{found}{taken}; correct them, or give a model of as many classes, and classes= of odp.Examples names them"
         )
+
+
+def _normal(text: Any) -> Any:
+    return unicodedata.normalize("NFC", text) if isinstance(text, str) else text
 
 
 def _told(label: Any) -> str:

@@ -86,8 +86,10 @@ def test_labels_from_one_of_three_classes_are_refused() -> None:
         (lambda labels: np.where(labels > 0, 0.5, 20_000_001), ("20000001", "0.5")),
         (lambda labels: np.where(labels > 0, 2**60 + 1, 2**60), (str(2**60), str(2**60 + 1))),
         (lambda labels: labels > 0, ("0", "1")),
+        (lambda labels: np.where(labels > 0, "re\u0301", "do"), ("do", "r\u00e9")),
+        (lambda labels: np.array(["no", "yes"], dtype=object)[labels], ("no", "yes")),
     ],
-    ids=["integers", "floats", "text", "fractions", "beyond float64", "bool"],
+    ids=["integers", "floats", "text", "fractions", "beyond float64", "bool", "normal form", "objects"],
 )  # fmt: skip
 def test_labels_that_the_task_names_train_as_their_numbers_do(named: Any, classes: Any) -> None:
     features, labels = table()
