@@ -80,8 +80,8 @@ def is_missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 def class_numbers(column: npt.NDArray[Any], classes: Sequence[str]) -> Float32Array:
     """The number of each label's class, from 0, float32 [n]; not a number where it is none of ``classes``."""
     found = _places_of(column, classes)
-    others = np.flatnonzero(np.isnan(found)) if column.dtype.kind == "U" else []
-    if len(others):
+    others = np.flatnonzero(np.isnan(found))
+    if len(others) and column.dtype.kind == "U":
         # A name of another form is rare, and no array operation makes normal forms.
         found[others] = _places_of(np.array([_normal(text) for text in column[others].tolist()]), classes)
     return found
