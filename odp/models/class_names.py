@@ -16,7 +16,6 @@ True                   "1"
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.errors import ConfigurationError, DataError
+from odp.identity import normal
 from odp.models.features import checked_texts
 from odp.numerics.arrays import Float32Array
 
@@ -52,7 +52,7 @@ def checked_classes(classes: Sequence[str | float]) -> tuple[str, ...]:
         return ()
     numbers = (int, float, np.number)
     return checked_texts(
-        [number_text(one) if isinstance(one, numbers) else _normal(one) for one in classes], "classes", least=2
+        [number_text(one) if isinstance(one, numbers) else normal(one) if isinstance(one, str) else one for one in classes], "classes", least=2
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def class_numbers(column: npt.NDArray[Any], classes: Sequence[str]) -> Float32Ar
     others = np.flatnonzero(np.isnan(found))
     if len(others) and column.dtype.kind == "U":
         # A name of another form is rare, and no array operation makes normal forms.
-        found[others] = _places_of(np.array([_normal(text) for text in column[others].tolist()]), classes)
+        found[others] = _places_of(np.array([normal(text) for text in column[others].tolist()]), classes)
     return found
 
 
@@ -160,10 +160,6 @@ class TakenLabels:
         return DataError(
             f"{found}{taken}; correct them, or give a model of as many classes, and classes= of odp.Examples names them"
         )
-
-
-def _normal(text: Any) -> Any:
-    return unicodedata.normalize("NFC", text) if isinstance(text, str) else text
 
 
 def _told(label: Any) -> str:
