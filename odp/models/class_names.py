@@ -51,9 +51,8 @@ def checked_classes(classes: Sequence[str | float]) -> tuple[str, ...]:
     if not classes:
         return ()
     numbers = (int, float, np.number)
-    return checked_texts(
-        [number_text(one) if isinstance(one, numbers) else normal(one) if isinstance(one, str) else one for one in classes], "classes", least=2
-    )  # fmt: skip
+    names = [number_text(one) if isinstance(one, numbers) else one for one in classes]
+    return checked_texts([normal(one) if isinstance(one, str) else one for one in names], "classes", least=2)
 
 
 def check_count(classes: Sequence[str], *, classes_range: tuple[float, float] | None) -> None:

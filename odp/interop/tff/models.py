@@ -20,7 +20,8 @@ import tensorflow_federated as tff
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.models.litert.compiled_model import CompiledModel
-from odp.models.litert.conversion import Functions, converted
+from odp.models.litert.conversion import converted
+from odp.models.litert.functions import Functions
 from odp.models.litert.gradients import with_builtin_gradients
 from odp.models.litert.program import LOSS, MOST_BATCH, PREDICTION, TARGET, Parameter, Program, TensorSpec
 from odp.models.litert.rows import inputs_of

@@ -19,7 +19,7 @@ from odp.models.litert.trainer import LocalSteps
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
-    from odp.models.litert.conversion import Functions
+    from odp.models.litert.functions import Functions
 
 _RATE = 2.0**-3
 #: How far numbers may be apart, as a share of the largest of their array: another order of sums, not another function.

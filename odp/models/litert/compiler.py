@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from odp.errors import ConfigurationError
-from odp.models.litert.conversion import Functions, converted
+from odp.models.litert.conversion import converted
+from odp.models.litert.functions import Functions
 from odp.models.litert.program import LOSS, PREDICTION, TARGET, Parameter, Program, TensorSpec
 from odp.numerics.arrays import Float32Array
 

@@ -10,32 +10,18 @@ from __future__ import annotations
 import dataclasses
 import re
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from odp.errors import ConfigurationError
 from odp.models.litert.comparison import require_equal
+from odp.models.litert.functions import Functions
 from odp.models.litert.gradients import builtin_gradients
 from odp.models.litert.inspection import check, without_initial_values
 from odp.models.litert.program import LOADED, LOSS, PREDICTION, SIGNATURES, VECTOR, Program
 
 _REFUSED_OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
-
-
-@dataclass(frozen=True)
-class Functions:
-    """What a network computes of its weights, one tensor per parameter of the program, and a whole batch.
-
-    Attributes:
-      predict: (weights, x) -> prediction [batch, ..].
-      evaluate: (weights, x, targets) -> loss, and each metric of the program, by name: a number per example [batch].
-    """
-
-    predict: Callable[[Sequence[Any], Sequence[Any]], Any]
-    evaluate: Callable[[Sequence[Any], Sequence[Any], Any], dict[str, Any]]
 
 
 def converted(functions: Functions, program: Program) -> Program:

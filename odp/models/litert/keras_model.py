@@ -16,7 +16,7 @@ from odp.models.litert.program import MOST_BATCH, Program
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
-    from odp.models.litert.conversion import Functions
+    from odp.models.litert.functions import Functions
     from odp.models.litert.trainer import Engine
     from odp.v1 import common_pb2
     from odp.wire.model import ModelVersion

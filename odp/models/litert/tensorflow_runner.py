@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from odp.errors import DataError
-from odp.models.litert.conversion import Functions
+from odp.models.litert.functions import Functions
 from odp.models.litert.program import LOSS, MASK, PROXIMAL, RATE, TARGET, Array, Program, padded
 from odp.models.litert.trainer import LocalSteps
 from odp.numerics.arrays import Float32Array, Int64Array
