@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from odp.transport.kernel_sockets import Traffic
-from odp.transport.limits import AHEAD_BYTES, Limits
+from odp.transport.limits import AHEAD_BYTES, FIRST_WINDOW_BYTES, Limits
 from odp.transport.peers import address_of
 
 #: Overhead of frames and TLS around a message.
@@ -29,13 +30,15 @@ _ACKNOWLEDGING = 1 / 32
 #: What keeps a connection alive without a call, in bytes per second.
 _ALIVE_RATE = 64.0
 #: A suspect connection is certain once the loop has turned this often with no call to begin, or after these seconds.
-_NEW_TURNS, _NEW_SECONDS = 2, 0.15
-_KNOWN_TURNS, _KNOWN_SECONDS = 8, 5.0
+_NEW_TURNS, _NEW_SECONDS = 8, 0.15
+_KNOWN_TURNS, _KNOWN_SECONDS = 32, 5.0
 #: The largest sum of waits of one address, in seconds.
 _LONGEST_WAIT = 60.0
 _LARGEST_GROWTH = 16
 #: New connections that an address may close unused: this number at once, and this number per second.
 _UNUSED_AT_ONCE, _UNUSED_RATE = 64.0, 8.0
+#: What gRPC may hold of a byte: a header that refers to an earlier one, until the block of headers ends.
+_MEMORY_OF_A_BYTE = 256
 #: Connections stay below the limit at which gRPC takes nobody any more.
 _SHARE_OF_CONNECTIONS = 7 / 8
 
@@ -75,6 +78,10 @@ class _Connection:
     def is_new(self) -> bool:
         return self.answered == 0
 
+    def is_unanswered(self, idle_turns: int) -> bool:
+        """Whether it is new, or known and sends bytes although no call of it waits for the listener."""
+        return self.is_new or (self.warned is not None and idle_turns >= self.warned[1] + _NEW_TURNS)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -101,6 +108,7 @@ class Connections:
         self._kept_out: dict[str, tuple[float, float]] = {}
         self._unused: dict[str, tuple[float, float]] = {}
         self._before = clock()
+        self._calm_resident = math.inf
         self._begun = self._begun_before = self._idle_turns = 0
         self._lock = threading.Lock()
         self._closed_before: set[str] = set()
@@ -131,8 +139,8 @@ class Connections:
         waiting = {address: until for address, (until, _) in self._kept_out.items() if until > now}
         return sorted(waiting, key=waiting.__getitem__, reverse=True)
 
-    def judge(self, open_now: Iterable[Traffic]) -> Verdict:
-        """Decides about all connections that are open now."""
+    def judge(self, open_now: Iterable[Traffic], *, resident: int = 0) -> Verdict:
+        """Decides about all connections that are open now. ``resident``: the program's memory in bytes."""
         now = self._clock()
         seconds, self._before = now - self._before, now
         self._update({traffic.id: traffic for traffic in open_now}, now, seconds)
@@ -148,6 +156,7 @@ class Connections:
                 ended[id] = "bytes without a request"
             busy = busy or each.warned is not None or each.is_new
         self._end_beyond_sum(excess, ended)
+        self._end_beyond_memory(excess, ended, resident)
         for id in ended:
             self._keep_out(self._connections[id].address, now)
         self._end_beyond_number(ended)
@@ -159,7 +168,8 @@ class Connections:
         """Whether no call that has just arrived can explain the bytes: the listener has begun all that it could, or
         there are more bytes than such calls may have.
         """
-        if excess > self._limits.unasked_bytes + self._limits.ahead_bytes:
+        ahead = FIRST_WINDOW_BYTES if each.is_new else self._limits.ahead_bytes
+        if excess > self._limits.unasked_bytes + ahead:
             return True
         # A loop that hangs may itself be a victim of the attack.
         turns, seconds = (_NEW_TURNS, _NEW_SECONDS) if each.is_new else (_KNOWN_TURNS, _KNOWN_SECONDS)
@@ -216,12 +226,19 @@ class Connections:
     def _end_beyond_sum(self, excess: dict[int, float], ended: dict[int, str]) -> None:
         # Of known ones, calls that have just arrived may be many at once.
         new = {id: size for id, size in excess.items() if self._connections[id].is_new and id not in ended}
-        total = sum(new.values())
-        for id in sorted(new, key=new.__getitem__, reverse=True):
-            if total <= self._limits.unasked_all_bytes:
-                return
-            ended[id] = "bytes without a request, of all new connections together"
-            total -= new[id]
+        why = "bytes without a request, of all new connections together"
+        ended.update(dict.fromkeys(_beyond_sum(new, self._limits.unasked_all_bytes), why))
+
+    def _end_beyond_memory(self, excess: dict[int, float], ended: dict[int, str], resident: int) -> None:
+        most = self._limits.unasked_memory_bytes
+        sizes = {id: size for id, size in excess.items() if self._connections[id].is_unanswered(self._idle_turns)}
+        # Without such bytes, it is the program's own work that needs more memory.
+        if sum(sizes.values()) <= most / _MEMORY_OF_A_BYTE:
+            self._calm_resident = resident
+        elif resident - self._calm_resident > most:
+            left = {id: size for id, size in sizes.items() if id not in ended}
+            why = "bytes without a request that take memory"
+            ended.update(dict.fromkeys(_beyond_sum(left, most / _MEMORY_OF_A_BYTE), why))
 
     def _end_beyond_number(self, ended: dict[int, str]) -> None:
         left = {id: each for id, each in self._connections.items() if id not in ended}
@@ -270,6 +287,17 @@ class Connections:
 def _left(entry: tuple[float, float], now: float) -> float:
     number, at = entry
     return max(0.0, number - _UNUSED_RATE * (now - at))
+
+
+def _beyond_sum(sizes: dict[int, float], most: float) -> list[int]:
+    """Those to end, the largest first, so that the sum of the others is at most ``most``."""
+    total, beyond = sum(sizes.values()), []
+    for id in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if total <= most:
+            break
+        beyond.append(id)
+        total -= sizes[id]
+    return beyond
 
 
 def _oldest_first(connections: dict[int, _Connection]) -> list[int]:

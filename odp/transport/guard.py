@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import threading
 import time
 from collections import Counter
@@ -22,16 +23,21 @@ from odp.transport.connections import Connections
 from odp.transport.kernel_sockets import KernelSockets, give_memory_back
 from odp.transport.logs import Log
 
-_TASKS = Path("/proc/self/task")
+_TASKS, _MEMORY = Path("/proc/self/task"), Path("/proc/self/statm")
+_PAGE = resource.getpagesize()
 #: Seconds between two looks: while a connection is new or suspect, and otherwise.
-_SOON, _LATER = 0.02, 0.05
+_SOON, _LATER = 0.005, 0.05
 #: The shares of a processor that looking may take, whatever the number of connections: as above.
 _SHARE_SOON, _SHARE_LATER = 0.2, 0.03
 _LOG_SECONDS = 10.0
-#: After the last ended connection, until what it cost is given back to the system.
+#: After an ended connection, until what such connections cost is given back to the system.
 _TRIM_SECONDS = 0.5
 #: How gRPC names its threads, and how much nicer to others they are than the program's; 19 is the most.
 _OF_GRPC, _NICENESS, _RENICE_SECONDS = frozenset({"event_engine", "lifeguard"}), 5, 1.0
+
+
+def _resident() -> int:
+    return int(_MEMORY.read_text().split()[1]) * _PAGE
 
 
 class Guard:
@@ -72,7 +78,7 @@ class Guard:
             self._trim()  # it can take a second after an attack, which must not put off the next look
 
     def _look(self) -> bool:
-        verdict = self._connections.judge(self._sockets.connections())
+        verdict = self._connections.judge(self._sockets.connections(), resident=_resident())
         if verdict.busy:
             self._loop.call_soon_threadsafe(self._connections.turned)
         for id in verdict.ended:
@@ -85,7 +91,7 @@ class Guard:
                 self._log.warning("addresses_not_kept_out", addresses=len(kept_out) - dropped)
         self._ended.update(verdict.ended.values())
         now = time.monotonic()
-        if verdict.ended:
+        if verdict.ended and self._trim_at is None:
             self._trim_at = now + _TRIM_SECONDS
         if self._ended and self._is_due("connections_ended"):
             for why, number in self._ended.items():

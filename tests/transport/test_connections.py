@@ -9,7 +9,7 @@ from odp.transport.connections import Connections
 from odp.transport.kernel_sockets import Traffic
 from odp.transport.limits import AHEAD_BYTES, Limits
 
-KIB = 2**10
+KIB, MIB = 2**10, 2**20
 
 
 class World:
@@ -19,10 +19,10 @@ class World:
         self.now = 0.0
         self.connections = Connections(limits or Limits(), most=most, clock=lambda: self.now)
 
-    def look(self, traffic: Sequence[Traffic], *, seconds: float = 0.02) -> dict[int, str]:
+    def look(self, traffic: Sequence[Traffic], *, seconds: float = 0.02, resident: int = 0) -> dict[int, str]:
         self.now += seconds
         self.connections.turned()
-        return self.connections.judge(traffic).ended
+        return self.connections.judge(traffic, resident=resident).ended
 
     def answer(self, peer: str, *, size: int = 0) -> None:
         progress = self.connections.begin(peer)
@@ -38,11 +38,38 @@ def _of(number: int, received: int, *, address: str = "10.0.0.1", acknowledged: 
 
 def test_bytes_without_a_call_end_a_connection_and_keep_its_address_out_for_a_while() -> None:
     world = World()
-    looks = [world.look([_of(1, 65 * KIB * (1 + n)), _of(2, 4 * KIB, address="10.0.0.2")]) for n in range(4)]
-    assert [set(ended) for ended in looks[:3]] == [set(), set(), {1}]
+    looks = [world.look([_of(1, 40 * KIB), _of(2, 4 * KIB, address="10.0.0.2")]) for _ in range(10)]
+    assert [set(ended) for ended in looks[:2]] == [set(), set()], "a call that has just arrived may explain them"
+    assert {1} in [set(ended) for ended in looks[2:]]
     assert world.connections.kept_out() == ["10.0.0.1"]
     world.now += 1.0
     assert world.connections.kept_out() == []
+
+
+def test_r405_a_new_connection_has_no_more_ahead_of_its_first_answer_than_http2_lets_a_caller_send() -> None:
+    world = World()
+    assert world.look([_of(1, 90 * KIB), _of(2, 100 * KIB)]).keys() == {2}
+
+
+def test_r405_connections_whose_bytes_take_memory_are_ended_those_with_the_most_bytes_first() -> None:
+    world = World()
+    small = [_of(n, 20 * KIB + n, address=f"10.0.0.{n}") for n in range(1, 9)]
+    assert world.look([], resident=200 * MIB) == {}
+    assert world.look([*small, _of(100, KIB)], resident=230 * MIB) == {}
+    ended = world.look([*small, _of(100, KIB)], resident=240 * MIB)
+    assert ended.keys() == {7, 8}, "128 KiB of bytes are left"
+    left = [*small[:6], _of(100, KIB)]
+    assert world.look(left, resident=240 * MIB) == {}
+
+
+def test_r405_memory_that_grows_without_such_bytes_ends_nobody() -> None:
+    world = World()
+    for n in range(20):
+        world.answer(_of(n, 0).peer)
+    callers = [_of(n, 30 * KIB) for n in range(20)]
+    for step in range(10):
+        world.connections.begin(callers[0].peer)  # calls arrive
+        assert world.look(callers, resident=(100 + 100 * step) * MIB) == {}
 
 
 def test_an_address_that_goes_on_waits_longer_each_time() -> None:
