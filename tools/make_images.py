@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,7 +172,9 @@ def control_room(work: Path, camera: Camera) -> None:
             with subprocess.Popen([*begin, "dashboard"], **keep) as room:  # type: ignore[call-overload]
                 try:
                     url = _line(room, r"http://\S+")
-                    origin = url.partition("/?")[0]
+                    with urllib.request.urlopen(url) as signed_in:
+                        folder_of_pages = str(signed_in.headers["set-cookie"]).partition("Path=")[2].partition(";")[0]
+                    origin = url.partition("/?")[0] + folder_of_pages
                     for address in (url, f"{origin}/tasks/{ids['films']}"):  # signs in, and has plans computed
                         camera.take(address, work / "unused.png", width=1100)
                     camera.take(f"{origin}/", IMAGES / "control-room.png", width=1100)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -108,13 +109,15 @@ class _Room:
         )  # fmt: skip
         assert self._process.stdout is not None
         self._port = int(self._process.stdout.readline().rpartition(":")[2])
-        self._cookie = ""
-        self._cookie = str(self.get("/?token=token").getheader("set-cookie")).partition(";")[0]
+        self._cookie = self._folder = ""
+        signed_in = re.fullmatch(r"(\S+);.*; Path=(/\w+); .*", str(self.get("/?token=token").getheader("set-cookie")))
+        assert signed_in is not None
+        self._cookie, self._folder = signed_in[1], signed_in[2]
 
     def get(self, path: str) -> http.client.HTTPResponse:
         """One request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
-        connection.request("GET", path, headers={"Cookie": self._cookie})
+        connection.request("GET", self._folder + path, headers={"Cookie": self._cookie})
         return connection.getresponse()
 
     def processor_seconds(self) -> float:

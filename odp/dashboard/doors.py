@@ -1,8 +1,10 @@
-"""Who may see the page, and from where: the token, the cookie, the Host header, forms, bodies, headers.
+"""Who may see the page, and from where: the token, the folder, the cookie, the Host header, forms, bodies, headers.
 
 The token is in the address that the terminal prints, as with Jupyter. It is exchanged for a cookie at once, so that it
-stays in no history. A page of another site can neither read (SameSite=Strict, Host, no CORS) nor post (Origin, a token
-in each form). What is wrong is answered in the same words whatever it was.
+stays in no history. Browsers send a cookie to every port of a host, for the paths that it was set for: so all pages lie
+in a folder, whose name is a secret that the programs at other ports never see. A page of another site can neither read
+(SameSite=Strict, Host, no CORS) nor post (Origin, a token in each form). What is wrong is answered in the same words
+whatever it was.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class TooMany(Exception):
 
 
 class Doors:
-    """The secrets of one run of the program. The cookie and the forms' token follow from a key that it forgets."""
+    """The secrets of one run of the program. The folder, the cookie and the forms' token follow from a key that it
+    forgets.
+    """
 
     def __init__(
         self,
@@ -65,16 +69,16 @@ class Doors:
         self._clock = clock
         key = secrets.token_bytes(32) if key is None else key
         self._session = hmac.new(key, b"session", hashlib.sha256).hexdigest()
+        self.folder = "/" + hmac.new(key, b"folder", hashlib.sha256).hexdigest()
         self.csrf = hmac.new(key, b"form", hashlib.sha256).hexdigest()
         self.secure = all(origin.startswith("https:") for origin in origins)
-        # Browsers share cookies among the ports of a host: two control rooms must not sign each other out.
-        port = min(origins).rpartition(":")[2]
-        self.cookie = f"odp-control-room-{port}"
+        self.cookie = "odp-control-room"
         self._wrong: list[float] = []
 
     def is_signed_in(self, request: Request) -> bool:
-        """Whether the request has the cookie of this run."""
-        return _same(request.cookies.get(self.cookie, ""), self._session)
+        """Whether the request has the cookie of this run, and is for a page in its folder."""
+        inside = _same(request.url.path[: len(self.folder) + 1], f"{self.folder}/")
+        return inside and _same(request.cookies.get(self.cookie, ""), self._session)
 
     def accepts(self, token: str) -> bool:
         """Whether this is the token, which is too long to guess. Raises TooMany for one of too many wrong ones.
@@ -92,7 +96,9 @@ class Doors:
 
     def sign_in(self, response: Response) -> Response:
         """Gives the browser the cookie."""
-        response.set_cookie(self.cookie, self._session, httponly=True, samesite="strict", secure=self.secure, path="/")
+        response.set_cookie(
+            self.cookie, self._session, httponly=True, samesite="strict", secure=self.secure, path=self.folder
+        )
         return response
 
     def is_own_form(self, request: Request, form: Mapping[str, str]) -> bool:

@@ -17,13 +17,19 @@ class Frame:
 
     Attributes:
       server: its address.
+      folder: the path that all pages lie under, ``/`` and a secret of the run; empty for somebody who is not signed in.
       csrf: goes into every form; empty for somebody who is not signed in.
       may_change: whether tasks can be submitted and ended here.
     """
 
     server: str
+    folder: str
     csrf: str
     may_change: bool
+
+    def at(self, path: str) -> str:
+        """The address of a page of the sign-in, for an attribute; ``path`` begins with ``/``."""
+        return text(self.folder + path)
 
 
 def text(value: object) -> str:
@@ -44,18 +50,19 @@ def page(frame: Frame, title: str, body: str, *, here: str = "", live: str = "",
     """
     places = [("/", "Tasks"), ("/log", "Log"), *([("/submit", "Submit")] if frame.may_change else [])]
     navigation = "".join(
-        f'<a href="{path}"{" aria-current=page" if path == here else ""}>{name}</a>' for path, name in places
+        f'<a href="{frame.at(path)}"{" aria-current=page" if path == here else ""}>{name}</a>' for path, name in places
     )
     inside = f'<nav aria-label="Pages">{navigation}</nav><div id="link" class="link-place">{link}</div>'
     reload = f'<noscript><meta http-equiv="refresh" content="{_RELOAD}"></noscript>' if live else ""
-    script = f' data-live="{text(live)}"' if live else ""
+    script = f' data-live="{frame.at(live)}"' if live else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{text(title)} · ODP control room</title><link rel="icon" href="/icon.svg" type="image/svg+xml">'
         f'<link rel="stylesheet" href="/style.css">{reload}<script src="/live.js" defer></script></head>'
         f'<body{script}><a class="skip" href="#main">Skip to the content</a><header><div class="inner">'
-        f'<a class="brand" href="/"><span>ODP</span> control room</a>{inside if frame.csrf else ""}</div></header>'
+        f'<a class="brand" href="{frame.at("/")}"><span>ODP</span> control room</a>'
+        f"{inside if frame.csrf else ''}</div></header>"
         f'<main id="main" class="inner">{body}</main></body></html>'
     )
 
@@ -88,7 +95,7 @@ def rows(values: Sequence[tuple[str, str]]) -> str:
 def form(frame: Frame, path: str, inner: str) -> str:
     """A form that only this page's own reader can send."""
     hidden = f'<input type="hidden" name="csrf" value="{text(frame.csrf)}">'
-    return f'<form method="post" action="{text(path)}">{hidden}{inner}</form>'
+    return f'<form method="post" action="{frame.at(path)}">{hidden}{inner}</form>'
 
 
 def table(said: str, head: Sequence[tuple[str, str]], body: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from odp.dashboard.overview import link, trouble
 from odp.dashboard.poller import Poller, Snapshot
 from odp.dashboard.source import AuditFacts
 
-NOBODY = Frame("", "", False)
+NOBODY = Frame("", "", "", False)
 
 
 def log_page(frame: Frame, poller: Poller, snapshot: Snapshot) -> str:
@@ -81,21 +81,23 @@ def sign_in(why: str = "") -> str:
     return page(NOBODY, "Sign in", body)
 
 
-def signed_in() -> str:
+def signed_in(front: str) -> str:
     """Leads from the address with the token to the one without it, as a step of its own.
 
     A redirect would still count as the step of whichever site had the link, for which browsers send no strict cookie.
     """
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ODP control room</title>'
-        '<meta http-equiv="refresh" content="0; url=/"></head><body><main><h1>Signed in</h1>'
-        '<p><a href="/">Open the control room</a></p></main></body></html>'
+        f'<meta http-equiv="refresh" content="0; url={text(front)}"></head><body><main><h1>Signed in</h1>'
+        f'<p><a href="{text(front)}">Open the control room</a></p></main></body></html>'
     )
 
 
 def problem(frame: Frame, title: str, why: str) -> str:
     """What was not done."""
-    return page(frame, title, f'<h1>{text(title)}</h1><p>{text(why)}</p><p><a href="/">Back to the tasks</a></p>')
+    return page(
+        frame, title, f'<h1>{text(title)}</h1><p>{text(why)}</p><p><a href="{frame.at("/")}">Back to the tasks</a></p>'
+    )
 
 
 def submit(frame: Frame, snapshot: Snapshot, *, given: str = "", why: str = "") -> str:
@@ -125,7 +127,8 @@ def confirm(frame: Frame, snapshot: Snapshot, *, given: str, name: str, lines: l
             frame,
             "/submit/confirmed",
             f'<textarea name="task" hidden>\n{text(given)}</textarea><div class="actions">'
-            '<button class="main">Submit the task</button><a class="button" href="/submit">Back</a></div>',
+            '<button class="main">Submit the task</button>'
+            f'<a class="button" href="{frame.at("/submit")}">Back</a></div>',
         )
     )
     return page(frame, f"Submit {name}", body, here="/submit", link=link(frame, snapshot))

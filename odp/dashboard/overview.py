@@ -25,7 +25,7 @@ def overview(frame: Frame, poller: Poller, snapshot: Snapshot, number: int) -> s
     parts = overview_parts(frame, poller, snapshot, number)
     body = "".join(part(id, parts[id]) for id in ("trouble", "now", "active"))
     body += part("refusals", parts["refusals"])
-    body += f'<h2>All tasks</h2><form action="/compare">{part("tasks", parts["tasks"])}</form>'
+    body += f'<h2>All tasks</h2><form action="{frame.at("/compare")}">{part("tasks", parts["tasks"])}</form>'
     return page(frame, "Tasks", body, here="/", live=f"/events?page={number}", link=parts["link"])
 
 
@@ -36,9 +36,9 @@ def overview_parts(frame: Frame, poller: Poller, snapshot: Snapshot, number: int
         "link": link(frame, snapshot),
         "trouble": trouble(snapshot),
         "now": "<h1>Tasks</h1>" + _numbers(snapshot, active),
-        "active": _cards(poller, active),
+        "active": _cards(frame, poller, active),
         "refusals": _refusals(snapshot),
-        "tasks": _table(poller, snapshot, number),
+        "tasks": _table(frame, poller, snapshot, number),
     }
 
 
@@ -108,20 +108,21 @@ def _refusals(snapshot: Snapshot) -> str:
     return lines + table("refusals by reason", [("refused because", ""), ("contributions", "n")], body)
 
 
-def _cards(poller: Poller, active: list[TaskFacts]) -> str:
+def _cards(frame: Frame, poller: Poller, active: list[TaskFacts]) -> str:
     if not active:
         return '<h2>Active</h2><div class="empty"><p>No task is active.</p></div>'
     more = f'<p class="note">and {len(active) - MOST_CARDS} more, below</p>' if len(active) > MOST_CARDS else ""
-    cards = "".join(_card(poller, task) for task in active[:MOST_CARDS])
+    cards = "".join(_card(frame, poller, task) for task in active[:MOST_CARDS])
     return f'<h2>Active</h2><div class="cards">{cards}</div>{more}'
 
 
-def _card(poller: Poller, task: TaskFacts) -> str:
+def _card(frame: Frame, poller: Poller, task: TaskFacts) -> str:
     line = f"{task.kind} · population {task.definition.population}"
     waits = f'<p class="note waits">waits: {text(task.waits_for)}</p>' if task.waits_for else ""
     return (
-        f'<article class="card"><div class="top"><h3><a href="/tasks/{task.id}" data-key="card {task.id}">'
-        f"{text(task.name)}</a></h3>{state(task)}</div>"
+        '<article class="card"><div class="top"><h3>'
+        f'<a href="{frame.at(f"/tasks/{task.id}")}" data-key="card {task.id}">{text(task.name)}</a></h3>'
+        f"{state(task)}</div>"
         f'<p class="note">{text(line)}</p>{_rounds(task)}{budget(poller, task)}{waits}</article>'
     )
 
@@ -178,7 +179,7 @@ def state(task: TaskFacts) -> str:
     return f'<span class="state {task.state}">{text(task.state)}</span>'
 
 
-def _table(poller: Poller, snapshot: Snapshot, number: int) -> str:
+def _table(frame: Frame, poller: Poller, snapshot: Snapshot, number: int) -> str:
     if not snapshot.tasks:
         return (
             '<div class="empty"><p>The server has no task yet: submit one with <code>odp task submit</code>.</p></div>'
@@ -191,19 +192,19 @@ def _table(poller: Poller, snapshot: Snapshot, number: int) -> str:
         ("ε spent", "n"), ("of its budget", ""), ("task id", "wide"),
     ]  # fmt: skip
     ways = "".join(
-        f'<a href="/?page={to}" data-key="{name}">{name}</a>'
+        f'<a href="{frame.at(f"/?page={to}")}" data-key="{name}">{name}</a>'
         for name, to in (("newer", number - 1), ("older", number + 1))
         if 1 <= to <= pages
     )
     paging = f'<span class="pages"><span class="soft-text">{number} of {pages}</span>{ways}</span>' if pages > 1 else ""
     return (
-        table("All tasks", head, [_row(poller, task) for task in shown])
+        table("All tasks", head, [_row(frame, poller, task) for task in shown])
         + _KEY
         + f'<div class="actions"><button data-key="compare">Compare the ticked ones</button>{paging}</div>'
     )
 
 
-def _row(poller: Poller, task: TaskFacts) -> str:
+def _row(frame: Frame, poller: Poller, task: TaskFacts) -> str:
     newest = task.newest
     if task.planned_rounds:
         at = f"{newest.number + 1 if newest else 0} of {task.planned_rounds}"
@@ -215,7 +216,7 @@ def _row(poller: Poller, task: TaskFacts) -> str:
     return (
         f'<tr><td><input type="checkbox" name="task" value="{task.id}" aria-label="compare {text(task.name)} '
         f'{task.id[:8]}" data-key="tick {task.id}"></td>'
-        f'<th scope="row"><a href="/tasks/{task.id}" data-key="row {task.id}">{text(task.name)}</a></th>'
+        f'<th scope="row"><a href="{frame.at(f"/tasks/{task.id}")}" data-key="row {task.id}">{text(task.name)}</a></th>'
         f'<td>{state(task)}</td><td class="n wide">{at}</td><td class="n wide">{charts.number(count)}</td>'
         f'<td class="n">{spent}</td><td>{drawn}</td><td class="wide"><code class="hash short">{task.id[:12]}</code>'
         "</td></tr>"

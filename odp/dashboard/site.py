@@ -15,7 +15,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from odp.dashboard import look, other_pages, overview, task_changes, task_page
 from odp.dashboard.doors import LARGEST_FORM, LARGEST_TASK, Doors, Guard, TooMany, form_of
@@ -41,14 +41,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def make_app(poller: Poller, doors: Doors, *, server: str, may_change: bool) -> Guard:
     """The application. ``server`` is the address that the page names."""
-    site = _Site(poller, doors, Frame(server, doors.csrf, may_change))
+    site = _Site(poller, doors, Frame(server, doors.folder, doors.csrf, may_change))
     seen, changed = site.seen, site.changed
-    routes = [
-        Route("/", site.front),
-        Route("/sign-in", site.sign_in, methods=["GET", "POST"]),
-        Route("/style.css", partial(_fixed, look.STYLE, "text/css")),
-        Route("/live.js", partial(_fixed, look.SCRIPT, "text/javascript")),
-        Route("/icon.svg", partial(_fixed, _ICON, "image/svg+xml")),
+    pages = [
+        Route("/", seen(site.front)),
         Route("/tasks/{id}", seen(site.task)),
         *(Route(f"/tasks/{{id}}/{name}", seen(partial(site.asked, name))) for name in CHANGES),
         *(
@@ -63,6 +59,14 @@ def make_app(poller: Poller, doors: Doors, *, server: str, may_change: bool) -> 
         Route("/submit", changed(site.checked, LARGEST_TASK), methods=["POST"]),
         Route("/submit/confirmed", changed(site.submitted, LARGEST_TASK), methods=["POST"]),
         Route("/events", seen(site.events)),
+    ]
+    routes = [
+        Route("/", site.door),
+        Route("/sign-in", site.sign_in, methods=["GET", "POST"]),
+        Route("/style.css", partial(_fixed, look.STYLE, "text/css")),
+        Route("/live.js", partial(_fixed, look.SCRIPT, "text/javascript")),
+        Route("/icon.svg", partial(_fixed, _ICON, "image/svg+xml")),
+        Mount(doors.folder, routes=pages),
     ]
 
     @contextlib.asynccontextmanager
@@ -118,13 +122,15 @@ class _Site:
 
         return self.seen(checked)
 
-    async def front(self, request: Request) -> Response:
-        """The overview; with a token, the sign-in."""
+    async def door(self, request: Request) -> Response:
+        """The address that the terminal prints: the sign-in."""
         token = request.query_params.get("token")
         if token is not None:
             return self._with_token(token)
-        if not self._doors.is_signed_in(request):
-            return HTMLResponse(other_pages.sign_in(), status_code=403)
+        return HTMLResponse(other_pages.sign_in(), status_code=403)
+
+    async def front(self, request: Request) -> Response:
+        """The overview."""
         snapshot = await self._poller.current()
         number = _number(request)
         return HTMLResponse(overview.overview(self._frame, self._poller, snapshot, number))
@@ -142,7 +148,7 @@ class _Site:
     def _with_token(self, token: str) -> Response:
         try:
             if self._doors.accepts(token):
-                return self._doors.sign_in(HTMLResponse(other_pages.signed_in()))
+                return self._doors.sign_in(HTMLResponse(other_pages.signed_in(f"{self._doors.folder}/")))
         except TooMany:
             why = "Too many wrong tokens: wait a minute."
             return HTMLResponse(other_pages.sign_in(why), status_code=429, headers={"Retry-After": "60"})
@@ -169,7 +175,7 @@ class _Site:
     async def audit(self, request: Request, form: dict[str, str]) -> Response:
         """Begins an audit."""
         self._poller.start_audit()
-        return RedirectResponse("/log", status_code=303)
+        return self._led("/log")
 
     async def asked(self, name: str, request: Request) -> Response:
         """Asks before a task is changed."""
@@ -191,7 +197,7 @@ class _Site:
         except OdpError as error:
             return self._no("Not done", one_line(error), 502)
         await self._poller.refresh()
-        return RedirectResponse(f"/tasks/{task.id}", status_code=303)
+        return self._led(f"/tasks/{task.id}")
 
     async def submit(self, request: Request) -> Response:
         """A form for a task file."""
@@ -221,7 +227,7 @@ class _Site:
             found = other_pages.submit(self._frame, self._poller.snapshot, given=given, why=one_line(error))
             return HTMLResponse(found, status_code=422)
         await self._poller.refresh()
-        return RedirectResponse(f"/tasks/{sha256.hex()}", status_code=303)
+        return self._led(f"/tasks/{sha256.hex()}")
 
     async def events(self, request: Request) -> Response:
         """The stream of changes of one page."""
@@ -286,6 +292,9 @@ class _Site:
     def _unknown(self, snapshot: Snapshot) -> Response:
         why = "The server does not know this task." if not snapshot.trouble else snapshot.trouble
         return self._no("Not found", why, 404)
+
+    def _led(self, path: str) -> Response:
+        return RedirectResponse(self._doors.folder + path, status_code=303)
 
     def _no(self, title: str, why: str, status: int) -> Response:
         return HTMLResponse(other_pages.problem(self._frame, title, why), status_code=status)

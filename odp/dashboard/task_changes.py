@@ -64,10 +64,11 @@ def offered(task: TaskFacts) -> tuple[str, ...]:
     return ("pause", "abandon") if task.planned_rounds else ("abandon",)
 
 
-def buttons(task: TaskFacts) -> str:
+def buttons(frame: Frame, task: TaskFacts) -> str:
     """Links to the questions."""
     found = "".join(
-        f'<a class="button" href="/tasks/{task.id}/{name}" data-key="{name}">{CHANGES[name].title} this task …</a>'
+        f'<a class="button" href="{frame.at(f"/tasks/{task.id}/{name}")}" data-key="{name}">'
+        f"{CHANGES[name].title} this task …</a>"
         for name in offered(task)
     )
     return f'<div class="actions">{found}</div>' if found else ""
@@ -85,7 +86,7 @@ def question(frame: Frame, snapshot: Snapshot, task: TaskFacts, name: str) -> st
             frame,
             f"/tasks/{task.id}/{name}",
             f'<div class="actions"><button{kind}>{change.button}</button>'
-            f'<a class="button" href="/tasks/{task.id}">{change.other}</a></div>',
+            f'<a class="button" href="{frame.at(f"/tasks/{task.id}")}">{change.other}</a></div>',
         )
     )
     return page(frame, f"{change.title} {task.name}", body, link=link(frame, snapshot))

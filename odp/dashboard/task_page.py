@@ -74,7 +74,7 @@ def _head(frame: Frame, poller: Poller, task: TaskFacts) -> str:
             _, said, drawn = budget_bar(poller, task)
             lines += f'<div class="pair"><span>privacy budget</span><span>{text(said)}</span></div>{drawn}'
     if frame.may_change:
-        lines += buttons(task)
+        lines += buttons(frame, task)
     return lines
 
 
@@ -188,11 +188,11 @@ def compare(frame: Frame, poller: Poller, snapshot: Snapshot, tasks: Sequence[Ta
     """Several tasks beside each other: their courses, and the settings in which they differ."""
     body = f"{part('trouble', trouble(snapshot))}<h1>Comparison</h1>"
     if len(tasks) < 2:
-        body += f'<p>Tick two to {MOST_COMPARED} tasks <a href="/">on the list</a> to compare them.</p>'
+        body += f'<p>Tick two to {MOST_COMPARED} tasks <a href="{frame.at("/")}">on the list</a> to compare them.</p>'
         return page(frame, "Comparison", body, link=link(frame, snapshot))
     ids = "&".join(f"task={task.id}" for task in tasks)
     names = short_names(tasks)
-    body += _key(tasks, names) + part("compared", compared(poller, tasks)) + _differences(tasks, names)
+    body += _key(frame, tasks, names) + part("compared", compared(poller, tasks)) + _differences(tasks, names)
     return page(frame, "Comparison", body, live=f"/events?compare=1&{ids}", link=link(frame, snapshot))
 
 
@@ -210,10 +210,10 @@ def short_names(tasks: Sequence[TaskFacts]) -> list[str]:
     ]
 
 
-def _key(tasks: Sequence[TaskFacts], names: Sequence[str]) -> str:
+def _key(frame: Frame, tasks: Sequence[TaskFacts], names: Sequence[str]) -> str:
     lines = "".join(
         f'<li><svg viewBox="0 0 28 12" aria-hidden="true"><path class="line s{order}" d="M0 6H28"/></svg>'
-        f'<a href="/tasks/{task.id}">{text(name)}</a> {state(task)}</li>'
+        f'<a href="{frame.at(f"/tasks/{task.id}")}">{text(name)}</a> {state(task)}</li>'
         for order, (task, name) in enumerate(zip(tasks, names, strict=True))
     )
     return f'<ul class="key">{lines}</ul>'

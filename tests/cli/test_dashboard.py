@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Printed
+from dashboard.rooms import signed_in
 from e2e.world import World
 
 from odp.errors import ConfigurationError
@@ -29,15 +30,15 @@ class Visitor:
     def __init__(self, url: str) -> None:
         found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/\?token=\S+)", url)
         assert found is not None
-        self.port, self.cookie = int(found[1]), ""
-        self.cookie = str(self.ask("GET", found[2])[1].getheader("set-cookie")).partition(";")[0]
+        self.port, self.cookie, self.folder = int(found[1]), "", ""
+        self.cookie, self.folder = signed_in(self.ask("GET", found[2])[1])
 
     def ask(self, method: str, path: str, body: str = "") -> tuple[str, http.client.HTTPResponse]:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
             headers = {"Cookie": self.cookie, "Origin": f"http://127.0.0.1:{self.port}"}
             if body:
                 headers["Content-Type"] = "application/x-www-form-urlencoded"
-            connection.request(method, path, body=body or None, headers=headers)
+            connection.request(method, self.folder + path, body=body or None, headers=headers)
             answer = connection.getresponse()
             return answer.read().decode(), answer
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
+import re
 from typing import Any
 
 from odp.crypto.signing import SigningKey
@@ -46,6 +48,13 @@ minimum = 100
 goal = 1000
 """
 State = server_pb2.TaskStatus
+
+
+def signed_in(answer: http.client.HTTPResponse) -> tuple[str, str]:
+    """The cookie that an answer sets, as a browser sends it, and the path that it is for."""
+    found = re.fullmatch(r"(\S+);.*; Path=(/\w+); .*", str(answer.getheader("set-cookie")))
+    assert found is not None
+    return found[1], found[2]
 
 
 def text(name: str, *, epsilon: float = 8.0, steps: int = 6) -> str:

@@ -45,9 +45,9 @@ class Room:
         self.app = make_app(self.poller, self.doors, server="127.0.0.1:7200", may_change=may_change)
 
     def client(self, *, signed_in: bool = True) -> TestClient:
-        client = TestClient(self.app, base_url=ORIGIN, follow_redirects=False)
+        client = TestClient(self.app, base_url=ORIGIN + self.doors.folder, follow_redirects=False)
         if signed_in:
-            assert client.get(f"/?token={TOKEN}").status_code == 200
+            assert client.get(f"{ORIGIN}/?token={TOKEN}").status_code == 200
         return client
 
     def post(self, client: TestClient, path: str, origin: str = ORIGIN, **fields: str) -> int:
@@ -122,14 +122,14 @@ def test_nobody_sees_anything_without_the_token(room: Room) -> None:
             assert answer.status_code == 403, path
             assert "films" not in answer.text
             assert "7200" not in answer.text
-        assert client.get("/?token=wrong").status_code == 403
+        assert client.get(f"{ORIGIN}/?token=wrong").status_code == 403
         client.cookies.set(room.doors.cookie, "0" * 64)
         assert client.get("/").status_code == 403
 
 
 def test_the_cookie_is_strict_and_unreadable_and_the_token_leaves_the_address(room: Room) -> None:
     with room.client(signed_in=False) as client:
-        answer = client.get(f"/?token={TOKEN}")
+        answer = client.get(f"{ORIGIN}/?token={TOKEN}")
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
@@ -138,20 +138,45 @@ def test_the_cookie_is_strict_and_unreadable_and_the_token_leaves_the_address(ro
         assert client.get("/").status_code == 200
 
 
+def test_r406_a_program_at_another_port_of_the_host_gets_no_cookie(room: Room) -> None:
+    other = "http://127.0.0.1:8888"
+    with room.client(signed_in=False) as client:
+        answer = client.get(f"{ORIGIN}/?token={TOKEN}")
+        assert answer.status_code == 200
+        assert room.doors.folder not in str(answer.url)
+        # The browser's own rule: a cookie is sent to all ports of its host, for its path.
+        for path in ("/", "/log", "/sign-in", "/" + "0" * 64):
+            assert "cookie" not in client.build_request("GET", other + path).headers
+        assert client.get("/").status_code == 200
+
+
+def test_r406_the_folder_opens_nothing_without_the_cookie_nor_the_cookie_without_the_folder(room: Room) -> None:
+    with room.client(signed_in=False) as client:
+        cookie = client.get(f"{ORIGIN}/?token={TOKEN}").headers["set-cookie"].partition(";")[0]
+        client.cookies.clear()
+        for path, code in (("/", 403), ("/log", 403), ("/events", 403)):
+            assert client.get(path).status_code == code
+        for path in ("/", "/log", "/events", "/" + "0" * 64 + "/log"):
+            answer = client.get(ORIGIN + path, headers={"Cookie": cookie})
+            assert answer.status_code in (403, 404)
+            assert "films" not in answer.text
+            assert room.doors.folder not in answer.text
+
+
 def test_r363_wrong_tokens_of_any_page_never_keep_the_right_one_out(room: Room) -> None:
     with room.client(signed_in=False) as client:
         for _ in range(MOST_WRONG):
-            assert client.get("/?token=guess").status_code == 403
-        assert client.get("/?token=guess").status_code == 429
-        assert client.get(f"/?token={TOKEN}").status_code == 200
+            assert client.get(f"{ORIGIN}/?token=guess").status_code == 403
+        assert client.get(f"{ORIGIN}/?token=guess").status_code == 429
+        assert client.get(f"{ORIGIN}/?token={TOKEN}").status_code == 200
         room.now = 61.0
-        assert client.get("/?token=guess").status_code == 403
+        assert client.get(f"{ORIGIN}/?token=guess").status_code == 403
 
 
 def test_a_token_can_be_pasted_by_this_page_alone(room: Room) -> None:
     with room.client(signed_in=False) as client:
         for origin, code in (("http://evil.example", 403), ("null", 403), (ORIGIN, 200)):
-            answer = client.post("/sign-in", data={"token": TOKEN}, headers={"Origin": origin})
+            answer = client.post(f"{ORIGIN}/sign-in", data={"token": TOKEN}, headers={"Origin": origin})
             assert answer.status_code == code
 
 
@@ -393,7 +418,7 @@ async def changes(room: Room, count: int) -> list[dict[str, str]]:
     from starlette.requests import Request
 
     reading = asyncio.create_task(room.poller.run())
-    own = site._Site(room.poller, room.doors, Frame("server", room.doors.csrf, may_change=False))
+    own = site._Site(room.poller, room.doors, Frame("server", room.doors.folder, room.doors.csrf, may_change=False))
     scope = {"type": "http", "query_string": b"page=1", "headers": [], "method": "GET", "path": "/events"}
     found = own._parts(Request(scope))
     assert found is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import http.server
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboard.rooms import FakeSource, State, status, text
+from dashboard.rooms import FakeSource, State, signed_in, status, text
 from e2e.page_faults import Pages
 
 from odp.dashboard import serving
@@ -35,6 +36,8 @@ class Room:
         )
         self.origin = self.served.origin
         self.port = int(self.origin.rpartition(":")[2])
+        #: The folder of the pages, once somebody has signed in.
+        self.home = ""
 
 
 @pytest.fixture
@@ -56,7 +59,8 @@ def browser(pages: Pages, room: Room) -> Any:
     """A browser that is signed in."""
     pages._driver.delete_all_cookies()
     pages._driver.get(room.served.url)
-    until(lambda: pages._driver.current_url == f"{room.origin}/")
+    until(lambda: "token=" not in pages._driver.current_url)
+    room.home = pages._driver.current_url.rstrip("/")
     # The poller may not have asked the server yet.
     until(lambda: pages._driver.execute_script("return document.querySelector('input[name=task]') !== null"))
     return pages._driver
@@ -75,8 +79,9 @@ def main_text(driver: Any) -> str:
 
 def test_no_page_has_a_fault(pages: Pages, room: Room, browser: Any) -> None:
     ids = room.source.ids
-    for path in ("/", f"/tasks/{ids[0]}", f"/compare?task={ids[0]}&task={ids[2]}", "/log", "/submit", "/sign-in"):
-        assert pages.faults(room.origin + path) == [], path
+    for path in ("/", f"/tasks/{ids[0]}", f"/compare?task={ids[0]}&task={ids[2]}", "/log", "/submit"):
+        assert pages.faults(room.home + path) == [], path
+    assert pages.faults(room.origin + "/sign-in") == []
 
 
 def test_the_page_lives_and_keeps_focus_and_ticks(room: Room, browser: Any) -> None:
@@ -126,7 +131,7 @@ def test_text_of_a_stranger_runs_nowhere(room: Room, browser: Any) -> None:
     failed.waits_for.reason = BAD
     room.source.statuses = [failed]
     room.source.results = lambda task: (BAD, {"rounds": [{BAD: 1.0}, {BAD: 2.0}]})
-    browser.get(f"{room.origin}/tasks/{room.source.ids[0]}")
+    browser.get(f"{room.home}/tasks/{room.source.ids[0]}")
     until(lambda: "Released" in main_text(browser))
     assert "<script>document.title" in main_text(browser)
     assert "stolen" not in browser.title
@@ -134,10 +139,10 @@ def test_text_of_a_stranger_runs_nowhere(room: Room, browser: Any) -> None:
 
 
 def test_another_site_can_neither_post_nor_embed(room: Room, browser: Any, tmp_path: Path) -> None:
-    address = f"{room.origin}/tasks/{room.source.ids[0]}/abandon"
+    address = f"{room.home}/tasks/{room.source.ids[0]}/abandon"
     evil = tmp_path / "evil.html"
     evil.write_text(
-        f'<iframe src="{room.origin}/"></iframe><form id="f" method="post" action="{address}">'
+        f'<iframe src="{room.home}/"></iframe><form id="f" method="post" action="{address}">'
         '<input name="csrf" value="guess"></form><script>document.getElementById("f").submit()</script>'
     )
     browser.get(evil.as_uri())
@@ -146,24 +151,54 @@ def test_another_site_can_neither_post_nor_embed(room: Room, browser: Any, tmp_p
     assert room.source.cancelled == []
 
 
-def stream(room: Room, cookie: str) -> http.client.HTTPResponse:
+def test_r406_a_server_at_another_port_learns_neither_cookie_nor_folder(room: Room, browser: Any) -> None:
+    heard: list[str] = []
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(f"{self.path}\n{self.headers}")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f'<a id="there" href="{room.origin}/">there</a>'.encode())
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        serving_it = threading.Thread(target=other.serve_forever)
+        serving_it.start()
+        try:
+            address = f"http://127.0.0.1:{other.server_address[1]}"
+            browser.execute_script("location.href = arguments[0]", f"{address}/from-the-room")
+            until(lambda: browser.current_url == f"{address}/from-the-room")
+            browser.get(f"{address}/log")
+        finally:
+            other.shutdown()
+            serving_it.join()
+    assert len(heard) >= 2
+    folder = room.home.rpartition("/")[2]
+    assert not [one for one in heard if "odp-control-room" in one or folder in one]
+    browser.get(f"{room.home}/")
+    assert "Sign in" not in main_text(browser)
+
+
+def stream(room: Room, cookie: str, folder: str) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("127.0.0.1", room.port, timeout=SECONDS)
-    connection.request("GET", "/events?page=1", headers={"Cookie": cookie})
+    connection.request("GET", f"{folder}/events?page=1", headers={"Cookie": cookie})
     return connection.getresponse()
 
 
 def test_streams_end_with_their_readers_and_are_few(room: Room) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", room.port, timeout=SECONDS)
     connection.request("GET", "/?token=token")
-    cookie = str(connection.getresponse().getheader("set-cookie")).partition(";")[0]
-    open_ones = [stream(room, cookie) for _ in range(MOST_STREAMS)]
+    cookie, folder = signed_in(connection.getresponse())
+    open_ones = [stream(room, cookie, folder) for _ in range(MOST_STREAMS)]
     assert {one.status for one in open_ones} == {200}
     before = room.source.readings
-    assert stream(room, cookie).status == 503
+    assert stream(room, cookie, folder).status == 503
     until(lambda: room.source.readings > before + 4)
     for one in open_ones:
         one.close()
-    until(lambda: stream(room, cookie).status == 200)
+    until(lambda: stream(room, cookie, folder).status == 200)
 
 
 def test_a_silent_connection_is_closed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

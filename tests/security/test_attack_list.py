@@ -44,6 +44,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "device_runtime/isolated/test_escapes.py::test_no_page_of_a_file_is_mapped_in_it"),
     ],
     "the person's page": [
+        ("R407", "silence inside a second request of a connection", "security/test_view_sockets.py::"
+         "test_r407_silence_inside_a_second_request_ends_a_connection"),
+        ("R407", "wrong addresses, opened by a web page in the person's browser", "security/test_view_sockets.py::"
+         "test_r407_wrong_addresses_of_any_page_never_keep_the_right_one_out"),
         ("R211", "64 connections that say nothing, drip, or never read",
          "security/test_view_sockets.py::test_the_persons_page_answers_beside_64_slow_connections"),
         ("R211", "requests without end, with two lengths or none",
@@ -767,6 +771,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "e2e/test_control_room.py::test_r363_connections_that_say_nothing_keep_no_newcomer_out"),
         ("R363", "a reader that does not read",
          "e2e/test_control_room.py::test_r363_a_reader_that_does_not_read_is_cut_off"),
+        ("R406", "a program at another port of the host, which the owner visits",
+         "e2e/test_control_room.py::test_r406_a_server_at_another_port_learns_neither_cookie_nor_folder"),
+        ("R406", "a cookie without its folder, and a folder without its cookie", "dashboard/test_site.py::"
+         "test_r406_the_folder_opens_nothing_without_the_cookie_nor_the_cookie_without_the_folder"),
         ("R363", "wrong tokens, sent by a web page through the owner's browser",
          "dashboard/test_site.py::test_r363_wrong_tokens_of_any_page_never_keep_the_right_one_out"),
     ],

@@ -97,3 +97,25 @@ def test_the_persons_page_answers_beside_64_slow_connections(view: View, slow: C
         for connection in sockets:
             ended.register(connection, select.POLLRDHUP)
         assert len(ended.poll(5000)) >= SLOW // 2
+
+
+def test_r407_silence_inside_a_second_request_ends_a_connection(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("device_runtime.view.connections.REQUEST_SECONDS", 0.3)
+    url = urlsplit(view.url)
+    with contextlib.ExitStack() as stack:
+        silent = connected(view, stack)
+        silent.sendall(f"GET {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\nGET / HTTP/1.1\r\nHost: ".encode())
+        silent.settimeout(8.0)  # less than a request has
+        first = b""
+        while more := silent.recv(65536):
+            first += more
+    assert first.startswith(b"HTTP/1.1 200")
+
+
+def test_r407_wrong_addresses_of_any_page_never_keep_the_right_one_out(view: View) -> None:
+    url = urlsplit(view.url)
+    for path, expected in (*(("/guess/", 404) for _ in range(100)), (url.path, 200)):
+        connection = http.client.HTTPConnection(url.netloc, timeout=BROWSER_SECONDS)
+        connection.request("GET", path)
+        assert connection.getresponse().status == expected
+        connection.close()

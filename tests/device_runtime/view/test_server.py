@@ -188,6 +188,13 @@ def test_every_limit_is_shown_and_can_be_set(view: View, path: Path) -> None:
     assert all(f'name="{name}"' in page for name in LIMITS)
 
 
+def test_r406_no_answer_sets_a_cookie_and_no_page_sends_its_address_to_another_origin(view: View) -> None:
+    for path in ("/", "/token-0/", "/token-0/results/ab", "/r/token-1/", "/token-0/style.css"):
+        _, headers, _ = _ask(view, path)
+        assert "Set-Cookie" not in headers
+        assert headers["Referrer-Policy"] in ("same-origin", "no-referrer"), path
+
+
 def test_another_name_of_this_machine_is_refused(view: View) -> None:
     """A name elsewhere that resolves to loopback would make the pages those of another origin."""
     assert _ask(view, "/token-0/", Host="attacker.example")[0] == 404
