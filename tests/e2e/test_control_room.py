@@ -211,34 +211,37 @@ def test_a_silent_connection_is_closed(room: Room, monkeypatch: pytest.MonkeyPat
     assert threading.active_count() < threads + 5
 
 
-def one_request_and_a_half(room: Room) -> bytes:
-    return f"GET /style.css HTTP/1.1\r\nHost: 127.0.0.1:{room.port}\r\n\r\nGET / HTTP/1.1\r\nHost: ".encode()
+def answered_once(room: Room) -> socket.socket:
+    """A connection with one answered request, and the half of another one."""
+    connection = socket.create_connection(("127.0.0.1", room.port), timeout=SECONDS)
+    with contextlib.suppress(ConnectionError):  # it made way for another one
+        connection.sendall(f"GET /icon.svg HTTP/1.1\r\nHost: 127.0.0.1:{room.port}\r\n\r\n".encode())
+        answer = b""
+        while not answer.endswith(b"</svg>") and (more := connection.recv(65536)):
+            answer += more
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: ")
+    return connection
 
 
 def test_r363_silence_inside_a_second_request_ends_a_connection(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "FIRST_SECONDS", 0.3)
-    with socket.create_connection(("127.0.0.1", room.port), timeout=SECONDS) as silent:
-        silent.sendall(
-            f"GET /style.css HTTP/1.1\r\nHost: 127.0.0.1:{room.port}\r\n\r\nGET / HTTP/1.1\r\nHost: ".encode()
-        )
-        while silent.recv(65536):
-            pass
+    with answered_once(room) as silent, contextlib.suppress(ConnectionError):
+        assert silent.recv(65536) == b""
 
 
-def test_r363_connections_that_say_nothing_keep_no_newcomer_out(room: Room) -> None:
-    silent = [socket.create_connection(("127.0.0.1", room.port), timeout=SECONDS) for _ in range(160)]
-    try:
-        for each in silent:
-            with contextlib.suppress(ConnectionError):
-                each.sendall(one_request_and_a_half(room))
+def test_r363_connections_that_say_nothing_keep_no_newcomer_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(serving, "_MOST_OPEN", 16)
+    room = Room()
+    with contextlib.ExitStack() as stack:
+        stack.callback(room.served.stop)
+        for _ in range(40):
+            stack.enter_context(answered_once(room))
         for _ in range(5):
             connection = http.client.HTTPConnection("127.0.0.1", room.port, timeout=SECONDS)
+            stack.callback(connection.close)
             connection.request("GET", "/?token=token")
             assert connection.getresponse().status == 200
-            connection.close()
-    finally:
-        for each in silent:
-            each.close()
 
 
 def test_r363_a_reader_that_does_not_read_is_cut_off(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
