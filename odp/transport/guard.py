@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import resource
 import threading
@@ -30,8 +31,9 @@ _SOON, _LATER = 0.005, 0.05
 #: The shares of a processor that looking may take, whatever the number of connections: as above.
 _SHARE_SOON, _SHARE_LATER = 0.2, 0.03
 _LOG_SECONDS = 10.0
-#: After an ended connection, until what such connections cost is given back to the system.
-_TRIM_SECONDS = 0.5
+#: After an ended connection, until what such connections cost is given back to the system: first, and last, since gRPC
+#: frees it for seconds. Each time is twice as late as the one before.
+_TRIM_SECONDS, _LAST_TRIM_SECONDS = 0.5, 16.0
 #: How gRPC names its threads, and how much nicer to others they are than the program's; 19 is the most.
 _OF_GRPC, _NICENESS, _RENICE_SECONDS = frozenset({"event_engine", "lifeguard"}), 5, 1.0
 
@@ -52,6 +54,7 @@ class Guard:
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
         self._reniced: set[str] = set()
         self._renice_at = float("-inf")
+        self._trim_after = _TRIM_SECONDS
         self._trim_at: float | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
@@ -91,8 +94,9 @@ class Guard:
                 self._log.warning("addresses_not_kept_out", addresses=len(kept_out) - dropped)
         self._ended.update(verdict.ended.values())
         now = time.monotonic()
-        if verdict.ended and self._trim_at is None:
-            self._trim_at = now + _TRIM_SECONDS
+        if verdict.ended:
+            self._trim_after = _TRIM_SECONDS
+            self._trim_at = min(self._trim_at or math.inf, now + _TRIM_SECONDS)
         if self._ended and self._is_due("connections_ended"):
             for why, number in self._ended.items():
                 self._log.warning("connections_ended", why=why, connections=number, addresses_kept_out=len(kept_out))
@@ -104,8 +108,9 @@ class Guard:
 
     def _trim(self) -> None:
         if self._trim_at is not None and time.monotonic() >= self._trim_at:
-            self._trim_at = None
             give_memory_back()
+            self._trim_after *= 2
+            self._trim_at = time.monotonic() + self._trim_after if self._trim_after <= _LAST_TRIM_SECONDS else None
 
     def _is_due(self, event: str) -> bool:
         """Whether to log ``event`` now: once in ``_LOG_SECONDS``."""
