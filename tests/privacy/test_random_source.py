@@ -9,6 +9,7 @@ import copy
 import math
 import os
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -48,6 +49,28 @@ def test_a_forked_process_draws_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_array_equal(source.words(3), twin.words(3))
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert not np.isin(source.words(100), seeded().words(1000)).any()
+
+
+def test_r396_threads_that_share_a_source_never_draw_from_the_same_key() -> None:
+    """A thread is in the middle of a draw while another one draws: what is left of the buffer is given out once."""
+
+    class Interrupted(RandomSource):
+        def _stream_words(self, count: int) -> np.ndarray:
+            fresh = super()._stream_words(count)
+            if threading.current_thread() is main and not others:
+                other = threading.Thread(target=lambda: others.append(self.words(1000)))
+                other.start()
+                other.join()
+            return fresh
+
+    main, others = threading.current_thread(), [np.empty(0, dtype=np.uint64)]
+    source = Interrupted()
+    first = source.words(500)
+    others.clear()
+    second = source.words(1000)
+    drawn = np.concatenate([first, second, *others])
+    assert len(others) == 1
+    assert len(np.unique(drawn)) == len(drawn) == 2500
 
 
 def test_a_source_is_not_copied_and_a_short_key_is_refused() -> None:

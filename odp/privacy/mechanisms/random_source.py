@@ -25,6 +25,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import threading
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -55,8 +56,10 @@ _AREA = 0.00492867323399  # of each layer
 _E_INVERSE = 0x5E2D58D8B3BCDF1A  # 2^64 / e, rounded down
 
 
-class RandomSource:
-    """A stream of secret random numbers. One thread uses it; a process that was forked goes on with a key of its own.
+class RandomSource(threading.local):
+    """A stream of secret random numbers, for any number of threads: each thread, and a forked process, has its own key.
+
+    Devices of one host share what computes for a task: two threads on one stream could get the same numbers.
 
     Args:
         source: gives the key; the operating system's unless a test says otherwise.
