@@ -13,23 +13,24 @@ rounds and sessions (``pipeline.py``).
 7. ``Report``                                              the server counts one report per id
 8. the store: SENT, bytes erased                           one transaction
 
-Before 6 a device that comes back starts again, after 6 it sends the stored bytes again, for a day at most. Which calls
-it makes, when, and of which sizes never depends on its data: what cannot be computed is the report of no data, which is
-random like every other. A report that the server refuses was seen by it: it stays charged.
+Before 6 a device that comes back starts again, after 6 it sends the stored bytes again, for a day at most. Where a
+wrong clock says that the day is over, it sends them once the clock is right. Which calls it makes, when, and of which
+sizes never depends on its data: what cannot be computed is the report of no data, which is random like every other. A
+report that the server refuses was seen by it: it stays charged.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import NO_TOKEN
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.pipeline import Pipeline
-from device_runtime.round.report_times import ReportTimes
+from device_runtime.round.report_times import ReportTimes, seconds_awake_or_not
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.local_assignment import LocalWork
@@ -40,6 +41,8 @@ from odp.v1 import aggregator_pb2, local_pb2
 
 #: A report without an answer is sent again for this time, which the server remembers it for.
 RESEND_SECONDS = 86_400.0
+#: A device whose clock keeps it from sending a report looks at the clock again after this time.
+_LOOK_SECONDS = 60.0
 _PERIOD_BYTES = 4
 
 
@@ -59,13 +62,13 @@ class LocalReporting:
       services: whom to talk to.
       pipeline: the steps that all uploads of a device share.
       source: makes the randomness of one report.
-      monotonic: seconds that only grow, which periods between reports follow.
+      monotonic: seconds that only grow, also while the machine sleeps, which periods between reports follow.
     """
 
     services: Services
     pipeline: Pipeline
     source: Callable[[], RandomSource] = RandomSource
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = seconds_awake_or_not
     _times: ReportTimes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,7 +95,7 @@ class LocalReporting:
         prepared, now = self._queued(store, own), self.pipeline.clock()
         if prepared is None:
             if len(own) >= work.most:
-                return Reported(Outcome.SETTLED, math.inf)
+                return Reported(Outcome.SETTLED, _LOOK_SECONDS if any(map(_is_unsent, own)) else math.inf)
             between, last = work.terms.seconds_between, max((line.time for line in own), default=-math.inf)
             wait = self._times.left((store.path, work.task_sha256, len(own)), last=last, between=between, now=now)
             if wait > 0:
@@ -103,16 +106,18 @@ class LocalReporting:
         if prepared is None:
             prepared = self._prepare(store, work, number, traffic)
         outcome = self._send(store, work, prepared, traffic)
-        return Reported(outcome, work.terms.seconds_between if len(own) + 1 < work.most else math.inf)
+        made = len({line.round for line in own} | {number})
+        return Reported(outcome, work.terms.seconds_between if made < work.most else math.inf)
 
     def _queued(self, store: Store, own: list[Participation]) -> Participation | None:
-        """A report that is still to be sent."""
-        for line in own:
-            if line.state is State.PREPARED and line.sealed is not None:
-                if abs(self.pipeline.clock() - line.time) <= RESEND_SECONDS:
-                    return line
-                # The server may have forgotten its id, and would count it a second time.
-                store.give_up(line.task_sha256, line.round)
+        """A report that is still to be sent, and may be: the server forgets ids, and would count it a second time.
+
+        An older one stays in the store: it is the clock that says so, which may be wrong now.
+        """
+        now = self.pipeline.clock()
+        for line in filter(_is_unsent, own):
+            if self._times.age(_name(store, line), dated=line.time, now=now) <= RESEND_SECONDS:
+                return line
         return None
 
     def _prepare(self, store: Store, work: LocalWork, number: int, traffic: Traffic) -> Participation:
@@ -145,6 +150,7 @@ class LocalReporting:
                 sealed=made.payload,
                 token=_with_period(token, work.round),
             )
+            self._times.made(_name(store, participation))
             store.prepare(
                 participation, local_parameters=made.local_parameters, task=work.signed_task, terms=work.terms
             )
@@ -161,9 +167,19 @@ class LocalReporting:
         answer = self.services.report(request, traffic)
         refusal = None if answer.refusal == aggregator_pb2.REFUSAL_UNSPECIFIED else _refusal(answer.refusal)
         store.settle(prepared.task_sha256, prepared.round, State.SENT, refusal)
+        self._times.answered(_name(store, prepared))
         if refusal is Refusal.TASK_ABANDONED:
             store.end_task(prepared.task_sha256)
         return Outcome.SENT if refusal is None else Outcome.REFUSED
+
+
+def _is_unsent(line: Participation) -> bool:
+    return line.state is State.PREPARED and line.sealed is not None
+
+
+def _name(store: Store, line: Participation) -> tuple[Path, bytes, int, str]:
+    """Of a report among all of the process; that of a report whose period is waited for has no last part."""
+    return store.path, line.task_sha256, line.round, "made"
 
 
 def _with_period(token: bytes, period: int) -> bytes:

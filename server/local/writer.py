@@ -53,6 +53,33 @@ class _Waiting:
         return _OVERHEAD + len(self.report.content)
 
 
+class Forgetting:
+    """When ids are forgotten: once an hour, and not after an hour in which the clock was set.
+
+    A clock that is ahead makes every id look old, and reports that come again would count twice. So a program that
+    starts in such a moment waits for an hour, too.
+
+    Args:
+      clock: seconds since the epoch, which ids are dated by.
+      monotonic: seconds that only grow.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock, self._monotonic = clock, monotonic
+        self._began, self._dated = monotonic(), clock()
+
+    def is_due(self) -> bool:
+        """Whether ids may be forgotten now; then not again for an hour."""
+        passed = self._monotonic() - self._began
+        if passed < _FORGET_SECONDS:
+            return False
+        dated, self._dated = self._dated, self._clock()
+        self._began += passed
+        return abs(self._dated - dated - passed) < _FORGET_SECONDS
+
+
 class Writer:
     """Judges and stores reports in the order in which they come.
 
@@ -67,7 +94,8 @@ class Writer:
         self._lock = threading.Lock()
         self._bytes = 0
         self._stopped = False
-        self._forgotten = self._began = float("-inf")
+        self._began = float("-inf")
+        self._forgetting = Forgetting()
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self._thread.start()
 
@@ -160,6 +188,5 @@ class Writer:
         return answers
 
     def _forget(self) -> None:
-        if time.monotonic() - self._forgotten >= _FORGET_SECONDS:
-            self._forgotten = time.monotonic()
+        if self._forgetting.is_due():
             self._storage.forget_ids(older_than=ID_SECONDS)

@@ -260,6 +260,41 @@ def test_many_threads_at_once_lose_nothing(storage: Storage, desk: Desk) -> None
     assert {desk.draw(sha256) for _ in range(200)} == set(rows)
 
 
+def test_r397_a_server_that_starts_while_its_clock_is_ahead_counts_no_report_twice(
+    stores: ServerStores, tmp_path: Path
+) -> None:
+    now = [1000.0]
+    storage = stores.open(tmp_path, clock=lambda: now[0])
+    sha256, reporter = added(storage, model())
+    before = Desk(storage.reports, log=Log("server"))
+    before.open(sha256, reporter)
+    sent = honest(before, sha256, reporter, 1)
+    assert answer(before.report(sha256, identity(1), sent)) is None
+    before.stop()
+    now[0] += 400 * 86_400.0
+    ahead = Desk(storage.reports, log=Log("server"))
+    ahead.open(sha256, reporter)
+    for number in (2, 1, 1):  # the answer to the first one was lost
+        assert answer(ahead.report(sha256, identity(number), sent)) is None
+    assert ahead.count(sha256) == storage.reports.count(sha256) == 2
+    ahead.stop()
+    storage.close()
+
+
+def test_r397_ids_are_forgotten_once_an_hour_and_not_after_a_leap_of_the_clock() -> None:
+    day, steady = [1e9], [0.0]
+    forgetting = writer.Forgetting(clock=lambda: day[0], monotonic=lambda: steady[0])
+
+    def after(seconds: float, *, leap: float = 0.0) -> bool:
+        steady[0] += seconds
+        day[0] += seconds + leap
+        return forgetting.is_due()
+
+    assert [after(3599), after(1), after(3599), after(1)] == [False, True, False, True]
+    assert [after(1800, leap=400 * 86_400.0), after(1800), after(3600)] == [False, False, True]
+    assert [after(3600, leap=-400 * 86_400.0), after(3600)] == [False, True]
+
+
 def test_ids_are_forgotten_once_no_device_sends_them_again(stores: ServerStores, tmp_path: Path) -> None:
     now = [1000.0]
     storage = stores.open(tmp_path, clock=lambda: now[0])

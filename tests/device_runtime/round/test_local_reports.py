@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,10 +163,56 @@ def test_a_report_without_an_answer_for_a_day_is_not_sent_again(store: Store) ->
     with pytest.raises(ServiceUnavailable):
         device.report()
     device.now += RESEND_SECONDS + 1
+    device.steady += RESEND_SECONDS + 1
     device.server.dies = False
     assert device.report() is Outcome.SETTLED
     assert len(device.server.reports) == 1
     assert len(store.charged(refused=True)) == 1
+
+
+@pytest.mark.parametrize("leap", [RESEND_SECONDS + 1, 400 * 86_400.0, -400 * 86_400.0])
+def test_r397_a_report_without_an_answer_is_sent_again_after_a_leap_of_the_clock(store: Store, leap: float) -> None:
+    """A device that starts while its clock is wrong gives nothing up that the person was charged for."""
+    device = Device(store, most_reports=1)
+    device.server.dies = True
+    with pytest.raises(ServiceUnavailable):
+        device.report()
+    device.server.dies = False
+    again = Device(store, most_reports=1)
+    again.now = device.now + leap
+    found = again.reporting.report(store, again.work, Traffic())
+    assert found.outcome is Outcome.SETTLED
+    again.now = device.now + 100
+    assert again.report() is Outcome.SENT
+    assert found.next_seconds <= 60.0, "and it looks at its clock again"
+    assert [request.report for request in again.server.reports] == [request.report for request in device.server.reports]
+
+
+@pytest.mark.parametrize("leap", [400 * 86_400.0, 2 * 86_400.0, -400 * 86_400.0])
+def test_r397_a_report_that_a_wrong_clock_dated_is_sent_again_by_the_process_that_made_it(
+    store: Store, leap: float
+) -> None:
+    device = Device(store, most_reports=1)
+    device.now += leap
+    device.server.dies = True
+    with pytest.raises(ServiceUnavailable):
+        device.report()
+    device.now, device.server.dies = NOW + 5, False
+    device.steady += 5
+    assert device.report() is Outcome.SENT
+    assert len({request.report for request in device.server.reports}) == 1
+
+
+def test_a_report_that_was_sent_again_takes_no_other_ones_turn(store: Store) -> None:
+    device = Device(store, most_reports=2)
+    device.server.dies = True
+    with pytest.raises(ServiceUnavailable):
+        device.report()
+    device.server.dies = False
+    assert device.reporting.report(store, device.work, Traffic()).next_seconds == 100.0
+    device.now += 101
+    found = device.reporting.report(store, device.work, Traffic())
+    assert (found.outcome, found.next_seconds) == (Outcome.SENT, math.inf)
 
 
 @pytest.mark.parametrize("row", [b"", bytes(4), bytes(12), b"\xff\xff\xff\x7f" * 2])
