@@ -13,7 +13,7 @@ import grpc
 
 from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey, check_public
-from odp.enclave.reference_values import ReferenceValues
+from odp.enclave.pinned_values import PinnedValues
 from odp.enclave.verifier import verify_fresh
 from odp.errors import ConfigurationError, StateError
 from odp.transparency.endorsements import Changed, EndorsementFile
@@ -154,7 +154,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
     Raises ConfigurationError (port, certificates, reference values) and StateError (folder in use, full or damaged).
     """
     log = Log(ROLE) if log is None else log
-    reference_values = None if config.reference_values is None else ReferenceValues.load(config.reference_values)
+    pinned = None if config.reference_values is None else PinnedValues(config.reference_values, log=log)
     failure = Failure(log)
     with contextlib.ExitStack() as undo:
         state = undo.enter_context(StateFolder.open(config.state, ROLE, failed=failure))
@@ -239,11 +239,9 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             distributor=distributors,
             aggregator=aggregator,
             signing_key=None
-            if reference_values is None
+            if pinned is None
             else lambda: (
-                verify_fresh(
-                    aggregator.evidence, role="aggregator", reference_values=reference_values, clock=clock
-                ).signing_key
+                verify_fresh(aggregator.evidence, role="aggregator", reference_values=pinned(), clock=clock).signing_key
             ),
             keeper=keeper,
             populations=populations,

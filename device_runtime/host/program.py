@@ -17,7 +17,6 @@ from device_runtime.host.scheduler import Scheduler
 from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
-from device_runtime.network.pinned_values import PinnedAddressesOf, PinnedValues
 from device_runtime.network.services import Services
 from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
@@ -42,6 +41,7 @@ from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
 from odp.crypto.roster import read_roster
 from odp.datasets.ratings import Ratings
+from odp.enclave.pinned_values import PinnedAddressesOf, PinnedValues
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, OdpError
 from odp.models.example_columns import ExampleColumns

@@ -105,6 +105,21 @@ def test_the_reference_values_of_the_configuration_are_used(
     assert caller.status(sha256).state == States.STATE_ACTIVE
 
 
+def test_r376_a_server_takes_reference_values_that_change_without_a_restart(
+    world: Any, definition: Any, config: Config, run: Any, tmp_path: Path
+) -> None:
+    """An operator upgrades the aggregator, and lists its new code in the file: the round goes on to its release."""
+    world.aggregator.contributions = 5
+    path = tmp_path / "reference.json"
+    world.services.reference_values(image="sha384:" + "cd" * 48).save(path)
+    _running, caller = run(dataclasses.replace(config, reference_values=path))
+    sha256 = caller.submit(definition)
+    assert world.lines.wait_for("wrong_image")
+    world.services.reference_values().save(path)
+    assert world.lines.wait_for("task_finished")
+    assert caller.status(sha256).state == States.STATE_FINISHED
+
+
 def test_a_device_gets_the_open_round_with_the_configured_addresses(
     world: Any, definition: Any, config: Config, run: Any
 ) -> None:
