@@ -27,14 +27,18 @@ class Addresses:
 
 
 def devices_of(
-    services: Services | Addresses, combination: Combination, *, population: str = "", folder: Path | None = None
-) -> device_runtime.Running:
+    services: Services | Addresses, combination: Combination, *, population: str = "", folder: Path | None = None,
+    examples: odp.ExampleColumns | None = None, durable: bool = False, log: Path | None = None,
+) -> device_runtime.Running:  # fmt: skip
     """A host of as many devices as the task of a combination has, with data for it; it runs until it is stopped.
 
-    ``population`` is that of the task, by default its name; ``folder`` keeps the devices over several hosts.
+    ``population`` is that of the task, by default its name; ``folder`` keeps the devices over several hosts, and
+    ``durable`` ones over power cuts. ``examples`` take the place of the combination's data. ``log`` is beside
+    ``folder`` by default.
     """
     population = population or combination.name
     folder = services.root / population if folder is None else folder
+    log = Path(f"{folder}.log") if log is None else log
     ratings = synthetic_movielens(n_users=DEVICES, n_items=ITEMS, ratings_per_user=5, seed=7)
     if combination.algorithm == "implicit":
         seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
@@ -44,6 +48,8 @@ def devices_of(
         owners = np.arange(20) % combination.devices
         columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
         data = {"examples": odp.ExampleColumns.of_users(columns, owners)}
+    if examples is not None:
+        data = {"examples": examples}
     if combination.algorithm == "heavy_hitters" and not folder.exists():
         provision(folder, ratings)
         for user, word in enumerate(WORDS):
@@ -51,10 +57,10 @@ def devices_of(
                 store.data("keyboard").add_event("typed", {"word": word}, time=1e9)
     config = device_runtime.Config(
         state=folder, server=services.server_address, ca=services.ca, reference_values=services.reference_values,
-        population=population, limits=device_runtime.Limits(min_cohort=DEVICES), durable=False, keyring=False,
+        population=population, limits=device_runtime.Limits(min_cohort=DEVICES), durable=durable, keyring=False,
     )  # fmt: skip
-    return device_runtime.start(config, **data, log=Log("devices", stream=_opened(folder)))
+    return device_runtime.start(config, **data, log=Log("devices", stream=_opened(log)))
 
 
-def _opened(folder: Path) -> object:
-    return Path(f"{folder}.log").open("a")
+def _opened(log: Path) -> object:
+    return log.open("a")

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 from e2e import crash, shifted_clock
-from e2e.killing import ArmedServices, ClockedServices, crashing_at, role_of
-from faults.disk import Disk
+from e2e.killing import ArmedServices, crashing_at, role_of
+from e2e.replicated import Replicated
+from faults.disk import Machine
 from task_combinations import DEVICES
 
+from benchmarks.temporary_postgresql import PostgresqlServer
 from odp.client import Connection, connect
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
@@ -38,62 +38,57 @@ class Stuck(Exception):
     """Something did not come in time."""
 
 
-class Machine(Disk):
-    """What a power cut leaves of the files below ``root``, whose programs run under the layer of disk.c."""
+def _schema(database: PostgresqlServer, root: Path) -> str:
+    """A schema of the database for services of this folder alone."""
+    name = root.name.replace("-", "_")
+    database.execute(f"CREATE SCHEMA {name}")
+    return name
 
-    def __init__(self, layer: Path, root: Path, shadow: Path) -> None:
-        self._layer = ctypes.CDLL(str(layer))
-        self._root, self._shadow = root, shadow
 
-    def lose_power(self, *, names_survive: bool) -> None:
-        """Puts what a power cut leaves in the place of the folder; every program on it is dead."""
-        left = self.cut(self._root.with_name(f"{self._root.name}.cut"), names_survive=names_survive)
-        shutil.rmtree(self._root)
-        left.rename(self._root)
-        self.note()
+class _Services(ArmedServices):
+    """Services with a clock of their own and the test images, but for those of ``handed_over``, with this code's."""
 
-    def note(self) -> None:
-        """Takes what is there, and no program synced under this number, for stored: the campaign put it there."""
-        for path in [self._root, *self._root.rglob("*")]:
-            target = self._shadow / self._number(path)
-            if target.exists():
-                continue
-            if path.is_dir():
-                lines = [f"{'d' if one.is_dir() else 'f'} {self._number(one)} {one.name}\n" for one in path.iterdir()]
-                target.write_text("".join(lines))
-            else:
-                target.write_bytes(path.read_bytes())
+    clock: Path
+    handed_over: frozenset[str] = frozenset()
+
+    def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
+        if command is ODP:
+            image = [crash.IMAGE] if role_of(name) in crash.ARMED and name not in self.handed_over else []
+            command = crashing_at(*image, f"{crash.CLOCK}{self.clock}")
+        return super().start_child(name, port, command=command)
+
+
+class _ReplicatedServices(_Services, Replicated):
+    """The same with two servers."""
 
 
 class Deployment:
     """Services of one folder; each is one process tree, which restarts on its ports.
 
-    ``upgradable``: their enclaves are of another image than this code, which ``upgrade`` hands over to; such a
-    deployment has the real time alone.
+    Args:
+        database: of two servers; one server without.
     """
 
     def __init__(
-        self, root: Path, layer: Path, stack: contextlib.ExitStack, *, leaves: int, upgradable: bool = False
-    ) -> None:
-        shadow, self.clock = root.with_name(f"{root.name}.shadow"), root.with_name(f"{root.name}.clock")
-        shadow.mkdir()
+        self, root: Path, layer: Path, stack: contextlib.ExitStack, *, leaves: int = 0,
+        database: PostgresqlServer | None = None,
+    ) -> None:  # fmt: skip
+        self.clock = root.with_name(f"{root.name}.clock")
         shifted_clock.create(self.clock)
-        self.root, self._layer = root, layer
-        self._environment = {
-            "LD_PRELOAD": str(layer), "FAULTS_ROOT": str(root.resolve()), "FAULTS_SHADOW": str(shadow.resolve()),
-        }  # fmt: skip
+        self.root, self._database = root, database
+        self.machine = Machine(layer, root, root.with_name(f"{root.name}.shadow"))
         policy = EnclavePolicy(role="aggregator", minimum_cohort=DEVICES, leaves=leaves)
-        kind = ArmedServices if upgradable else ClockedServices
-        self.services = kind(root, policy=policy, aggregator_options=["--secagg-silent", "60"])
-        if isinstance(self.services, ClockedServices):
-            self.services.command = crashing_at(f"{crash.CLOCK}{self.clock}")
-        self._upgraded: set[str] = set()
+        options: dict[str, Any] = {"policy": policy, "aggregator_options": ["--secagg-silent", "60"]}
+        if database is None:
+            self.services = _Services(root, **options)
+        else:
+            self.services = _ReplicatedServices(root, database.url(schema=_schema(database, root)), **options)
+        self.services.clock = self.clock
         with self._under():
             stack.enter_context(self.services)
         self.ports = {name: int(child.address.rpartition(":")[2]) for name, child in self.services.children.items()}
         self._controls = {name: child.control_address for name, child in self.services.children.items()}
         self.connection: Connection = stack.enter_context(connect(self.services.server_address, state=root))
-        self.machine = Machine(layer, root.resolve(), shadow)
         self.machine.note()
         self.tasks = 0
 
@@ -105,7 +100,7 @@ class Deployment:
     @contextlib.contextmanager
     def _under(self, **more: str) -> Iterator[None]:
         """What is started within has the disk, and the faults of ``more``."""
-        given = {**self._environment, **more}
+        given = {**self.machine.environment, **more}
         os.environ.update(given)
         try:
             yield
@@ -113,12 +108,25 @@ class Deployment:
             for name in given:
                 os.environ.pop(name, None)
 
+    @property
+    def databases(self) -> Sequence[str]:
+        """Of its servers, where they share one."""
+        return ("database",) if self._database is not None else ()
+
+    def crash_database(self) -> None:
+        """The database ends as in a crash, and starts again."""
+        assert self._database is not None
+        self._database.stop()
+        self._database.start()
+
+    def has_ended(self, name: str) -> bool:
+        """Whether a program ended by itself."""
+        return self.services.children[name].process.poll() is not None
+
     def start(self, name: str, **faults: str) -> Child:
         """Starts a program on its folder and its ports."""
         with self._under(**faults):
-            # A copy is another command than the one that the services replace.
-            command = list(ODP) if name in self._upgraded else ODP
-            child = self.services.start_child(name, self.ports[name], command=command)
+            child = self.services.start_child(name, self.ports[name])
         child.address, child.control_address = f"127.0.0.1:{self.ports[name]}", self._controls[name]
         return child
 
@@ -165,14 +173,24 @@ class Deployment:
                 self.services.children[name].wait_serving(self.services.ca, deadline=SECONDS)
 
     def upgrade(self, draws: random.Random) -> str:
-        """Hands the aggregator over to the enclave of this code, and starts that, as an operator does.
+        """Hands the aggregator over to the enclave of this code, or back, and starts that, as an operator does.
 
         Its rounds close first, or are void. Mostly the command, the old aggregator or the server is killed meanwhile;
-        the command is then repeated. A tree's leaves start again as the new code; all else runs on. Raises Stuck.
+        the command is then repeated. A tree's leaves start again with the new one; all else runs on. Raises Stuck.
         """
         options = draws.choice((["--wait", "60"], ["--wait", "0", "--void-rounds"]))
         victim, moment = draws.choice(("", "command", "aggregator", "server")), draws.uniform(0.5, 6.0)
-        command = [*ODP, "enclave", "upgrade", "--services", str(self.root), "--json", *options]
+        handed = frozenset(name for name in self.names if role_of(name) in ("aggregator", "leaf"))
+        back = handed <= self.services.handed_over
+        command = [
+            *(crashing_at(crash.IMAGE) if back else ODP),
+            "enclave",
+            "upgrade",
+            "--services",
+            str(self.root),
+            "--json",
+            *options,
+        ]
         end, struck = time.monotonic() + SECONDS, not victim
         while True:
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
@@ -185,7 +203,6 @@ class Deployment:
                 raise Stuck(f"not handed over: {error.strip()}")
             self.serving()
         told = json.loads(answer)
-        handed = [name for name in self.names if name == "aggregator" or name.startswith("leaf")]
         values = ReferenceValues.load(self.services.reference_values)
         both = dict.fromkeys({role_of(name) for name in handed}, (told["from"], told["to"]))
         digests = {**values.image_digests, **both}
@@ -193,7 +210,7 @@ class Deployment:
         for name in handed:
             self.kill(name)
         adopt_successor(self.root / "aggregator", image=lambda: told["to"])
-        self._upgraded.update(handed)
+        self.services.handed_over ^= handed
         for name in sorted(handed, reverse=True):
             self.start(name)
             if name != "aggregator":
@@ -212,12 +229,6 @@ class Deployment:
                 self.start(victim)
             return True
         return False
-
-    def leap(self, seconds: float, *, lasts: float) -> None:
-        """The clock of all programs is off for a moment."""
-        shifted_clock.advance(self.clock, seconds)
-        threading.Event().wait(lasts)
-        shifted_clock.advance(self.clock, -seconds)
 
     def until(self, ask: Callable[[], Found | None], *, what: str) -> Found:
         """The first true answer; a service that is away is asked again. Raises Stuck."""

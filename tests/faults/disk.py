@@ -118,3 +118,42 @@ class Disk:
         if self._layer.faults_number(os.fsencode(path), number):
             raise FileNotFoundError(path)
         return number.value.decode()
+
+
+class Machine(Disk):
+    """The disk of programs under ``environment``, and what a power cut leaves of their files below ``root``.
+
+    ``shadow`` keeps what they synced.
+    """
+
+    def __init__(self, layer: Path, root: Path, shadow: Path) -> None:
+        self._layer = ctypes.CDLL(str(layer))
+        shadow.mkdir()
+        self._root, self._shadow = root.resolve(), shadow.resolve()
+        self.environment: dict[str, str] = {
+            "LD_PRELOAD": str(layer), "FAULTS_ROOT": str(self._root), "FAULTS_SHADOW": str(self._shadow),
+        }  # fmt: skip
+
+    def lose_power(self, *, names_survive: bool) -> None:
+        """Puts what a power cut leaves in the place of the folder; every program on it is dead.
+
+        Logs stay, for whoever looks for the cause of a trial that is broken.
+        """
+        left = self.cut(self._root.with_name(f"{self._root.name}.cut"), names_survive=names_survive)
+        if (self._root / "logs").exists():
+            shutil.copytree(self._root / "logs", left / "logs", dirs_exist_ok=True)
+        shutil.rmtree(self._root)
+        left.rename(self._root)
+        self.note()
+
+    def note(self) -> None:
+        """Takes what is there, and no program synced under this number, for stored: the campaign put it there."""
+        for path in [self._root, *self._root.rglob("*")]:
+            target = self._shadow / self._number(path)
+            if target.exists():
+                continue
+            if path.is_dir():
+                lines = [f"{'d' if one.is_dir() else 'f'} {self._number(one)} {one.name}\n" for one in path.iterdir()]
+                target.write_text("".join(lines))
+            else:
+                target.write_bytes(path.read_bytes())

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults.campaign import CONFIGURATIONS
+from faults.configurations import CONFIGURATIONS
 from faults.disk import library
-from faults.verdicts import require_charged_as_counted, require_named_failure
-from task_combinations import Combination
+from faults.sessions import is_later_session
+from faults.verdicts import require_charged_as_counted, require_named_failure, require_spent
 
 from trusted_aggregator.modes.secagg.rounds import _used_up, void
 
@@ -26,11 +26,11 @@ def test_r386_three_trials_of_the_campaign_hold(tmp_path: Path) -> None:
 
 
 def test_every_configuration_is_a_task_that_can_be_made() -> None:
-    assert len(CONFIGURATIONS) == 10
-    for algorithm, aggregation, sampling, broadcast, _ in CONFIGURATIONS.values():
-        combination = Combination(algorithm, aggregation, sampling, broadcast)
-        assert combination.is_distinct
-        assert combination.task("")
+    assert len(CONFIGURATIONS) == 14
+    for configuration in CONFIGURATIONS.values():
+        assert configuration.data.is_distinct
+        task = configuration.task("people")
+        assert (task.name, task.population) == ("people", "people")
 
 
 def test_r395_a_device_that_is_charged_for_less_or_more_than_it_counted_in_is_seen() -> None:
@@ -56,3 +56,21 @@ def test_r395_a_task_fails_for_a_named_reason_of_its_configuration_alone() -> No
     for configuration, failure in (("enclave", used_up), ("secagg+", ""), ("secagg+", "internal error")):
         with pytest.raises(AssertionError, match="must not fail with"):
             require_named_failure(configuration, failure)
+
+
+def test_r395_a_round_without_a_sum_is_seen_where_every_device_could_still_contribute() -> None:
+    require_spent({"0": [0, 1], "1": [0]}, 1)
+    with pytest.raises(AssertionError, match="every device could still contribute to round 1"):
+        require_spent({"0": [0], "1": [0]}, 1)
+
+
+def test_r395_time_passes_for_a_session_after_the_first_alone() -> None:
+    def log(*events: str) -> str:
+        return "".join(f"2026-11-27T19:01:47.793Z info aggregator {event}\n" for event in events)
+
+    first, second = (f"secagg_gathers task=2b round=0 attempt={attempt}" for attempt in (0, 1))
+    assert not is_later_session("")
+    assert not is_later_session(log("round_opened task=2b round=0", first))
+    assert is_later_session(log(first, "secagg_void task=2b round=0 reason=late", second, "serving address=a"))
+    for after in ("round_charged task=2b round=0", "round_opened task=3c round=0", "secagg_failed task=2b round=0"):
+        assert not is_later_session(log(first, second, after))

@@ -35,3 +35,11 @@ def require_charged_as_counted(
         free = {without_sum} - set(counted)
         expected = sorted([*counted, *free.intersection(rounds)])
         assert sorted(rounds) == expected, f"{device} is charged for {sorted(rounds)}, and counted in {sorted(counted)}"
+
+
+def require_spent(charged: Mapping[str, Sequence[int]], round: int) -> None:
+    """Raises AssertionError where a round ended without a sum although each device could still have joined a session.
+
+    A device joins until it has made its vector, which its store charges for.
+    """
+    assert any(round in rounds for rounds in charged.values()), f"every device could still contribute to round {round}"

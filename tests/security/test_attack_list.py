@@ -695,6 +695,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r392_no_package_leaves_while_the_keys_of_void_rounds_cannot_be_erased"),
         ("R394", "records that do not go along", "trusted_aggregator/host/test_upgrading.py::"
          "test_r394_a_successor_reads_no_record_that_does_not_go_along"),
+        ("R376", "a server that runs on while its aggregator is upgraded", "server/test_program.py::"
+         "test_r376_a_server_takes_reference_values_that_change_without_a_restart"),
         ("R376", "code that is pinned no more", "device_runtime/network/test_pinned_values.py::"
          "test_r376_code_that_is_pinned_no_more_is_refused_at_once"),
         ("R272", "death at each step", "security/test_hand_over.py::"
@@ -794,6 +796,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r253_each_start_comes_later_and_one_that_ends_again_and_again_is_given_up"),
     ],
     "clocks": [
+        ("R397", "a device that starts in a leap with a report that has no answer", "device_runtime/round/"
+         "test_local_reports.py::test_r397_a_report_without_an_answer_is_sent_again_after_a_leap_of_the_clock"),
+        ("R397", "a report that was dated in a leap", "device_runtime/round/test_local_reports.py::"
+         "test_r397_a_report_that_a_wrong_clock_dated_is_sent_again_by_the_process_that_made_it"),
+        ("R397", "a server that starts in a leap, and a report that comes again", "server/test_local_desk.py::"
+         "test_r397_a_server_that_starts_while_its_clock_is_ahead_counts_no_report_twice"),
         ("R378", "a leap of 400 days while a token-gated local task runs", "server/test_local_admission.py::"
          "test_r378_a_leap_of_the_clock_skips_no_period_of_a_token_gated_task"),
         ("R378", "starts of the server within a leap", "server/test_local_admission.py::"
@@ -826,6 +834,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "distributor/test_retention.py::test_r252_a_clock_that_is_wrong_for_a_moment_forgets_no_model"),
     ],
     "randomizers": [
+        ("R396", "devices of one host that draw at the same time",
+         "privacy/test_random_source.py::test_r396_threads_that_share_a_source_never_draw_from_the_same_key"),
         ("R354", "reports that the opposite vector can never make, at a large epsilon",
          "privacy/test_privunit_support.py::test_r354_the_opposite_vector_can_make_every_answer"),
         ("R354", "the same on the cube",
@@ -882,6 +892,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "documentation/test_operators_pages.py::test_r404_the_pages_of_deployments_and_of_certificates_run_to_the_letter"),
         ("R386", "crashes, power cuts, clocks and disks under real services, at random",
          "faults/test_campaign.py::test_r386_three_trials_of_the_campaign_hold"),
+        ("R395", "rounds of SecAgg+ that end although each device could go on",
+         "faults/test_campaign.py::test_r395_a_round_without_a_sum_is_seen_where_every_device_could_still_contribute"),
         ("R395", "devices that are charged for less or more than what counted, and tasks that fail without a cause",
          "faults/test_campaign.py::test_r395_a_device_that_is_charged_for_less_or_more_than_it_counted_in_is_seen"),
         ("R377", "a full or broken disk at the second of two counters", "security/test_counters.py::"
