@@ -23,7 +23,7 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.secagg import Seat, Session, announced
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
-from odp.errors import AttestationError, Busy, OdpError, ServiceUnavailable, TransparencyError
+from odp.errors import Busy, EnrolmentError, OdpError, PrivacyError, ServiceUnavailable
 from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
 from odp.v1 import secagg_service_pb2 as wire
 
@@ -35,8 +35,8 @@ _LONGEST_POLL_SECONDS = 5.0
 _LONGEST_SECONDS = 3600.0
 _STOP_SECONDS = 20.0
 _STEPPING_THREADS = 8
-# Why no evidence, proof or token came, and may come the next time.
-_MAY_PASS = (ServiceUnavailable, AttestationError, TransparencyError)
+# What keeps a device out of a session; all else passes, and the session gathers until it is there.
+_REFUSALS = (PrivacyError, EnrolmentError)
 
 End = Callable[[int, "Outcome | OdpError | Exception | None", Traffic], None]
 
@@ -209,7 +209,7 @@ class _Table:
             act()
         except Exception as error:  # one device must not take the others down
             heard = self._say_goodbye(place)
-            if not heard and isinstance(error, _MAY_PASS):
+            if not heard and not isinstance(error, _REFUSALS):
                 self._owner.may_try_again(self._session.work, place.device)
             self._finish(place, error)
 

@@ -35,7 +35,17 @@ from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.client import State as ClientState
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
-from odp.errors import DiskFull, EnrolmentError, OdpError, PrivacyError, ServiceUnavailable, StateError
+from odp.errors import (
+    DiskFull,
+    EnrolmentError,
+    NotNow,
+    OdpError,
+    PrivacyError,
+    ServiceError,
+    ServiceUnavailable,
+    StaleModel,
+    StateError,
+)
 from odp.privacy.mechanisms import OperatingSystemNoise
 from odp.signed.task import open_task, sign_manifest, sign_task, task_sha256
 from odp.v1 import secagg_service_pb2 as wire
@@ -372,11 +382,18 @@ def test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_res
         announced(table.participant, table.work, Traffic())
 
 
+@pytest.mark.parametrize(
+    "passing",
+    [
+        ServiceUnavailable("the issuer is away"), NotNow("the device is not charging", "charging"),
+        StaleModel("not served any more"), ServiceError("the issuer answered with nothing"), DiskFull("no room"),
+    ],
+)  # fmt: skip
 def test_a_device_whose_token_did_not_come_joins_the_same_attempt_later_and_one_that_was_refused_does_not(
-    table: Table,
+    table: Table, passing: OdpError
 ) -> None:
     """The host never heard of it: the session gathers on, and may wait for this very device."""
-    answers = [ServiceUnavailable("the issuer is away"), EnrolmentError("the issuer gives this device no token")]
+    answers = [passing, EnrolmentError("the issuer gives this device no token")]
     asked: list[OdpError] = []
 
     def session_token(*_: Any) -> bytes:
