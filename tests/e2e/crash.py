@@ -3,7 +3,8 @@
 A point is one of ``crashing.arming``, in the process that runs `odp`; or with ``enclave/`` or ``platform/`` before it,
 in the enclave or the platform process that it starts. With ``--image`` as the first argument the enclave is the test
 image whether it is armed or not: what one image sealed, no other image opens. With ``--noiseless`` the aggregator's is
-the image that adds no noise. With ``--clock=FILE`` the program and its platform process have the clock of that file.
+the image that adds no noise, with ``--second`` one that does all that the real one does. With ``--clock=FILE`` the
+program and its platform process have the clock of that file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 IMAGES = Path(__file__).parent / "images"
-IMAGE, NOISELESS, CLOCK = "--image", "--noiseless", "--clock="
+IMAGE, NOISELESS, SECOND, CLOCK = "--image", "--noiseless", "--second", "--clock="
 ENCLAVE, PLATFORM = "enclave/", "platform/"
 #: role -> (entry, packages) of the armed images.
 ARMED = {
@@ -22,8 +23,11 @@ ARMED = {
     "distributor": ("crashing.distributor", ("odp", "distributor", "crashing")),
 }
 ARMED["leaf"] = ARMED["aggregator"]  # a leaf is the code of its root
-#: The aggregator's image without noise.
-QUIET = ("noiseless.aggregator", ("odp", "trusted_aggregator", "noiseless"))
+#: The aggregator's images, of a root and of its leaves, by the option that takes them.
+AGGREGATORS = {
+    NOISELESS: ("noiseless.aggregator", ("odp", "trusted_aggregator", "noiseless")),
+    SECOND: ("second.aggregator", ("odp", "trusted_aggregator", "second")),
+}
 _PLATFORM_MAIN = "--platform-process"
 
 
@@ -45,17 +49,17 @@ def use_armed_images(points: list[str]) -> None:
     launcher.launch = armed
 
 
-def use_noiseless_image() -> None:
-    """The enclave that this process starts is the image without noise."""
+def use_image(image: tuple[str, tuple[str, ...]]) -> None:
+    """The enclave that this process starts is that one."""
     from odp.enclave import launcher
 
     launch = launcher.launch
 
-    def noiseless(*, platform_folder: Path, entry: str, policy: bytes) -> Any:
-        entry, packages = QUIET
+    def launch_image(*, platform_folder: Path, entry: str, policy: bytes) -> Any:
+        entry, packages = image
         return launch(platform_folder=platform_folder, entry=entry, policy=policy, packages=packages)
 
-    launcher.launch = noiseless
+    launcher.launch = launch_image
 
 
 def arm_platform(points: list[str]) -> None:
@@ -101,12 +105,12 @@ def main() -> None:
     below = [point.removeprefix(PLATFORM) for point in given if point.startswith(PLATFORM)]
     if inside or IMAGE in given:
         use_armed_images(inside)
-    if NOISELESS in given:
-        use_noiseless_image()
+    for option in AGGREGATORS.keys() & set(given):
+        use_image(AGGREGATORS[option])
     if below or clocks:
         arm_platform([*below, *clocks])
     for point in given:
-        if not point.startswith((ENCLAVE, PLATFORM, IMAGE, NOISELESS)):
+        if not point.startswith((ENCLAVE, PLATFORM, IMAGE, *AGGREGATORS)):
             arm(point)
     sys.argv = ["odp", *rest]
     from odp.cli.main import main as odp

@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 import crash
-crash.use_noiseless_image()
+crash.use_image(crash.AGGREGATORS[crash.NOISELESS])
 from odp.enclave.policy import EnclavePolicy
 from trusted_aggregator import Config, start
 policy = EnclavePolicy.from_bytes(bytes.fromhex(sys.argv[2]))

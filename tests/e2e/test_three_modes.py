@@ -123,7 +123,7 @@ def _noiseless_digest() -> str:
     folder = str(crash.IMAGES)
     sys.path.insert(0, folder)
     try:
-        return measure(*crash.QUIET).digest
+        return measure(*crash.AGGREGATORS[crash.NOISELESS]).digest
     finally:
         sys.path.remove(folder)
 

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,25 +18,37 @@ from typing import Any, TypeVar
 
 import psutil
 from e2e import crash, shifted_clock
-from e2e.killing import ArmedServices, crashing_at, role_of
+from e2e.killing import crashing_at, role_of
 from e2e.replicated import Replicated
 from faults.disk import Machine
 from task_combinations import DEVICES
 
 from benchmarks.temporary_postgresql import PostgresqlServer
 from odp.client import Connection, connect
+from odp.enclave.measurement import measure
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import OdpError, ServiceError
-from odp.local.processes import ODP, Child
+from odp.local.processes import ODP, Child, Services
 from odp.local.successor import adopt_successor
 
 SECONDS = 150.0
+#: The roles whose code an upgrade changes.
+_HANDED = ("aggregator", "leaf")
 Found = TypeVar("Found")
 
 
 class Stuck(Exception):
     """Something did not come in time."""
+
+
+def _second_digest() -> str:
+    folder = str(crash.IMAGES)
+    sys.path.insert(0, folder)
+    try:
+        return measure(*crash.AGGREGATORS[crash.SECOND]).digest
+    finally:
+        sys.path.remove(folder)
 
 
 def _schema(database: PostgresqlServer, root: Path) -> str:
@@ -45,17 +58,23 @@ def _schema(database: PostgresqlServer, root: Path) -> str:
     return name
 
 
-class _Services(ArmedServices):
-    """Services with a clock of their own and the test images, but for those of ``handed_over``, with this code's."""
+class _Services(Services):
+    """Services with a clock of their own, and the second image, but for those of ``handed_over``, with this code's."""
 
     clock: Path
     handed_over: frozenset[str] = frozenset()
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
         if command is ODP:
-            image = [crash.IMAGE] if role_of(name) in crash.ARMED and name not in self.handed_over else []
+            image = [crash.SECOND] if role_of(name) in _HANDED and name not in self.handed_over else []
             command = crashing_at(*image, f"{crash.CLOCK}{self.clock}")
         return super().start_child(name, port, command=command)
+
+    def write_reference_values(self) -> None:
+        super().write_reference_values()
+        values = ReferenceValues.load(self.reference_values)
+        digests = {**values.image_digests, **dict.fromkeys(_HANDED, (_second_digest(),))}
+        dataclasses.replace(values, image_digests=digests).save(self.reference_values)
 
 
 class _ReplicatedServices(_Services, Replicated):
@@ -180,10 +199,10 @@ class Deployment:
         """
         options = draws.choice((["--wait", "60"], ["--wait", "0", "--void-rounds"]))
         victim, moment = draws.choice(("", "command", "aggregator", "server")), draws.uniform(0.5, 6.0)
-        handed = frozenset(name for name in self.names if role_of(name) in ("aggregator", "leaf"))
+        handed = frozenset(name for name in self.names if role_of(name) in _HANDED)
         back = handed <= self.services.handed_over
         command = [
-            *(crashing_at(crash.IMAGE) if back else ODP),
+            *(crashing_at(crash.SECOND) if back else ODP),
             "enclave",
             "upgrade",
             "--services",
@@ -204,7 +223,9 @@ class Deployment:
             self.serving()
         told = json.loads(answer)
         values = ReferenceValues.load(self.services.reference_values)
-        both = dict.fromkeys({role_of(name) for name in handed}, (told["from"], told["to"]))
+        # The command names the code that it is of, and not the image that the test has it launch.
+        to = _second_digest() if back else told["to"]
+        both = dict.fromkeys({role_of(name) for name in handed}, (told["from"], to))
         digests = {**values.image_digests, **both}
         dataclasses.replace(values, image_digests=digests).save(self.services.reference_values)
         for name in handed:
@@ -215,7 +236,7 @@ class Deployment:
             self.start(name)
             if name != "aggregator":
                 self.services.children[name].wait_serving(self.services.ca, deadline=SECONDS)
-        return f"{' '.join(options)} {victim} to {told['to'][7:19]}"
+        return f"{' '.join(options)} {victim} to {to[7:19]}"
 
     def _strike(self, victim: str, command: subprocess.Popen[str], moment: float) -> bool:
         """Kills the command or a program ``moment`` seconds after the command began; False where it ended before."""
