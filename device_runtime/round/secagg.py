@@ -147,8 +147,8 @@ class Seat:
         self._made: Contribution | None = None
         # SHA-256 of the last answer, and the message that it was answered with.
         self._answered, self._said = b"", wire.StepRequest()
-        #: Whether a masked vector may have left.
-        self.sent = False
+        #: Whether its part of an order, and whether a masked vector, may have left.
+        self.revealed = self.sent = False
 
     def sit_down(self, traffic: Traffic) -> wire.StepRequest | None:
         """The first message; None where the device has settled the round before.
@@ -255,6 +255,7 @@ class Seat:
         configuration = self._session.configuration
         with self._open_store() as store:
             begin_attempt(store, configuration.task_sha256, configuration.round, configuration.attempt)
+        self.revealed = True
         return reveal
 
     def outcome(self, answer: wire.StepResponse) -> Outcome | None:

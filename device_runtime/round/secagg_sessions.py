@@ -35,7 +35,8 @@ _LONGEST_POLL_SECONDS = 5.0
 _LONGEST_SECONDS = 3600.0
 _STOP_SECONDS = 20.0
 _STEPPING_THREADS = 8
-# What keeps a device out of a session; all else passes, and the session gathers until it is there.
+# What keeps a device out of a session; all else passes, such as a host that starts again, and the session may gather
+# until the device is there.
 _REFUSALS = (PrivacyError, EnrolmentError)
 
 End = Callable[[int, "Outcome | OdpError | Exception | None", Traffic], None]
@@ -106,7 +107,7 @@ class Sessions:
         return True
 
     def may_try_again(self, work: Work, device: int) -> None:
-        """Lets a device join the newest attempt once more: it did not get to the host of the session."""
+        """Lets a device join the newest attempt once more: it revealed nothing of an order yet."""
         self._joined[*work.key, work.hpke_key].pop(device, None)
 
     def seat(self, session: Session, device: int) -> Seat:
@@ -208,22 +209,20 @@ class _Table:
         try:
             act()
         except Exception as error:  # one device must not take the others down
-            heard = self._say_goodbye(place)
-            if not heard and not isinstance(error, _REFUSALS):
+            self._say_goodbye(place)
+            if not place.seat.revealed and not isinstance(error, _REFUSALS):
                 self._owner.may_try_again(self._session.work, place.device)
             self._finish(place, error)
 
-    def _say_goodbye(self, place: _Place) -> bool:
-        """False where the host never heard of the device."""
+    def _say_goodbye(self, place: _Place) -> None:
         goodbye = place.seat.leave()
         if goodbye is None:
-            return False
+            return
         # A host whose name leads nowhere now finds out by itself.
         with contextlib.suppress(OdpError):
             call = self._owner.participant.services.start_step(self._session.work.aggregator, goodbye)
             # Nobody waits for the answer. A call that nobody holds is cancelled, and the callback holds it.
             call.add_done_callback(lambda done: None)
-        return True
 
     def _sit_down(self, place: _Place) -> None:
         with self._owner.participant.door.active:

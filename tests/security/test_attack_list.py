@@ -892,6 +892,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "documentation/test_operators_pages.py::test_r404_the_pages_of_deployments_and_of_certificates_run_to_the_letter"),
         ("R386", "crashes, power cuts, clocks and disks under real services, at random",
          "faults/test_campaign.py::test_r386_three_trials_of_the_campaign_hold"),
+        ("R386", "a device that dies before its session of SecAgg+ begins", "trusted_aggregator/modes/secagg/"
+         "test_rounds.py::test_r386_a_client_that_died_before_its_session_began_takes_its_seat_again"),
+        ("R386", "an advert of another one's identity", "trusted_aggregator/modes/secagg/"
+         "test_rounds.py::test_r386_who_does_not_sign_for_an_identity_does_not_take_its_seat"),
         ("R395", "rounds of SecAgg+ that end although each device could go on",
          "faults/test_campaign.py::test_r395_a_round_without_a_sum_is_seen_where_every_device_could_still_contribute"),
         ("R395", "devices that are charged for less or more than what counted, and tasks that fail without a cause",

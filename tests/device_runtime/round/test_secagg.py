@@ -415,6 +415,49 @@ def test_a_device_whose_token_did_not_come_joins_the_same_attempt_later_and_one_
     assert ended == asked == [answers[0]] * 3 + [answers[1]]
 
 
+def test_r386_a_device_whose_host_was_away_for_long_joins_the_same_attempt_again_until_it_revealed(
+    table: Table,
+) -> None:
+    """A host that starts again gathers for the same attempt, and knows nobody of it."""
+    now = itertools.count(step=20.0)
+    last = "advert"
+
+    def start_step(_: str, request: wire.StepRequest) -> futures.Future[Any]:
+        done: futures.Future[Any] = futures.Future()
+        done.set_result(request)
+        return done
+
+    def step_answer(_: str, request: wire.StepRequest, *__: Any) -> wire.StepResponse:
+        if request.WhichOneof("message") == last:
+            raise ServiceUnavailable("the host is away")
+        table.tell(request)
+        return table.tell(wire.StepRequest(client=request.client)) or wire.StepResponse()
+
+    for seat in table.seats()[1:]:
+        advert = seat.sit_down(Traffic())
+        assert advert is not None
+        table.tell(advert)
+    table.participant.services.start_step, table.participant.services.step_answer = start_step, step_answer
+    table.participant.random_bytes = os.urandom
+    sessions = Sessions(
+        table.participant, lambda number: Store.open(table.paths[number]), population="films",
+        clock=lambda: next(now),
+    )  # fmt: skip
+    ended: list[object] = []
+
+    def run() -> bool:
+        with futures.ThreadPoolExecutor(1) as pool:
+            return sessions.run(
+                table.work, [0], pool=pool, stop=threading.Event(),
+                ended=lambda number, result, traffic: ended.append(result),
+            )  # fmt: skip
+
+    assert [run(), run()] == [True, True]
+    last = "reveal"
+    assert [run(), run()] == [True, False]
+    assert [type(result) for result in ended] == [ServiceUnavailable] * 3
+
+
 def test_a_round_that_has_no_further_session_is_not_joined(table: Table) -> None:
     for answer in ({"end": wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED)}, {"wait": wire.SecAggWait()}):
         table.participant.services.join_session = lambda *_, answer=answer: wire.JoinResponse(**answer)

@@ -284,11 +284,12 @@ class LiveSession:
         if len(token) != TOKEN_BYTES:
             raise ConfigurationError(f"Expected a token of {TOKEN_BYTES} bytes, got {len(token)}")
         member = self._members.get(identity)
-        if member is not None:
-            if not hmac.compare_digest(member.token, token):
-                raise PrivacyError("another client of the session has this identity")
+        if member is not None and hmac.compare_digest(member.token, token):
             return member
-        if not isinstance(message, messages.SecAggAdvert) or self._stage is not Stage.ADVERTS:
+        joins = isinstance(message, messages.SecAggAdvert) and self._stage is Stage.ADVERTS
+        if member is not None and not joins:
+            raise PrivacyError("another client of the session has this identity")
+        if not isinstance(message, messages.SecAggAdvert) or not joins:
             return None
         if message.identity != identity:
             raise PrivacyError("the advert is of another identity than its client's")
@@ -297,6 +298,10 @@ class LiveSession:
         if self._roster is not None and identity not in self._roster:
             raise PrivacyError("the client is not on the roster")
         check_advert(message, self._config_sha256, name="the client")
+        if member is not None:
+            # A client that died lost the secrets of its advert. Its new one, which its identity signed, takes the seat.
+            del self._members[identity]
+            self._seats[member.address] -= 1
         if not self._has_seat(address):
             return None
         member = Member(token, message, self._clock(), address=address)

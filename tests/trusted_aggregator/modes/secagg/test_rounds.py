@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, secagg_service_pb2_grpc
 from odp.v1 import secagg_service_pb2 as wire
+from odp.v1 import secure_aggregation_pb2 as messages
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.modes.secagg import rounds as secagg_rounds
 from trusted_aggregator.modes.secagg.admission import Admission, WithToken
@@ -348,6 +350,38 @@ def test_who_does_not_know_the_token_cannot_speak_for_a_client(host: Host) -> No
     clients.names[7].token = bytes(32)
     with pytest.raises(ServiceError, match="another client of the session has this identity"):
         clients.step(7, **message)
+
+
+def test_r386_a_client_that_died_before_its_session_began_takes_its_seat_again(host: Host) -> None:
+    """All others wait for it: without it, the session would gather for as long as the round is open."""
+    before, clients = Clients(host), Clients(host)
+    clients.clients[3] = Client(clients.configuration, before.clients[3]._identity, random_bytes=os.urandom)
+    clients.names[3].token = bytes(31) + b"3"
+    before.step(3, **before.message(3, "advertise"))
+    clients.through("share")
+    with pytest.raises(ServiceError, match="another client of the session has this identity"):
+        before.step(3)
+    clients.listen()
+    assert len(clients.told) == CLIENTS
+    clients.send("masked")
+    clients.listen()
+    clients.send("agree")
+    host.rounds.session(host.key, 0).allow_unmasking()
+    clients.listen()
+    clients.send("unmask")
+    np.testing.assert_array_equal(host.total(), clients.vectors.sum(axis=0))
+
+
+def test_r386_who_does_not_sign_for_an_identity_does_not_take_its_seat(host: Host) -> None:
+    clients = Clients(host)
+    clients.step(3, **clients.message(3, "advertise"))
+    forged = messages.SecAggAdvert.FromString(clients.clients[4].advert.SerializeToString())
+    forged.identity = clients.clients[3].advert.identity
+    token, clients.names[3].token = clients.names[3].token, bytes(31) + b"3"
+    with pytest.raises(ServiceError, match="the keys of the client are refused"):
+        clients.step(3, advert=forged)
+    clients.names[3].token = token
+    clients.through("share")
 
 
 def test_changed_and_cut_messages_are_refused_and_the_sum_is_right(host: Host) -> None:
