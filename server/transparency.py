@@ -260,7 +260,6 @@ class LogKeeper:
 
     def keep_fresh(self) -> bool:
         """Signs the newest checkpoint again and asks witnesses again, if it is due. True if it changed."""
-        self._take_up_endorsements()
         now = self._clock()
         with self._asker() as mine:
             with self._lock:
@@ -270,14 +269,16 @@ class LogKeeper:
                     self._signed = now
             return (mine and self._cosign(again=due)) or due
 
-    def _take_up_endorsements(self) -> None:
+    def reread_endorsements(self) -> bool:
+        """Takes the endorser's file again where it changed; whether it did. Raises StateError."""
         try:
             changed = self._reread()
         except ConfigurationError as error:
             self._events.warning("endorsements_not_read", reason=str(error))
-            return
+            return False
         if changed is not None:
             self.take_endorsements(changed)
+        return changed is not None
 
     def proof(
         self,

@@ -15,7 +15,7 @@ from server.transparency import LogKeeper
 
 
 class Upkeep:
-    """For what this server leads, and nothing else."""
+    """For what this server leads, and of the rest what each server has to know."""
 
     def __init__(
         self, storage: Storage, *, leads: Leads, board: Board, distributor: Distributor, keeper: LogKeeper | None,
@@ -26,8 +26,13 @@ class Upkeep:
 
     def keep_log_fresh(self) -> None:
         """Signs the newest checkpoint again, where that is due. Raises StateError."""
+        if self._keeper is None:
+            return
+        # Whoever leads the log: each server proves the endorsements that it read itself.
+        if self._keeper.reread_endorsements():
+            self._board.refresh()
         lease = self._leads.lease(LOG)
-        if self._keeper is None or lease is None:
+        if lease is None:
             return
         with contextlib.suppress(Deposed), self._leads.leading(lease):
             if self._keeper.keep_fresh():

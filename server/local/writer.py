@@ -16,6 +16,7 @@ from typing import Protocol
 
 from odp.errors import Busy, Refusal, StateError
 from odp.transport.logs import Log
+from odp.transport.sweeping import SweepClock
 from server.storage.reports import NewReport, ReportStorage
 
 #: A report comes again within this time, or never: the ids of older ones are forgotten.
@@ -53,33 +54,6 @@ class _Waiting:
         return _OVERHEAD + len(self.report.content)
 
 
-class Forgetting:
-    """When ids are forgotten: once an hour, and not after an hour in which the clock was set.
-
-    A clock that is ahead makes every id look old, and reports that come again would count twice. So a program that
-    starts in such a moment waits for an hour, too.
-
-    Args:
-      clock: seconds since the epoch, which ids are dated by.
-      monotonic: seconds that only grow.
-    """
-
-    def __init__(
-        self, *, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._clock, self._monotonic = clock, monotonic
-        self._began, self._dated = monotonic(), clock()
-
-    def is_due(self) -> bool:
-        """Whether ids may be forgotten now; then not again for an hour."""
-        passed = self._monotonic() - self._began
-        if passed < _FORGET_SECONDS:
-            return False
-        dated, self._dated = self._dated, self._clock()
-        self._began += passed
-        return abs(self._dated - dated - passed) < _FORGET_SECONDS
-
-
 class Writer:
     """Judges and stores reports in the order in which they come.
 
@@ -94,8 +68,8 @@ class Writer:
         self._lock = threading.Lock()
         self._bytes = 0
         self._stopped = False
-        self._began = float("-inf")
-        self._forgetting = Forgetting()
+        self._forgotten = self._began = float("-inf")
+        self._sweeps = SweepClock()
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self._thread.start()
 
@@ -188,5 +162,6 @@ class Writer:
         return answers
 
     def _forget(self) -> None:
-        if self._forgetting.is_due():
-            self._storage.forget_ids(older_than=ID_SECONDS)
+        if time.monotonic() - self._forgotten >= _FORGET_SECONDS:
+            self._forgotten = time.monotonic()
+            self._storage.forget_ids(before=self._sweeps.now() - ID_SECONDS)

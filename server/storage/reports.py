@@ -61,8 +61,8 @@ class ReportStorage(Protocol):
         """All reports that were kept, one after the other, in any order."""
         ...
 
-    def forget_ids(self, *, older_than: float) -> None:
-        """Forgets the ids of reports that overwrote rows more than so many seconds ago."""
+    def forget_ids(self, *, before: float) -> None:
+        """Forgets the ids of reports that overwrote rows before that time, in seconds since the epoch."""
         ...
 
 
@@ -165,8 +165,7 @@ class SqlReports:
         with self._errors(), self._engine.connect() as connection:
             return b"".join(connection.execute(query).scalars())
 
-    def forget_ids(self, *, older_than: float) -> None:
-        before = self._clock() - older_than
+    def forget_ids(self, *, before: float) -> None:
         with self._errors(), self._engine.begin() as connection:
             old = sa.delete(LOCAL_REPORTS).where(LOCAL_REPORTS.c.received < before, LOCAL_REPORTS.c.content == b"")
             connection.execute(old)

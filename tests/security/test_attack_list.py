@@ -697,6 +697,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r394_a_successor_reads_no_record_that_does_not_go_along"),
         ("R376", "a server that runs on while its aggregator is upgraded", "server/test_program.py::"
          "test_r376_a_server_takes_reference_values_that_change_without_a_restart"),
+        ("R376", "a second server, which does not lead the log, while its aggregator is upgraded", "server/"
+         "test_transparency.py::test_r376_a_server_that_does_not_lead_the_log_proves_new_endorsements_too"),
         ("R376", "code that is pinned no more", "device_runtime/network/test_pinned_values.py::"
          "test_r376_code_that_is_pinned_no_more_is_refused_at_once"),
         ("R272", "death at each step", "security/test_hand_over.py::"

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from odp.transport.sweeping import DAY
 from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from server import transparency
 from server.transparency import FRESH_SECONDS, KnownWitness, LogKeeper, read_witness
+from server.upkeep import Upkeep
 
 KEY = NoteKey.generate("example.com/log")
 ENDORSER = SigningKey.generate()
@@ -310,14 +312,31 @@ def test_endorsements_that_change_while_the_server_runs_are_logged_and_a_damaged
     assert kept.open is not None
     size = kept.open.size
     kept.endorsements.save(file)
-    keeper.keep_fresh()
+    keeper.reread_endorsements()
     assert kept.open.size == size + 1
     file.write_text("{")
-    keeper.keep_fresh()
+    keeper.reread_endorsements()
     EndorsementFile(kept.endorsements.policies, kept.endorsements.endorsements, (kept.withdrawal,)).save(file)
-    keeper.keep_fresh()
-    keeper.keep_fresh()
+    keeper.reread_endorsements()
+    keeper.reread_endorsements()
     assert kept.open.size == size + 2
+
+
+def test_r376_a_server_that_does_not_lead_the_log_proves_new_endorsements_too(kept: Kept, tmp_path: Path) -> None:
+    """Devices of an upgraded enclave ask any of the servers that share a log."""
+    file = tmp_path / "endorsements.json"
+    EndorsementFile(kept.endorsements.policies, (), ()).save(file)
+    keeper = kept.start(endorsements=EndorsementFile.load(file))
+    keeper._reread = Changed(file)
+    refreshed: list[bool] = []
+    nothing: Any = SimpleNamespace(lease=lambda what: None, refresh=lambda: refreshed.append(True))
+    upkeep = Upkeep(nothing, leads=nothing, board=nothing, distributor=nothing, keeper=keeper, log=nothing)
+    upkeep.keep_log_fresh()
+    assert (keeper._standing_endorsements(), refreshed) == ([], [])
+    kept.endorsements.save(file)
+    upkeep.keep_log_fresh()
+    assert [entry for _, entry in keeper._standing_endorsements()] == list(kept.endorsements.endorsements)
+    assert refreshed == [True]
 
 
 class Hangs:
