@@ -201,18 +201,14 @@ class Deployment:
         victim, moment = draws.choice(("", "command", "aggregator", "server")), draws.uniform(0.5, 6.0)
         handed = frozenset(name for name in self.names if role_of(name) in _HANDED)
         back = handed <= self.services.handed_over
-        command = [
-            *(crashing_at(crash.SECOND) if back else ODP),
-            "enclave",
-            "upgrade",
-            "--services",
-            str(self.root),
-            "--json",
-            *options,
-        ]
+        odp = crashing_at(crash.SECOND) if back else ODP
+        command = [*odp, "enclave", "upgrade", "--services", str(self.root), "--json", *options]
         end, struck = time.monotonic() + SECONDS, not victim
         while True:
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            with (
+                self._under(),
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running,
+            ):
                 if not struck:
                     struck = self._strike(victim, running, moment)
                 answer, error = running.communicate(timeout=2 * SECONDS)
@@ -228,6 +224,7 @@ class Deployment:
         both = dict.fromkeys({role_of(name) for name in handed}, (told["from"], to))
         digests = {**values.image_digests, **both}
         dataclasses.replace(values, image_digests=digests).save(self.services.reference_values)
+        self.machine.note(self.services.reference_values)
         for name in handed:
             self.kill(name)
         adopt_successor(self.root / "aggregator", image=lambda: told["to"])

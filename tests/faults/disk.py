@@ -146,9 +146,9 @@ class Machine(Disk):
         left.rename(self._root)
         self.note()
 
-    def note(self) -> None:
-        """Takes what is there, and no program synced under this number, for stored: the campaign put it there."""
-        for path in [self._root, *self._root.rglob("*")]:
+    def note(self, *files: Path) -> None:
+        """Takes ``files``, or all that is there, for stored where no program synced it: the campaign put it there."""
+        for path in files or [self._root, *self._root.rglob("*")]:
             target = self._shadow / self._number(path)
             if target.exists():
                 continue
