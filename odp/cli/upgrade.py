@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import console, print_json, print_text
 from odp.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def upgrade(
             excerpt,
             image=measured,
             log=Log("upgrade"),
-            waiting=lambda rounds: print_text(
+            waiting=lambda rounds: console().print(
                 f"waiting for {rounds.rounds} rounds with {rounds.contributions} contributions to be closed"
             ),
             seconds=wait,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -173,3 +177,24 @@ def test_r400_a_version_that_did_not_take_the_state_over_leaves_it_where_it_is_a
         with pytest.raises(StateError, match=message):
             _adopt(state)
     assert (_keys(state), _keys(taken)) == (["old"], ["new"])
+
+
+def test_rounds_that_are_waited_for_are_told_apart_from_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odp: Any
+) -> None:
+    for name in ("aggregator/address", "aggregator/control-address", "server/address"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("127.0.0.1:1")
+
+    def take_over(*_: object, waiting: Callable[[object], None], **__: object) -> SimpleNamespace:
+        waiting(SimpleNamespace(rounds=2, contributions=5))
+        return SimpleNamespace(populations=[SimpleNamespace(population="films")], predecessor_image=OLD)
+
+    monkeypatch.setattr("odp.transport.tls.load_identity", lambda **_: SimpleNamespace(ca_pem=b""))
+    monkeypatch.setattr("odp.transport.channel.connect", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr("odp.transparency.sources.LogServer", lambda *_: None)
+    monkeypatch.setattr("trusted_aggregator.host.upgrading.PredecessorClient", lambda *_, **__: None)
+    monkeypatch.setattr("trusted_aggregator.host.upgrading.upgrade", take_over)
+    printed = odp("enclave", "upgrade", "--services", tmp_path, "--json")
+    assert json.loads(printed.out)["populations"] == ["films"]
+    assert "waiting for 2 rounds with 5 contributions" in printed.err
