@@ -125,18 +125,18 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="of faults, by default: %(default)s")
     parser.add_argument("--configurations", default=",".join(CONFIGURATIONS), help="by default: %(default)s")
     parser.add_argument("--keep", type=Path, help="folder that keeps the files of all services; default: none is kept")
-    given = parser.parse_args()
-    kinds, configurations = given.kinds.split(","), given.configurations.split(",")
+    arguments = parser.parse_args()
+    kinds, configurations = arguments.kinds.split(","), arguments.configurations.split(",")
     for option, names, of in (("--kinds", kinds, KINDS), ("--configurations", configurations, CONFIGURATIONS)):
         if unknown := sorted(set(names) - set(of)):
             parser.error(f"{option}: {', '.join(unknown)} is none of {', '.join(of)}")
     outcomes = []
     with contextlib.ExitStack() as stack:
-        root = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-campaign-")))
+        root = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-campaign-")))
         root.mkdir(parents=True, exist_ok=True)
         campaign = Campaign(root, stack, configurations, kinds)
-        for trial in range(given.first, given.first + given.trials):
-            outcome = campaign.run(given.seed, trial)
+        for trial in range(arguments.first, arguments.first + arguments.trials):
+            outcome = campaign.run(arguments.seed, trial)
             outcomes.append(outcome)
             tell(
                 f"{trial:4d}  {outcome.configuration:<11}  {outcome.kind:<7}  {outcome.state:<8}  "
@@ -144,7 +144,7 @@ def main() -> int:
             )
     broken = [outcome for outcome in outcomes if outcome.state == "BROKEN"]
     counted = collections.Counter((outcome.configuration, outcome.state) for outcome in outcomes)
-    tell(f"seed {given.seed}, trials {given.first} to {given.first + given.trials - 1}")
+    tell(f"seed {arguments.seed}, trials {arguments.first} to {arguments.first + arguments.trials - 1}")
     for (configuration, state), count in sorted(counted.items()):
         tell(f"  {configuration:<11}  {state:<8}  {count}")
     tell(f"{len(outcomes) - len(broken)} of {len(outcomes)} trials hold" + ("" if broken else ": everything holds"))

@@ -83,7 +83,7 @@ def _disk(deployment: Deployment, devices: DeviceHost, is_over: Callable[[], boo
         if devices.has_ended() if name == DEVICES else deployment.has_ended(name):
             break
         _pause(0.1)
-    return f"{name} {' '.join(f'{one}={value}' for one, value in faults.items())}"
+    return f"{name} {' '.join(f'{fault}={value}' for fault, value in faults.items())}"
 
 
 def _upgrade(deployment: Deployment, devices: DeviceHost, _: Callable[[], bool], draws: random.Random) -> str:

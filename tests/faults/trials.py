@@ -89,10 +89,10 @@ def _findings(deployment: Deployment, statuses: Sequence[server_pb2.TaskStatus])
     end = time.monotonic() + (_BEHIND_SECONDS if deployment.databases else 0.0)
     while True:
         report = audit(LogFolder(deployment.root / "server" / "log"), pins)
-        found = {task.task_id: task for task in report.tasks}
-        rounds = [found[task_id].rounds if (task_id := _id(status)) in found else -1 for status in statuses]
+        findings = {task.task_id: task for task in report.tasks}
+        rounds = [findings[task_id].rounds if (task_id := _id(status)) in findings else -1 for status in statuses]
         if rounds == [len(_releases(status)) for status in statuses] or time.monotonic() >= end:
-            return found
+            return findings
 
 
 def _check_reports(deployment: Deployment, status: server_pb2.TaskStatus, charged: Mapping[str, Sequence[int]]) -> None:
@@ -105,24 +105,24 @@ def _check_reports(deployment: Deployment, status: server_pb2.TaskStatus, charge
 
 
 def _check_rounds(
-    deployment: Deployment, status: server_pb2.TaskStatus, found: TaskFindings, charged: Mapping[str, Sequence[int]]
+    deployment: Deployment, status: server_pb2.TaskStatus, finding: TaskFindings, charged: Mapping[str, Sequence[int]]
 ) -> None:
     """Each round was released, charged and logged once, and each device is charged for what it counted in."""
     failed, released = status.state == _FAILED, _releases(status)
     if not failed:
         assert len(status.rounds) == status.planned_rounds
         assert [entry.contributions for entry in status.rounds] == [len(charged)] * status.planned_rounds
-    assert found.rounds == len(released), "each release is in the log"
+    assert finding.rounds == len(released), "each release is in the log"
     ledger = deployment.until(lambda: deployment.connection.ledger(status), what="the ledger").ledger()
     ledger.verify()
     rounds = [entry.round for entry in ledger.entries if entry.events and entry.task_id == _id(status)]
     assert rounds == sorted(set(rounds)), "each round is charged once"
-    assert found.charged_epsilon <= open_task(status.task).privacy.epsilon * (1 + 1e-9)
+    assert finding.charged_epsilon <= open_task(status.task).privacy.epsilon * (1 + 1e-9)
     if not failed:
         assert rounds == list(range(status.planned_rounds)), "nothing else is charged"
         spent = common_pb2.Release.FromString(released[-1]).epsilon_spent
-        assert found.epsilon == pytest.approx(spent, rel=1e-9), "what the enclave states follows from the releases"
-        assert found.charged_epsilon == pytest.approx(spent, rel=1e-9), "and from the charges"
+        assert finding.epsilon == pytest.approx(spent, rel=1e-9), "what the enclave states follows from the releases"
+        assert finding.charged_epsilon == pytest.approx(spent, rel=1e-9), "and from the charges"
     without_sum = status.rounds[-1].round if failed else None
     require_charged_as_counted(charged, rounds, without_sum=without_sum)
     if failed and without_sum not in rounds:

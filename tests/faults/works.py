@@ -13,6 +13,7 @@ from faults.deployment import Deployment
 import odp
 from odp.client import TaskHandle
 from odp.living_model import LivingModel, Stage, Standing
+from odp.signed.task import open_task
 from odp.v1 import server_pb2
 
 _PERIOD_DAYS = 7
@@ -81,14 +82,16 @@ class Trainings:
         self._deployment.until(lambda: self._advanced().stage is Stage.TRAINING, what="the begin of the first training")
 
     def go_on(self) -> bool:
-        found = self._advanced()
-        if found.stage is Stage.WAITING:
-            self._days = _PERIOD_DAYS * (found.training + 1.0)
-        return found.stage is Stage.COMPLETE
+        standing = self._advanced()
+        if standing.stage is Stage.WAITING:
+            self._days = _PERIOD_DAYS * (standing.training + 1.0)
+        return standing.stage is Stage.COMPLETE
 
     def statuses(self) -> list[server_pb2.TaskStatus]:
-        assert self.begun == self._trainings, "each training is one task"
-        return [self._deployment.connection.status(one) for one in self._ids]
+        tasks = reversed(self._deployment.connection.tasks())
+        submitted = [status for status in tasks if open_task(status.task).population == self._task.population]
+        assert len(submitted) == self.begun == self._trainings, "each training is one task"
+        return submitted
 
     def _advanced(self) -> Standing:
         schedule = odp.Schedule(
@@ -98,11 +101,11 @@ class Trainings:
         items = [str(item) for item in range(self._task.factorization.items)]
         living = LivingModel(self._folder, task=self._task, schedule=schedule, item_keys=items)
         now = time.time() + shifted_clock.shift(self._deployment.clock) + self._days * 86_400.0
-        found = living.advance(self._deployment.connection, now=now)
-        sha256 = bytes.fromhex(found.task_sha256)
+        standing = living.advance(self._deployment.connection, now=now)
+        sha256 = bytes.fromhex(standing.task_sha256)
         if sha256 not in self._ids:
             self._ids.append(sha256)
-        return found
+        return standing
 
 
 def work_of(deployment: Deployment, configuration: Configuration, name: str) -> Work:
