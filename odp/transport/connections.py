@@ -148,7 +148,9 @@ class Connections:
         excess = {id: self._excess(each) for id, each in self._connections.items()}
         busy = False
         for id, each in self._connections.items():
-            if excess[id] <= self._limits.unasked_bytes:
+            # What calls had sent that were refused before anybody read it is still in the window of a known one.
+            unread = 0 if each.is_new else FIRST_WINDOW_BYTES
+            if excess[id] <= self._limits.unasked_bytes + unread:
                 each.warned = None
             elif each.warned is None:
                 each.warned = now, self._idle_turns
@@ -232,11 +234,16 @@ class Connections:
     def _end_beyond_memory(self, excess: dict[int, float], ended: dict[int, str], resident: int) -> None:
         most = self._limits.unasked_memory_bytes
         sizes = {id: size for id, size in excess.items() if self._connections[id].is_unanswered(self._idle_turns)}
+        grown = resident - self._calm_resident
         # Without such bytes, it is the program's own work that needs more memory.
         if sum(sizes.values()) <= most / _MEMORY_OF_A_BYTE:
             self._calm_resident = resident
-        elif resident - self._calm_resident > most:
-            left = {id: size for id, size in sizes.items() if id not in ended}
+        elif grown > most:
+            # Of known ones, the requests of many calls may need it that the loop has not begun yet.
+            known = grown > most + self._limits.receiving_bytes + self._limits.queued_bytes
+            left = {
+                id: size for id, size in sizes.items() if (known or self._connections[id].is_new) and id not in ended
+            }
             why = "bytes without a request that take memory"
             ended.update(dict.fromkeys(_beyond_sum(left, most / _MEMORY_OF_A_BYTE), why))
 

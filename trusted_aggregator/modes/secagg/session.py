@@ -273,9 +273,7 @@ class LiveSession:
                 self._erase()
 
     def _erase(self) -> None:
-        self._server = None
-        self._told = Told()
-        self._awaited = set()
+        self._server, self._told, self._awaited = None, Told(), set()
         self._memory.give(self._reserved)
         self._reserved = 0
         self._changed.notify_all()
@@ -286,25 +284,23 @@ class LiveSession:
         member = self._members.get(identity)
         if member is not None and hmac.compare_digest(member.token, token):
             return member
-        joins = isinstance(message, messages.SecAggAdvert) and self._stage is Stage.ADVERTS
-        if member is not None and not joins:
+        advert = message if isinstance(message, messages.SecAggAdvert) and self._stage is Stage.ADVERTS else None
+        if member is not None and advert is None:
             raise PrivacyError("another client of the session has this identity")
-        if not isinstance(message, messages.SecAggAdvert) or not joins:
+        if advert is None or self._server is None:
             return None
-        if message.identity != identity:
+        if advert.identity != identity:
             raise PrivacyError("the advert is of another identity than its client's")
-        if self._server is None:
-            return None
         if self._roster is not None and identity not in self._roster:
             raise PrivacyError("the client is not on the roster")
-        check_advert(message, self._config_sha256, name="the client")
+        check_advert(advert, self._config_sha256, name="the client")
         if member is not None:
             # A client that died lost the secrets of its advert. Its new one, which its identity signed, takes the seat.
             del self._members[identity]
             self._seats[member.address] -= 1
         if not self._has_seat(address):
             return None
-        member = Member(token, message, self._clock(), address=address)
+        member = Member(token, advert, self._clock(), address=address)
         if not self._members and self._deadline == math.inf:
             self._deadline = member.seen + self._patience
             self._keep(gathering=state.SecAggGathering())
@@ -334,10 +330,8 @@ class LiveSession:
         if taken():
             raise Busy(
                 f"{most} clients of your address are in the session: try again after it, or have the "
-                "host's operator raise --secagg-seats",
-                RETRY_SECONDS,
-                2.0 * RETRY_SECONDS,
-            )
+                "host's operator raise --secagg-seats", RETRY_SECONDS, 2.0 * RETRY_SECONDS,
+            )  # fmt: skip
         return len(self._members) < self.configuration.ring.maximum
 
     def _take(self, identity: bytes, member: Member, message: Message) -> None:
