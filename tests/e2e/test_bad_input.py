@@ -149,8 +149,12 @@ def test_an_existing_file_is_not_overwritten() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "parts"),
     [
-        ("d/ratings.dat", "1::1::5::9\n1::2::9::9\n", ("ratings.dat:2", "outside [1, 5]")),
-        ("d/ratings.csv", "userId,movieId,rating,timestamp\n1,1,nan,5\n", ("ratings.csv:2", "field 3", "not a number")),
+        ("d/ratings.dat", "1::1::5::9\n1::2::9::9\n", ("ratings.dat", "line 2", "outside [1, 5]")),
+        (
+            "d/ratings.csv",
+            "userId,movieId,rating,timestamp\n1,1,nan,5\n",
+            ("ratings.csv", "line 2", "no number", "'rating'"),
+        ),
         ("d/ratings.csv", "", ("ratings.csv", "the file is empty")),
     ],
 )
