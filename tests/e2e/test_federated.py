@@ -31,12 +31,15 @@ DATA = odp.Examples(FEATURES, label="kind")
 MODEL = odp.Glm("multinomial", features=17, classes=3)
 
 
-def people() -> odp.UsersExamples:
-    """Users with none, one and many examples; among them numbers out of range, not a number, and unknown classes."""
+def people(*, unknown: float = 5.0) -> odp.UsersExamples:
+    """Users with none, one and many examples; among them numbers out of range, not a number, and an unknown class.
+
+    A simulation refuses that class, which a device leaves out: for it, the label is missing.
+    """
     generator = np.random.default_rng(4)
     features = generator.integers(0, 256, (300, 17)).astype(np.float32)
     kinds = (features[:, :16] @ generator.normal(size=(16, 3))).argmax(axis=1).astype(np.float32)
-    features[0, 3], features[1, 16], features[2, 0], kinds[3], kinds[4] = np.nan, np.inf, -np.inf, 5.0, np.nan
+    features[0, 3], features[1, 16], features[2, 0], kinds[3], kinds[4] = np.nan, np.inf, -np.inf, unknown, np.nan
     counts = generator.integers(2, 20, DEVICES)
     counts[:3] = 0, 1, 5
     rows = generator.integers(5, 300, counts.sum())
@@ -68,10 +71,10 @@ def test_devices_train_the_model_of_the_simulation_in_every_mode(
 ) -> None:
     """With noise off, means differ by no more than float32 rounding can make of a kernel and of numpy: 1e-6."""
     monkeypatch.setattr(secagg, "draw_share", lambda definition, query, source: np.zeros(query.grid.size, np.int64))
-    users = people()
+    users = people(unknown=np.nan)
     world = World(tmp_path, **({} if mode == "secagg+" else {"noise": NoNoise()})).start(stack)
     handle = world.connection.submit(task(mode, TRAININGS[mode]))
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, DATA)))
+    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * TRAININGS[mode].rounds
 
     algorithm, figures = algorithm_for(open_task(status.task)), []
