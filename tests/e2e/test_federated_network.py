@@ -31,12 +31,15 @@ DEVICES = 22
 DATA = odp.Examples({"image": odp.Tensor((4, 4, 1), 0, 200, scale=1 / 200)}, label="kind")
 
 
-def people() -> odp.UsersExamples:
-    """Users with none, one and many examples; among them numbers out of range, not a number, and unknown classes."""
+def people(*, unknown: float = 5.0) -> odp.UsersExamples:
+    """Users with none, one and many examples; among them numbers out of range, not a number, and an unknown class.
+
+    A simulation refuses that class, which a device leaves out: for it, the label is missing.
+    """
     generator = np.random.default_rng(4)
     features = generator.integers(0, 256, (200, 16)).astype(np.float32)
     kinds = (features @ generator.normal(size=(16, 3))).argmax(axis=1).astype(np.float32)
-    features[0, 3], features[1, 15], kinds[3], kinds[4] = np.nan, np.inf, 5.0, np.nan
+    features[0, 3], features[1, 15], kinds[3], kinds[4] = np.nan, np.inf, unknown, np.nan
     counts = generator.integers(2, 12, DEVICES)
     counts[:3] = 0, 1, 5
     rows = generator.integers(5, 200, counts.sum())
@@ -72,7 +75,7 @@ def test_devices_train_the_network_of_the_simulation_in_every_mode(
 ) -> None:
     """LiteRT behind walls and in the simulator give the same bits on one machine, and so the same integers."""
     monkeypatch.setattr(secagg, "draw_share", lambda definition, query, source: np.zeros(query.grid.size, np.int64))
-    model, users = model_with(*local), people()
+    model, users = model_with(*local), people(unknown=np.nan)
     own = odp.Reconstruction(rate=0.5, epochs=2) if local else None
     training = odp.DPFedAvg(rounds=2, epochs=2, batch=4, rate=0.3, clip=0.5, reconstruction=own)
     noiseless: dict[str, Any] = {} if mode == "secagg+" else {"noise": NoNoise()}
@@ -83,7 +86,7 @@ def test_devices_train_the_network_of_the_simulation_in_every_mode(
         cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode),
     )  # fmt: skip
     handle = world.connection.submit(task)
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, DATA)))
+    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * training.rounds
 
     algorithm = algorithm_for(open_task(status.task))
