@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_devices_send_reports_whose_sum_is_that_of_their_updates_but_for_the_sta
     with probability below 1e-6, and below a tenth of it, as with equal or missing randomness, as rarely.
     """
     monkeypatch.setattr(secagg, "draw_share", lambda definition, query, source: np.zeros(query.grid.size, np.int64))
-    users, in_session = people(), mode == "secagg+"
+    users, in_session = people(unknown=math.nan), mode == "secagg+"
     fractions = {"corrupt_fraction": 0.05, "dropout_fraction": 0.2} if in_session else {}
     asked = odp.Task(
         name="kinds", population="films", model=MODEL, data=DATA,
@@ -46,7 +47,7 @@ def test_devices_send_reports_whose_sum_is_that_of_their_updates_but_for_the_sta
         cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode, **fractions),
     )  # fmt: skip
     world = World(tmp_path, **({} if in_session else {"noise": NoNoise()})).start(stack)
-    status = world.finish(world.connection.submit(asked), world.devices(examples=odp.ExampleColumns.of(users, DATA)))
+    status = world.finish(world.connection.submit(asked), world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * ROUNDS
 
     algorithm = algorithm_for(open_task(status.task))
