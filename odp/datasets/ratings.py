@@ -219,6 +219,7 @@ class Ratings:
         times: npt.ArrayLike | None = None,
         ranks: npt.ArrayLike | None = None,
         repeats: Repeats = "newest",
+        implicit: bool = False,
         **attributes: Any,
     ) -> Self:
         """Makes the sparse form of rows in any order, with one rating for each user and item.
@@ -232,7 +233,7 @@ class Ratings:
           times: when each row happened, [rows], numbers; ``order`` is derived from it, ties in row order.
           ranks: what orders the rows of each user in place of times, and says nothing between users, [rows].
           repeats: what rows with the same user and item come to, see ``odp.datasets.repeats``.
-          **attributes: further fields of :class:`Ratings`.
+          implicit, **attributes: further fields of :class:`Ratings`.
 
         Raises:
           DataError: lengths differ, a number is out of range, or a value is not finite or out of bounds. Rows in
@@ -250,7 +251,7 @@ class Ratings:
         clock = when if ranks is None else _clock(ranks, len(value), "ranks")
         rows = rows_by_user_and_item(user, item, n_users, n_items)
         # What only says "seen" says no more when it is said twice.
-        way = "newest" if attributes.get("implicit") and repeats in ("mean", "sum") else repeats
+        way = "newest" if implicit and repeats in ("mean", "sum") else repeats
         rows, value = without_repeats(rows, user, item, value, clock, way)
         counts = np.bincount(user[rows] if len(rows) < len(user) else user, minlength=n_users)
         offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
@@ -265,6 +266,7 @@ class Ratings:
             order=None if clock is None else ranks_in_time(clock, rows, user, offsets),
             times=None if when is None else when[rows],
             duplicates=int(len(user) - len(rows)),
+            implicit=implicit,
             **attributes,
         )
 

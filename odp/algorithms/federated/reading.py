@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.seam import LocalRows
-from odp.datasets.examples import UsersExamples
 from odp.errors import DataError
 from odp.models.class_names import TakenLabels, is_missing
 from odp.models.examples import ExamplesTerms
@@ -29,6 +28,7 @@ from odp.models.trained import TestedModel
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
+    from odp.datasets.examples import UsersExamples
     from odp.datasets.ratings import Ratings
 
 # Why a row is left out; features follow, in their order, and then what remains.
@@ -86,6 +86,8 @@ class UsableTable:
     @classmethod
     def of_ratings(cls, model: TestedModel, ratings: Ratings) -> Self:
         """Ratings as examples of a model of rated items: the item is the feature, the value is the label."""
+        from odp.datasets.examples import UsersExamples
+
         own = UsersExamples(
             ratings.items[:, None].astype(np.float32), np.asarray(ratings.values, dtype=np.float32),
             np.arange(ratings.n_ratings, dtype=np.int64), ratings.offsets,

@@ -163,7 +163,7 @@ def _require_one_behaviour(model: Any) -> None:
     if model.losses:
         raise ConfigurationError(f"Expected no losses that layers add, each of which {_IGNORED}")
     if getattr(predicted, "_keras_mask", None) is not None:
-        raise ConfigurationError("Expected no mask of the prediction: the loss would count masked places too")
+        raise ConfigurationError("Expected a prediction without a mask: the loss would count hidden places too")
     if not np.allclose(np.asarray(predicted), np.asarray(trained), rtol=1e-4, atol=1e-5, equal_nan=True):
         layers = [one.name for one in model._flatten_layers(include_self=False) if one._call_has_training_arg]
         raise ConfigurationError(

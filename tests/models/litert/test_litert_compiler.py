@@ -194,7 +194,7 @@ def test_a_local_layer_is_trained_alone_and_then_stays_as_in_tensorflow() -> Non
         (lambda: [_LAYERS.Dense(7, kernel_regularizer="l1")], "no regularizer of '.*kernel'"),
         (lambda: [_LAYERS.Dense(7, kernel_constraint="non_neg")], "no constraint of '.*kernel'"),
         (lambda: [_LAYERS.Dense(7, activity_regularizer="l2")], "losses that layers add"),
-        (lambda: [_LAYERS.Reshape((2, 3)), _LAYERS.Masking(), _LAYERS.Dense(4)], "mask of the prediction"),
+        (lambda: [_LAYERS.Reshape((2, 3)), _LAYERS.Masking(), _LAYERS.Dense(4)], "without a mask"),
     ],
     ids=[
         "operation", "gradient", "statistics", "dropout", "not run", "noise", "regularizer", "constraint", "activity",
