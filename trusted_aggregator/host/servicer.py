@@ -46,7 +46,7 @@ _Response = TypeVar("_Response", aggregator_pb2.SubmitResponse, aggregator_pb2.S
 _Answer = TypeVar("_Answer")
 
 _HEADS_IN_MEMORY = 256
-# How long a stream, or a masked contribution, to a round that is being closed waits for the charge of that round.
+# How long a stream, or a contribution in parts, to a round that is being closed waits for the charge of that round.
 _HELD_SECONDS = 10.0
 _LEDGER_PAGE = 2**20
 
