@@ -60,17 +60,20 @@ def require_equal(functions: Functions, program: Program) -> None:
 def _by_tensorflow(
     functions: Functions, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array
 ) -> dict[str, Float32Array]:
-    weights = [tf.constant(part) for part in program.split(vector).values()]
-    x, y = [tf.constant(one) for one in features], tf.constant(targets)
-    with tf.GradientTape() as tape:
-        tape.watch(weights)
+    @tf.function
+    def computed(weights: Sequence[Any], x: Sequence[Any], y: Any) -> tuple[Any, dict[str, Any], Any]:
         measured = functions.evaluate(weights, x, y)
-        loss = tf.reduce_mean(measured[LOSS])
-    slopes = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    step = np.concatenate([tf.convert_to_tensor(slope).numpy().reshape(-1) for slope in slopes])
+        slopes = tf.gradients(tf.reduce_mean(measured[LOSS]), weights)
+        whole = [
+            tf.reshape(tf.zeros_like(weight) if slope is None else tf.convert_to_tensor(slope), [-1])
+            for weight, slope in zip(weights, slopes, strict=True)
+        ]
+        return functions.predict(weights, x), measured, tf.concat(whole, axis=0)
+
+    weights = [tf.constant(part) for part in program.split(vector).values()]
+    prediction, measured, gradient = computed(weights, [tf.constant(one) for one in features], tf.constant(targets))
     named = {f"the {name}": np.asarray(numbers, dtype=np.float32) for name, numbers in measured.items()}
-    prediction = np.asarray(functions.predict(weights, x), dtype=np.float32)
-    return {"a prediction": prediction, **named, "the gradient": step}
+    return {"a prediction": np.asarray(prediction, np.float32), **named, "the gradient": np.asarray(gradient)}
 
 
 def _by_litert(
