@@ -60,7 +60,6 @@ def require_equal(functions: Functions, program: Program) -> None:
 def _by_tensorflow(
     functions: Functions, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array
 ) -> dict[str, Float32Array]:
-    @tf.function
     def computed(weights: Sequence[Any], x: Sequence[Any], y: Any) -> tuple[Any, dict[str, Any], Any]:
         measured = functions.evaluate(weights, x, y)
         slopes = tf.gradients(tf.reduce_mean(measured[LOSS]), weights)
@@ -71,7 +70,10 @@ def _by_tensorflow(
         return functions.predict(weights, x), measured, tf.concat(whole, axis=0)
 
     weights = [tf.constant(part) for part in program.split(vector).values()]
-    prediction, measured, gradient = computed(weights, [tf.constant(one) for one in features], tf.constant(targets))
+    # In a graph: functions that come from TensorFlow Federated run nowhere else.
+    prediction, measured, gradient = tf.function(computed)(
+        weights, [tf.constant(one) for one in features], tf.constant(targets)
+    )
     named = {f"the {name}": np.asarray(numbers, dtype=np.float32) for name, numbers in measured.items()}
     return {"a prediction": np.asarray(prediction, np.float32), **named, "the gradient": np.asarray(gradient)}
 
