@@ -162,6 +162,10 @@ class _Registry:
         """The same handlers again, by name."""
 
 
+#: The same error of the storage is logged once in this time, with the number of its repetitions.
+_STORAGE_LOG_SECONDS = 1.0
+
+
 def _on_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
     return asyncio.run_coroutine_threadsafe(coroutine, event_loop()).result()
 
@@ -173,9 +177,21 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
     unforeseen message may hold data. The text of a StateError goes to the log, not to the caller.
     """
 
+    # A log that has a line for every caller would fill the disk whose end it reports.
+    storage: dict[str, tuple[float, int]] = {}
+
+    def note_storage(why: str) -> None:
+        now, (logged_at, repeated) = time.monotonic(), storage.get(why, (float("-inf"), 0))
+        if now - logged_at < _STORAGE_LOG_SECONDS:
+            storage[why] = logged_at, repeated + 1
+            return
+        storage.clear()
+        storage[why] = now, 0
+        log.error("storage_error", why=why, **({"repeated": repeated} if repeated else {}))
+
     def note(error: BaseException) -> None:
         if isinstance(error, StateError):
-            log.error("storage_error", why=str(error))
+            note_storage(str(error))
         elif isinstance(error, UnforeseenRefusal):
             log.crash("unforeseen_refusal", error.__cause__ or error)
         elif not isinstance(error, OdpError):
