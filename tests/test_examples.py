@@ -25,6 +25,7 @@ import device_runtime
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
+from odp.client import Connection
 from odp.datasets.example_files import load_examples
 from odp.errors import ConfigurationError
 from odp.local.processes import Services
@@ -226,8 +227,9 @@ def test_submit_task_watches_the_rounds_and_saves_the_model(
     model = tmp_path / "model.npy"
     with contextlib.ExitStack() as stack:
         world = World(tmp_path / "world").start(stack)
-        # The script submits the same task again, and so finds the rounds that the devices work on.
-        world.connection.submit(odp.load_task(small))
+        # The script submits the same task again, and so finds the rounds that the devices work on. The connection of
+        # these tests would make it another task, as it gives devices more time.
+        Connection.submit(world.connection, odp.load_task(small))
         stack.callback(world.devices(ratings).stop)
         arguments = ["--task", small, "--server", world.server.address, "--state", world.root, "--model", model]
         monkeypatch.setattr(sys, "argv", ["submit_task.py", *map(str, arguments)])
