@@ -16,6 +16,7 @@ Sources: Balle and Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 2.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -236,8 +237,14 @@ def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
     left = left_of_gaussians(delta, coordinates)
     if math.erf(total / math.sqrt(8.0)) <= left.delta:  # delta(0) = Phi(mu/2) - Phi(-mu/2)
         return left.epsilon
+    return _epsilon_of_gaussian(total, left.delta) + left.epsilon
+
+
+# A device asks for the same few totals at every contribution, and so do the devices of one host.
+@functools.lru_cache(maxsize=1024)
+def _epsilon_of_gaussian(total: float, delta: float) -> float:
     low, high = 0.0, max(1.0, total * total)
-    target = math.log(left.delta) - _rounding(total)
+    target = math.log(delta) - _rounding(total)
     while _log_delta(high, total) > target:
         low, high = high, 2.0 * high
     while high - low > 1e-12 * max(high, 1e-3):
@@ -245,7 +252,7 @@ def epsilon_of_mu(total: float, *, delta: float, coordinates: int = 0) -> float:
         if not low < middle < high:
             break
         low, high = (middle, high) if _log_delta(middle, total) > target else (low, middle)
-    return high + left.epsilon
+    return high
 
 
 def mu_for(*, epsilon: float, delta: float, coordinates: int = 0) -> float:
