@@ -26,7 +26,7 @@ import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.client import Connection
-from odp.datasets.example_files import load_examples
+from odp.datasets.example_files import examples_of_name
 from odp.errors import ConfigurationError
 from odp.local.processes import Services
 from odp.models.examples import ExamplesTerms
@@ -210,7 +210,7 @@ def test_notifications_learns_privately_and_its_task_file_is_the_same_task(
     assert "ε = 2.0000" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
     terms = ExamplesTerms.of(script["task"].definition().examples)
-    saved = load_examples(str(data), terms, classes=2)
+    saved = examples_of_name(str(data), terms, classes=2)
     assert saved.train.n_users <= script["task"].cohort.goal
 
 

@@ -76,6 +76,19 @@ _OPTIONS: dict[str, Any] = {
         ),
     ],
 }
+_LABELLED: dict[str, Any] = {
+    "label": Annotated[
+        str | None,
+        typer.Option(help="Labelled examples: column of labels; all others are features.", rich_help_panel=_PANEL),
+    ],
+    "text": Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Labelled examples: a column that is text although most of its cells are numbers.",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+}
 _DEFAULTS: dict[str, StrEnum] = {"on_error": OnError.RAISE, "repeats": RepeatedRows.NEWEST}
 
 
@@ -84,6 +97,15 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
 
     They are arguments of ``odp.load``.
     """
+    return _with_options(command, _OPTIONS)
+
+
+def takes_labelled_table(command: Callable[..., None]) -> Callable[..., None]:
+    """The same with those of labelled examples, which are arguments of ``odp.load_examples``."""
+    return _with_options(command, {**_OPTIONS, **_LABELLED})
+
+
+def _with_options(command: Callable[..., None], options: Mapping[str, Any]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in signature.parameters.items() if name != "columns"]
     for one in own:
@@ -97,12 +119,12 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
             default=_DEFAULTS.get(name),
             annotation=annotation,
         )
-        for name, annotation in _OPTIONS.items()
+        for name, annotation in options.items()
     ]
 
     def run(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in _OPTIONS}
-        columns = {name: value for name, value in given.items() if value != _DEFAULTS.get(name)}
+        given = {name: arguments.pop(name) for name in options}
+        columns = {name: value for name, value in given.items() if value not in (_DEFAULTS.get(name), [])}
         plain = {name: str(value.value) if isinstance(value, StrEnum) else value for name, value in columns.items()}
         command(**arguments, columns=plain)
 
@@ -121,6 +143,8 @@ def data_arguments(data: str, columns: Mapping[str, Any]) -> str:
 
 def as_option(name: str, value: object) -> str:
     """An argument of ``odp.load`` as the option that gives it, for a shell."""
+    if isinstance(value, list):
+        return " ".join(as_option(name, one) for one in value)
     if isinstance(value, bool):
         return f"--{name}" if value else "--explicit"
     return f"--{name.replace('_', '-')} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"

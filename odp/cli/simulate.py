@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
-from odp.cli.data_options import SplitAt, takes_table
+from odp.cli.data_options import SplitAt, takes_labelled_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.exporting import check_export, export_run
 from odp.cli.outputs import check_apart, output_file, output_folder, writing_file
@@ -31,7 +31,7 @@ class Features(StrEnum):
     NONE = "none"
 
 
-@takes_table
+@takes_labelled_table
 def simulate(
     columns: dict[str, Any],
     task: Annotated[
@@ -113,7 +113,8 @@ def simulate(
     """Simulate a task with the same computations that devices run. Without arguments: invented ratings at ε = 8.
 
     The ratings of each user are split 80/10/10 into training, validation and test, or at one moment (--split). A task
-    of labelled examples takes an .npz file of arrays: each feature, the label, `user`, and `test` where some are test
+    of labelled examples takes a table with a column for each feature, the label and the user (--user), of whose rows
+    a tenth is for tests; or an .npz file of arrays: each feature, the label, `user`, and `test` where some are test
     examples.
     """
     from odp.algorithms.experiment import NamedData, experiment_of

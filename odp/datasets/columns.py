@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.datasets.raw_table import Kind
 from odp.datasets.repeats import Repeats, checked_repeats
 from odp.errors import ConfigurationError, DataError
 
@@ -29,6 +30,8 @@ _USUAL = {
 _SCALES = ((0.0, 1.0), (1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.0, 10.0), (-10.0, 10.0), (0.0, 100.0))
 """Scales that people use, the first that holds all values is the guess. They are constants: a bound made of the data's
 own extremes would be a function of what single people did."""
+
+_KINDS = {"user": Kind.ID, "item": Kind.ID, "value": Kind.RATING, "time": Kind.TIME}
 
 _MOST_OPINION = 100.0
 """Whole numbers above this are how often, not how much liked."""
@@ -82,38 +85,68 @@ class Columns:
         """Whether any field differs from its default."""
         return self != Columns()
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns by role: "user", "item", and where there are such columns, "value" and "time"."""
+        roles = {"user": self.user, "item": self.item, "value": self.value, "time": self.time}
+        return {role: name for role, name in roles.items() if name is not None}
+
+    def kind(self, role: str) -> Kind:
+        """What the column of a role holds."""
+        return _KINDS[role]
+
     def within(self, names: Sequence[str], *, where: str) -> Columns:
         """The same with every column found among ``names``, the columns of the table ``where``.
 
         Raises:
           DataError: a named column is missing, there is none of a usual name, or there are several.
         """
-        doubled = sorted({name for name in names if list(names).count(name) > 1})
         wanted = {"user": self.user, "item": self.item, "value": self.value, "time": self.time}
         found: dict[str, str | None] = {}
         taken = {name for name in wanted.values() if name is not None}
         for role, name in wanted.items():
             if name is None:
-                found[role] = _guess(role, [one for one in names if one not in taken], names, where)
+                free = [one for one in names if one not in taken]
+                found[role] = guessed(role, _USUAL[role], free, where=where)
+                if found[role] is None and role in ("user", "item"):
+                    raise unrecognised(role, names, where=where)
             elif name not in names:
-                nearest = _validate.nearest(name, names)
-                raise DataError(f"{where}: no column {name!r} for the {role}{nearest}; {_columns(names)}")
+                raise no_column(name, role, names, where=where)
             else:
                 found[role] = name
-        for used in found.values():
-            if used in doubled:
-                raise DataError(f"{where}: two columns are named {used!r}; rename one of them")
+        refuse_doubled(names, found.values(), where=where)
         return replace(self, **found)  # type: ignore[arg-type]
 
 
-def _guess(role: str, free: Sequence[str], names: Sequence[str], where: str) -> str | None:
-    usual = _USUAL[role]
+USUAL_USERS = _USUAL["user"]
+
+
+def guessed(role: str, usual: Sequence[str], free: Sequence[str], *, where: str) -> str | None:
+    """The one column of ``free`` with a usual name; None without any. Raises DataError where there are several."""
     matches = [name for name in free if name.strip().lower().replace(" ", "_").replace("-", "_") in usual]
     if len(matches) > 1:
         raise DataError(f"{where}: the {role} could be {' or '.join(map(repr, matches))}; name one with {_way(role)}")
-    if not matches and role in ("user", "item"):
-        raise DataError(f"{where}: no column of {role}s was recognised; name one with {_way(role)}; {_columns(names)}")
     return matches[0] if matches else None
+
+
+def unrecognised(role: str, names: Sequence[str], *, where: str) -> DataError:
+    """No column of the table has a usual name of a role."""
+    labelled = "; a table of labelled examples has a label in its place (--label)" if role == "item" else ""
+    return DataError(
+        f"{where}: no column of {role}s was recognised; name one with {_way(role)}{labelled}; {_columns(names)}"
+    )
+
+
+def no_column(name: str, role: str, names: Sequence[str], *, where: str) -> DataError:
+    """The table lacks a named column."""
+    return DataError(f"{where}: no column {name!r} for the {role}{_validate.nearest(name, names)}; {_columns(names)}")
+
+
+def refuse_doubled(names: Sequence[str], used: Iterable[str | None], *, where: str) -> None:
+    """Raises DataError where a column that is read has the name of another one."""
+    for name in used:
+        if name is not None and list(names).count(name) > 1:
+            raise DataError(f"{where}: two columns are named {name!r}; rename one of them")
 
 
 def _way(role: str) -> str:

@@ -1,4 +1,4 @@
-"""Labelled examples by name or path, in the shape that a task declares.
+"""Labelled examples by name or as arrays of a file, in the shape that a task declares.
 
 =====================================  =======================================================================
 ``"synthetic"``                        invented examples, no download
@@ -34,7 +34,9 @@ _LARGEST_USER = 10**8
 _TESTS = 10  # where a file names no tests, one example in ten is for tests
 
 
-def load_examples(name_or_path: str, terms: DeclaredExamples, *, classes: int | None, seed: int = 1) -> ExamplesSplit:
+def examples_of_name(
+    name_or_path: str, terms: DeclaredExamples, *, classes: int | None, seed: int = 1
+) -> ExamplesSplit:
     """The examples of a name or a file, as the module lists them.
 
     Args:
@@ -54,8 +56,8 @@ def load_examples(name_or_path: str, terms: DeclaredExamples, *, classes: int | 
     path = Path(name_or_path).expanduser()
     if path.suffix != ".npz" or not path.is_file():
         raise DataError(
-            f"{name_or_path!r} holds no labelled examples: give an .npz file with the arrays "
-            f"{', '.join((*terms.features, terms.label, _USER))}, or 'synthetic'"
+            f"{name_or_path!r} holds no labelled examples: give a table (.csv, .tsv, .parquet, .jsonl) or an .npz file "
+            f"with {', '.join((*terms.features, terms.label, _USER))}, or 'synthetic'"
         )
     return _split(_arrays(path, terms), terms, path=path, seed=seed)
 
@@ -95,23 +97,52 @@ def _split(found: dict[str, npt.NDArray[Any]], terms: DeclaredExamples, *, path:
     kept = np.uint8 if len(columns) == 1 and columns[0].dtype == np.uint8 else np.float32
     features = np.concatenate(columns, axis=1).astype(kept, copy=False)
     labels = label_column(found[terms.label])
+    people = UsersExamples.of_users(features, labels, users)
     tests = found.get(_TEST)
+    return split_examples(
+        people, None if tests is None else tests[people.rows], name=path.stem, where=str(path), seed=seed
+    )  # fmt: skip
+
+
+def split_examples(
+    users: UsersExamples, tests: npt.NDArray[np.bool_] | None = None, *, name: str, where: str, seed: int
+) -> ExamplesSplit:
+    """The examples of users in two parts.
+
+    Args:
+      users: of whom all take part in the training, with what is left to them.
+      tests: bool [k], which of their examples are for tests; or None, for a tenth: each is drawn by a keyed hash of its
+        user and its place among the user's own, so that who else is there changes nothing.
+      name: what reports call the data set.
+      where: the data set in messages.
+      seed: of the draw.
+
+    Raises:
+      DataError: one of the parts would be empty.
+    """
+    counts = np.diff(users.offsets)
     if tests is None:
-        tests = fraction_of(keyed_hash(key_of("tests of examples", seed), users, _places(users))) < 1.0 / _TESTS
+        places = np.arange(len(users.rows)) - np.repeat(users.offsets[:-1], counts)
+        coins = keyed_hash(key_of("tests of examples", seed), np.repeat(users.user_keys, counts), places)
+        tests = fraction_of(coins) < 1.0 / _TESTS
     if tests.all() or not tests.any():
-        raise DataError(f"{path}: expected some examples for training and some for tests")
-    nobody = np.zeros(int(tests.sum()), dtype=np.int64)
+        raise DataError(f"{where}: expected some examples for training and some for tests")
+    ends = np.concatenate(([0], np.cumsum(~tests)))[users.offsets]
+    everybody = np.array([0, int(tests.sum())], dtype=np.int64)
     return ExamplesSplit(
-        UsersExamples.of_users(features[~tests], labels[~tests], users[~tests]),
-        UsersExamples.of_users(features[tests], labels[tests], nobody),
-        name=path.stem,
+        _part(users, users.rows[~tests], ends, keys=users.user_keys),
+        _part(users, users.rows[tests], everybody, keys=None),
+        name=name,
     )
 
 
-def _places(users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The place of each example, from 0, among those of its user: who else is there changes nothing."""
-    order = np.argsort(users, kind="stable")
-    starts = np.flatnonzero(np.diff(users[order], prepend=-1))
-    places = np.empty(len(users), dtype=np.int64)
-    places[order] = np.arange(len(users)) - np.repeat(starts, np.diff(starts, append=len(users)))
-    return places
+def _part(
+    users: UsersExamples,
+    rows: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+    *,
+    keys: npt.NDArray[np.int64] | None,
+) -> UsersExamples:
+    """Some rows of a table as a table of their own."""
+    own = np.arange(len(rows), dtype=np.int64)
+    return UsersExamples(users.features[rows], users.targets[rows], own, offsets, users.scale, keys)

@@ -109,6 +109,24 @@ def id_texts(values: Iterable[object], *, where: str, place: Callable[[int], str
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
+def value_texts(values: Iterable[object]) -> pa.ChunkedArray:
+    """A column of text from values of several kinds: whole numbers as ids, truth as "true" and "false"."""
+    import pyarrow as pa
+
+    return pa.chunked_array([pa.array([_value_text(value) for value in values], pa.string())])
+
+
+def _value_text(value: Any) -> str | None:
+    if value is None or value != value:
+        return None
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value)).lower()
+    try:
+        return id_text(value)
+    except DataError:
+        return str(value)
+
+
 def _dictionaries(column: Any) -> Any:
     """The column with one dictionary of int64 or text, and codes of 32 bits."""
     import pyarrow as pa

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.datasets.columns import Columns
-from odp.datasets.id_columns import id_texts
+from odp.datasets.id_columns import id_texts, value_texts
 from odp.datasets.quoting import Quoting, record_lines
-from odp.datasets.raw_table import Broken, RawTable, arrow, named_roles
+from odp.datasets.raw_table import Broken, C, Kind, RawTable, arrow
 from odp.datasets.text_source import UTF8, TextSource, opened
 from odp.errors import DataError
 
+#: Of what may be text or numbers.
+_VALUES = (Kind.NUMBER, Kind.TEXT, Kind.ANY)
 
-def read_json(path: Path, columns: Columns) -> RawTable:
+
+def read_json(path: Path, columns: C) -> RawTable[C]:
     """The columns of a file with one JSON object per line.
 
     Raises:
@@ -35,7 +37,7 @@ def read_json(path: Path, columns: Columns) -> RawTable:
     return _by_record(path, columns) if raw is None else raw
 
 
-def _at_speed(path: Path, columns: Columns, lines: Callable[[], npt.NDArray[np.int64]]) -> RawTable | None:
+def _at_speed(path: Path, columns: C, lines: Callable[[], npt.NDArray[np.int64]]) -> RawTable[C] | None:
     """By Arrow, which is told the types of ids: it would read text like "2024-01-02" as a time, and 2**63 as a float.
 
     None where the ids are of several kinds, or anything else is unusual.
@@ -49,20 +51,24 @@ def _at_speed(path: Path, columns: Columns, lines: Callable[[], npt.NDArray[np.i
     except DataError:
         return None
     kinds = {str: pa.string(), int: pa.int64()}
-    names = [name for name in (guess.user, guess.item) if name is not None]
-    if any(type(first[name]) not in kinds for name in names):
+    names = {name: guess.kind(role) for role, name in guess.roles.items()}
+    if any(type(first[name]) not in kinds for name, kind in names.items() if kind is Kind.ID):
         return None
-    schema = pa.schema([(name, kinds[type(first[name])]) for name in names])
+    # Numbers other than ids may be whole in the first record and fractions in others.
+    fixed = {name: type(first[name]) for name, kind in names.items() if kind is Kind.ID or _is_text(first[name], kind)}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in fixed.items()])
     try:
         table = pa_json.read_json(str(path), parse_options=pa_json.ParseOptions(explicit_schema=schema))
         found = columns.within(table.column_names, where=str(path))
     except pa.ArrowInvalid:
         return None
-    if (found.user, found.item) != (guess.user, guess.item):
+    if any(found.roles.get(role) != name for role, name in guess.roles.items()):
         return None
-    parts = {role: table.column(name) for role, name in named_roles(found).items()}
+    parts = {role: table.column(name) for role, name in found.roles.items()}
     if any(pa.types.is_nested(part.type) for part in parts.values()):
         return None
+    if any(pa.types.is_temporal(part.type) for role, part in parts.items() if found.kind(role) in _VALUES):
+        return None  # text that looks like a date
     return RawTable(str(path), found, parts, "line", lines)
 
 
@@ -76,7 +82,7 @@ def _first_record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _by_record(path: Path, columns: Columns) -> RawTable:
+def _by_record(path: Path, columns: C) -> RawTable[C]:
     """One by one, so that the lines at fault can be named."""
     records: list[dict[str, Any]] = []
     numbers: list[int] = []
@@ -99,22 +105,28 @@ def _by_record(path: Path, columns: Columns) -> RawTable:
         raise DataError(f"{path}: no line is a JSON object; expected one per line, with a user and an item")
     found = columns.within(list(dict.fromkeys(name for record in records for name in record)), where=str(path))
     parts = {}
-    for role, name in named_roles(found).items():
+    for role, name in found.roles.items():
         values = [record.get(name) for record in records]
         if any(isinstance(value, (dict, list)) for value in values):
             raise DataError(f"{path}: column {name!r} for the {role} is nested; write one plain value per line")
-        if role in ("user", "item"):
+        if found.kind(role) is Kind.ID:
             where = f"{path}: column {name!r} of ids"
             parts[role] = id_texts(values, where=where, place=lambda row: f"line {numbers[row]}")
         else:
-            parts[role] = _one_kind(values)
+            parts[role] = _one_kind(values, found.kind(role))
     positions = np.array(numbers, dtype=np.int64)
     return RawTable(str(path), found, parts, "line", lambda: positions, tuple(broken))
 
 
-def _one_kind(values: list[Any]) -> Any:
+def _is_text(value: object, kind: Kind) -> bool:
+    return isinstance(value, str) and kind in _VALUES
+
+
+def _one_kind(values: list[Any], kind: Kind) -> Any:
     pa = arrow()
     try:
         return pa.chunked_array([pa.array(values)])
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        if kind in _VALUES:
+            return value_texts(values)
         return pa.chunked_array([pa.array([None if value is None else str(value) for value in values])])

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.datasets.columns import Columns
 from odp.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class Kind(Enum):
+    """What the values of a column are."""
+
+    ID = "id"
+    RATING = "rating"
+    TIME = "time"
+    NUMBER = "number"
+    TEXT = "text"
+    ANY = "any"
+
+
+class TableColumns(Protocol):
+    """Which columns of a table are read, and as what."""
+
+    def within(self, names: Sequence[str], *, where: str) -> Self:
+        """The same with every column found among ``names``. Raises DataError where one is missing or doubled."""
+        ...
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns by role, without those that the table does not have."""
+        ...
+
+    def kind(self, role: str) -> Kind:
+        """What the column of a role holds."""
+        ...
+
+
+C = TypeVar("C", bound=TableColumns)
 
 
 @dataclass(frozen=True)
@@ -25,13 +56,13 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class RawTable:
+class RawTable(Generic[C]):
     """Columns as they were found.
 
     Attributes:
       where: the table's name in messages.
       columns: with the names that were found.
-      parts: Arrow columns by role: "user", "item", and where there are such columns, "value" and "time".
+      parts: Arrow columns by role.
       counted: "line" (of a file, from 1) or "row" (from 0): what positions in messages are.
       positions: int64 [rows]: where each row was found; a function, since it is needed for bad rows alone.
       broken: rows that were left out of ``parts``.
@@ -39,7 +70,7 @@ class RawTable:
     """
 
     where: str
-    columns: Columns
+    columns: C
     parts: dict[str, pa.ChunkedArray]
     counted: str
     positions: Callable[[], npt.NDArray[np.int64]]
@@ -57,9 +88,3 @@ def arrow() -> Any:
     import pyarrow
 
     return pyarrow
-
-
-def named_roles(columns: Columns) -> dict[str, str]:
-    """The columns of a table by role, without those that it does not have."""
-    roles = {"user": columns.user, "item": columns.item, "value": columns.value, "time": columns.time}
-    return {role: name for role, name in roles.items() if name is not None}

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from odp.datasets.columns import Columns
-from odp.datasets.id_columns import id_texts
+from odp.datasets.id_columns import id_texts, value_texts
 from odp.datasets.json_tables import read_json
-from odp.datasets.raw_table import RawTable, arrow, named_roles
+from odp.datasets.raw_table import C, Kind, RawTable, arrow
 from odp.datasets.text_tables import TextForm, read_text
 from odp.errors import DataError
 from odp.numerics.archives import require_growth, require_gzip_growth
@@ -33,7 +32,7 @@ def is_table_file(path: Path) -> bool:
     return path.name.lower().endswith(TABLE_SUFFIXES)
 
 
-def read_file(path: Path, columns: Columns, form: TextForm | None = None) -> RawTable:
+def read_file(path: Path, columns: C, form: TextForm | None = None) -> RawTable[C]:
     """The columns of one file, whose form follows from the end of its name, unless ``form`` says it.
 
     Raises:
@@ -62,7 +61,7 @@ def read_file(path: Path, columns: Columns, form: TextForm | None = None) -> Raw
         raise DataError(f"{path}: not a readable table ({_first_line(error)})") from None
 
 
-def read_frame(frame: object, columns: Columns, *, name: str) -> RawTable:
+def read_frame(frame: object, columns: C, *, name: str) -> RawTable[C]:
     """The columns of a pandas, Polars or Arrow table, or of anything with ``__arrow_c_stream__``.
 
     Raises:
@@ -78,17 +77,20 @@ def read_frame(frame: object, columns: Columns, *, name: str) -> RawTable:
         found = columns.within(names, where=where)
     except DataError as error:
         index = [str(level) for level in getattr(getattr(frame, "index", None), "names", []) if level is not None]
-        if any(wanted in index for wanted in (columns.user, columns.item, columns.value, columns.time)):
+        if any(wanted in index for wanted in columns.roles.values()):
             raise DataError(f"{error}; the index is no column: pass frame.reset_index()") from None
         raise
     parts = {}
-    for role, column in named_roles(found).items():
+    for role, column in found.roles.items():
         try:
             parts[role] = _chunked(pa, frame, column)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError) as error:
-            if role in ("user", "item") and hasattr(frame, "iloc"):
+            if found.kind(role) is Kind.ID and hasattr(frame, "iloc"):
                 ids = f"{where}: column {column!r} of ids"
                 parts[role] = id_texts(_series(frame, column), where=ids, place=lambda row: f"row {row}")
+                continue
+            if found.kind(role) is Kind.ANY and hasattr(frame, "iloc"):
+                parts[role] = value_texts(_series(frame, column))
                 continue
             raise DataError(
                 f"{where}: column {column!r} holds values of several kinds or of none that a table knows "
@@ -132,14 +134,14 @@ def _series(frame: Any, column: str) -> Any:
     return frame.iloc[:, [str(name) for name in frame.columns].index(column)]
 
 
-def _read_parquet(path: Path, columns: Columns) -> RawTable:
+def _read_parquet(path: Path, columns: C) -> RawTable[C]:
     pa = arrow()
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)
     schema = file.schema_arrow
     found = columns.within(schema.names, where=str(path))
-    roles = named_roles(found)
+    roles = found.roles
     for role, name in roles.items():
         if pa.types.is_nested(schema.field(name).type):
             raise DataError(

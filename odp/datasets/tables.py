@@ -15,36 +15,12 @@ from odp.datasets.id_columns import coded, decoded, used
 from odp.datasets.ids import Ids
 from odp.datasets.raw_table import RawTable, arrow
 from odp.datasets.repeats import repeated_rows
+from odp.datasets.row_flaws import NUMBER, SHOWN, BadRows, Flaws, bad_rows, numbers, refusal
 from odp.datasets.table_files import read_file, read_frame
 from odp.datasets.text_tables import TextForm
 from odp.errors import DataError
 
-_NUMBER = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*$"
-_DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+\s*$"
-_SHOWN = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class BadRows:
-    """Rows that hold no interaction, by reason.
-
-    Attributes:
-      counted: what ``places`` count: "line", "record" (both from 1) or "row" (from 0).
-      total: how many.
-      reasons: what was wrong, how often, and the first places.
-    """
-
-    counted: str
-    total: int
-    reasons: tuple[tuple[str, int, tuple[int, ...]], ...]
-
-    def lines(self) -> list[str]:
-        """One line per reason; never the data themselves."""
-        return [
-            f"{count:,} x {why}: {self.counted} {', '.join(map(str, places))}{', ..' if count > len(places) else ''}"
-            for why, count, places in self.reasons
-        ]
 
 
 @dataclass(frozen=True)
@@ -89,19 +65,20 @@ def read_table(
     """
     if isinstance(source, (str, Path)):
         path = Path(source)
-        return _assembled(read_file(path, columns, form), name or _stem(path))
+        return _assembled(read_file(path, columns, form), name or stem(path))
     return _assembled(read_frame(source, columns, name=name or "dataframe"), name or "dataframe")
 
 
-def _stem(path: Path) -> str:
+def stem(path: Path) -> str:
+    """A file's name without its ending."""
     name = path.name.removesuffix(".gz")
     return name.rpartition(".")[0] or name
 
 
-def _assembled(raw: RawTable, name: str) -> TableReading:
+def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
     parts, columns, where = raw.parts, raw.columns, raw.where
     rows = len(parts["user"])
-    flaws = _Flaws(rows)
+    flaws = Flaws(rows)
     ids: dict[str, Ids] = {}
     codes: dict[str, npt.NDArray[np.int32]] = {}
     for role in ("user", "item"):
@@ -109,7 +86,7 @@ def _assembled(raw: RawTable, name: str) -> TableReading:
         ids[role], codes[role] = coded(parts.pop(role), where=column, place=raw.place)
         code = codes[role]
         flaws.add(code < 0, f"no {role} (column {_named(columns, role)!r})")
-    values = _floats(parts.pop("value"), _named(columns, "value"), where, flaws) if "value" in parts else None
+    values = numbers(parts.pop("value"), _named(columns, "value"), where, flaws) if "value" in parts else None
     times, unit = _times(parts.pop("time"), _named(columns, "time"), where, flaws) if "time" in parts else (None, None)
     bad = flaws.bad
     scale = scale_of(values if values is None or bad is None else values[~bad], columns, where=where)
@@ -121,9 +98,9 @@ def _assembled(raw: RawTable, name: str) -> TableReading:
             with np.errstate(invalid="ignore"):
                 outside = (values < scale.low) | (values > scale.high)
             flaws.add(outside, f"value outside [{scale.low:g}, {scale.high:g}] (column {columns.value!r})")
-    report = _bad_rows(raw, flaws)
+    report = bad_rows(raw, flaws)
     if report.total and columns.on_error == "raise":
-        raise DataError(_refusal(raw, report, rows + len(raw.broken)))
+        raise refusal(raw, report, rows + len(raw.broken))
     kept = None if flaws.bad is None else ~flaws.bad
     unseen = 0
     if scale.implicit and values is not None:
@@ -169,55 +146,20 @@ def _plain(values: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.float32
 
 
 def _refuse_repeats(
-    raw: RawTable, codes: dict[str, npt.NDArray[np.int32]], ids: dict[str, Ids], kept: npt.NDArray[np.bool_] | None
+    raw: RawTable[Columns],
+    codes: dict[str, npt.NDArray[np.int32]],
+    ids: dict[str, Ids],
+    kept: npt.NDArray[np.bool_] | None,
 ) -> None:
     again = repeated_rows(codes["user"], codes["item"], len(ids["user"]), len(ids["item"]))
     if len(again):
         positions = raw.positions() if kept is None else raw.positions()[kept]
-        shown = ", ".join(str(place) for place in positions[again[:_SHOWN]])
+        shown = ", ".join(str(place) for place in positions[again[:SHOWN]])
         raise DataError(
             f"{raw.where}: {len(again):,} rows name a user and an item again: {raw.counted} {shown}"
-            f"{', ..' if len(again) > _SHOWN else ''}; mend them, or say what they come to with repeats='newest', "
+            f"{', ..' if len(again) > SHOWN else ''}; mend them, or say what they come to with repeats='newest', "
             "'oldest', 'mean' or 'sum' (--repeats)"
         )
-
-
-class _Flaws:
-    """What is wrong with which row; the first reason of a row counts."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self.bad: npt.NDArray[np.bool_] | None = None
-        self.reasons: list[tuple[str, npt.NDArray[np.int64]]] = []
-
-    def add(self, mask: npt.NDArray[np.bool_], why: str) -> None:
-        if not mask.any():
-            return
-        if self.bad is None:
-            self.bad = np.zeros(self.rows, dtype=np.bool_)
-        new = np.flatnonzero(mask & ~self.bad)
-        if new.size:
-            self.bad |= mask
-            self.reasons.append((why, new))
-
-
-def _bad_rows(raw: RawTable, flaws: _Flaws) -> BadRows:
-    reasons: list[tuple[str, int, tuple[int, ...]]] = []
-    for why in dict.fromkeys(row.why for row in raw.broken):
-        lines = [row.line for row in raw.broken if row.why == why]
-        reasons.append((why, len(lines), tuple(lines[:_SHOWN])))
-    if flaws.reasons:
-        positions = raw.positions()
-        for why, rows in flaws.reasons:
-            reasons.append((why, len(rows), tuple(int(place) for place in positions[rows[:_SHOWN]])))
-    return BadRows(raw.counted, sum(count for _, count, _ in reasons), tuple(reasons))
-
-
-def _refusal(raw: RawTable, report: BadRows, rows: int) -> str:
-    return (
-        f"{raw.where}: {report.total:,} of {rows:,} rows are bad: {'; '.join(report.lines())}. "
-        "Mend them, or leave them out with on_error='skip' (--on-error skip)"
-    )
 
 
 def _notes(scale: Scale, columns: Columns, report: BadRows, unseen: int) -> list[str]:
@@ -241,29 +183,7 @@ def _named(columns: Columns, role: str) -> str:
     return cast(str, getattr(columns, role))
 
 
-def _floats(column: Any, name: str, where: str, flaws: _Flaws) -> npt.NDArray[Any]:
-    pa = arrow()
-    import pyarrow.compute as pc
-
-    column = decoded(column)
-    kind = column.type
-    if pa.types.is_string(kind):
-        comma = pc.match_substring_regex(column, _DECIMAL_COMMA).fill_null(False).to_numpy(zero_copy_only=False)
-        flaws.add(comma, f"a decimal comma, write a point (column {name!r})")
-        fits = pc.match_substring_regex(column, _NUMBER).fill_null(False)
-        column = pc.if_else(fits, pc.utf8_trim_whitespace(column), pa.scalar(None, kind)).cast(pa.float64())
-    elif pa.types.is_boolean(kind):
-        column = column.cast(pa.int8())
-    elif not any(
-        test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
-    ):
-        raise DataError(f"{where}: column {name!r} of values is of type {kind}; expected numbers")
-    values = column.to_numpy() if kind == pa.float32() else column.cast(pa.float64(), safe=False).to_numpy()
-    flaws.add(~np.isfinite(values), f"no number as a value (column {name!r})")
-    return cast("npt.NDArray[Any]", values)
-
-
-def _times(column: Any, name: str, where: str, flaws: _Flaws) -> tuple[npt.NDArray[Any], str | None]:
+def _times(column: Any, name: str, where: str, flaws: Flaws) -> tuple[npt.NDArray[Any], str | None]:
     """(numbers that order the rows, int64 or float64 [rows]; what they count from 1970 on, where they were dates)."""
     pa = arrow()
     import pyarrow.compute as pc
@@ -295,7 +215,7 @@ def _parsed_times(column: Any) -> tuple[Any, str | None]:
     pa = arrow()
     import pyarrow.compute as pc
 
-    numeric = pc.match_substring_regex(column, _NUMBER).fill_null(False)
+    numeric = pc.match_substring_regex(column, NUMBER).fill_null(False)
     if pc.any(numeric).as_py():
         texts = pc.if_else(numeric, pc.utf8_trim_whitespace(column), pa.scalar(None, column.type))
         try:

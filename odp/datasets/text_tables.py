@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.datasets.columns import Columns
 from odp.datasets.quoting import Quotes, Quoting, quoting_of, record_lines
-from odp.datasets.raw_table import Broken, RawTable, arrow, named_roles
+from odp.datasets.raw_table import Broken, C, Kind, RawTable, TableColumns, arrow
 from odp.datasets.text_source import TextSource
 from odp.errors import DataError
 
@@ -57,7 +56,7 @@ class _Plan:
         return record_lines(self.source, self.quoting)[int(self.header) :]
 
 
-def read_text(path: Path, columns: Columns, form: TextForm | None = None) -> RawTable:
+def read_text(path: Path, columns: C, form: TextForm | None = None) -> RawTable[C]:
     """The columns of a text table, whose form is recognised unless ``form`` says it.
 
     Raises:
@@ -67,8 +66,9 @@ def read_text(path: Path, columns: Columns, form: TextForm | None = None) -> Raw
     source = TextSource.at(path, None if form is None else form.separator)
     names, delimiter = _recognised(source) if form is None else _known(source, form)
     columns = columns.within(names, where=str(path))
-    roles = named_roles(columns)
-    numbers = tuple(names.index(name) for role, name in roles.items() if role == "value")
+    roles = columns.roles
+    kinds = (Kind.RATING, Kind.NUMBER)
+    numbers = tuple(names.index(name) for role, name in roles.items() if columns.kind(role) in kinds)
     plan = _Plan(
         source,
         delimiter,
@@ -79,13 +79,13 @@ def read_text(path: Path, columns: Columns, form: TextForm | None = None) -> Raw
     )
     broken: list[tuple[int, int, int]] = []
     try:
-        table = _table(plan, roles, strict=True)
+        table = _table(plan, columns, strict=True)
     except pa.ArrowInvalid:
         # In order, so that rows are numbered, and values as text.
-        table = _table(plan, roles, strict=False, broken=broken)
+        table = _table(plan, columns, strict=False, broken=broken)
     parts = {role: table.column(name) for role, name in roles.items()}
     if plan.quoting.quotes is Quotes.TEXT:
-        _refuse_quoted(parts, path)
+        _refuse_quoted({role: part for role, part in parts.items() if columns.kind(role) is Kind.ID}, path)
     return RawTable(str(path), columns, parts, "line", *_places(plan, broken), notes=_notes(plan.quoting))
 
 
@@ -120,7 +120,7 @@ def _is_number(text: str) -> bool:
 
 
 def _table(
-    plan: _Plan, roles: dict[str, str], *, strict: bool, broken: list[tuple[int, int, int]] | None = None
+    plan: _Plan, columns: TableColumns, *, strict: bool, broken: list[tuple[int, int, int]] | None = None
 ) -> Any:
     pa = arrow()
     import pyarrow.csv as pa_csv
@@ -130,12 +130,11 @@ def _table(
         broken.append((row.number, row.expected_columns, row.actual_columns))
         return "skip"
 
+    roles = columns.roles
     ids = pa.dictionary(pa.int32(), pa.string())
-    types: dict[str, Any] = {roles["user"]: ids, roles["item"]: ids}
-    if "value" in roles:
-        types[roles["value"]] = pa.float32() if strict else pa.string()
-    if "time" in roles and not strict:
-        types[roles["time"]] = pa.string()
+    as_kind = {Kind.ID: ids, Kind.RATING: pa.float32() if strict else pa.string(), Kind.TIME: pa.string()}
+    kinds = {name: columns.kind(role) for role, name in roles.items()}
+    types = {name: as_kind.get(kind, pa.string()) for name, kind in kinds.items() if not (strict and kind is Kind.TIME)}
     read = pa_csv.ReadOptions(use_threads=strict, block_size=_BLOCK, column_names=None if plan.header else plan.names)
     quotes = plan.quoting.quotes
     parse = pa_csv.ParseOptions(
@@ -171,8 +170,8 @@ def _refuse_quoted(parts: dict[str, Any], path: Path) -> None:
     """Raises DataError where quotes are text, and an id has them on both sides as if they were not."""
     import pyarrow.compute as pc
 
-    for role in ("user", "item"):
-        for chunk in parts[role].chunks:
+    for role, part in parts.items():
+        for chunk in part.chunks:
             if pc.any(pc.match_substring_regex(chunk.dictionary, '^".*"$')).as_py():
                 raise DataError(
                     f"{path}: quotes are around some {role}s, and others in the file do not pair; put a field with a "

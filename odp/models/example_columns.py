@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.datasets.ids import Ids, id_keys
 from odp.datasets.labels import label_column
 from odp.errors import DataError
 from odp.models.examples import Examples
@@ -79,6 +80,9 @@ class ExampleColumns:
       columns: numbers [n, ..] or text [n] by name: features and labels.
       rows: int64 [k], the examples of all users, one user after the other.
       offsets: int64 [users + 1], from 0 to k, never decreasing; user u has ``rows[offsets[u]:offsets[u + 1]]``.
+      user_ids: what a table calls the users, from which seeds and coins follow; their numbers where it is None.
+      name: what reports call the examples.
+      notes: what their owner has to know of how they were read.
 
     Raises:
       ConfigurationError, DataError: as ``checked_columns``; or rows or offsets are of another shape or out of range.
@@ -87,6 +91,9 @@ class ExampleColumns:
     columns: Mapping[str, npt.NDArray[Any]]
     rows: Int64Array
     offsets: Int64Array
+    user_ids: Ids | None = None
+    name: str = "examples"
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", checked_columns(self.columns))
@@ -96,6 +103,8 @@ class ExampleColumns:
         length = len(next(iter(self.columns.values())))
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < length:
             raise DataError(f"Expected rows from 0 to {length - 1}")
+        if self.user_ids is not None and len(self.user_ids) != self.n_users:
+            raise DataError(f"Expected user_ids of {self.n_users} users (got {len(self.user_ids)})")
 
     def __repr__(self) -> str:
         """Names and sizes only: what a person has stays out of logs and tracebacks."""
@@ -166,7 +175,8 @@ class ExampleColumns:
             features = np.ascontiguousarray(parts[0], dtype=np.uint8)
         else:
             features = np.concatenate(parts, axis=1).astype(np.float32)
-        return UsersExamples(features, label_column(targets), self.rows, self.offsets)
+        keys = None if self.user_ids is None else id_keys(self.user_ids, self.n_users)
+        return UsersExamples(features, label_column(targets), self.rows, self.offsets, keys=keys)
 
     @property
     def n_users(self) -> int:
@@ -180,7 +190,10 @@ class ExampleColumns:
 
     def first_users(self, count: int) -> ExampleColumns:
         """The examples of the users 0 .. ``count`` - 1; the columns are shared."""
-        return ExampleColumns(self.columns, self.rows[: self.offsets[count]], self.offsets[: count + 1])
+        ids = None if self.user_ids is None else self.user_ids[:count]
+        return replace(
+            self, rows=self.rows[: self.offsets[count]], offsets=self.offsets[: count + 1], user_ids=ids
+        )  # fmt: skip
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file that ``load`` reads. Raises DataError: a column is called ``user``."""

@@ -39,6 +39,9 @@ from odp.evaluation.noise import NoNoise, RoundedNormals, SeededNoise
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.reliability import Reliability
 from odp.evaluation.users import draw_users, due_users, first_users, user_seeds
+from odp.models.example_columns import ExampleColumns
+from odp.models.example_tables import split_for
+from odp.models.examples import Examples
 from odp.models.intervals import DEFAULT_LEVEL, Intervals
 from odp.models.left_out import LeftOut, told_of_run
 from odp.models.matrix_factorization import MatrixFactorization
@@ -160,7 +163,7 @@ def _plain(value: Any) -> Any:
 @overload
 def simulate(
     task: Task,
-    population: Ratings | Split | ExamplesSplit,
+    population: Ratings | Split | ExamplesSplit | ExampleColumns,
     *,
     seed: int = 1,
     noise: bool | IntegerNoise = True,
@@ -184,7 +187,7 @@ def simulate(
 
 def simulate(
     task: Task | Question,
-    population: Ratings | Split | ExamplesSplit | UsersExamples | UsersTexts,
+    population: Ratings | Split | ExamplesSplit | ExampleColumns | UsersExamples | UsersTexts,
     *,
     seed: int = 1,
     noise: bool | IntegerNoise = True,
@@ -202,7 +205,7 @@ def simulate(
     Args:
       task: What to train; ``task.model.items`` must be the population's number of items.
       population: Ratings, which are split 80/10/10 at random by ``seed``; or a Split, taken as it is; or, for a model
-        of labelled examples, an ExamplesSplit.
+        of labelled examples, an ExamplesSplit, or ExampleColumns, of which a tenth is for tests.
       seed: Decides the split, the users' samples and the noise: the same seed repeats the run.
       noise: True for seeded noise of the declared size; False for none (then ε is infinite); or an IntegerNoise.
       on_round: Called after each round, for progress.
@@ -218,6 +221,8 @@ def simulate(
     IntegerNoise, and for a task or a population of another type.
     """
     require_kinds(task, population)
+    if isinstance(population, ExampleColumns):
+        population = _split_columns(task, population, seed=seed)
     if not isinstance(task, Task):
         from odp.simulation import answers
 
@@ -433,6 +438,15 @@ def check_population(task: Task, ratings: Ratings) -> None:
     task.data.check(ratings)
     check_users(task, ratings, name=ratings.name)
     check_rank(task)
+
+
+def _split_columns(task: object, columns: ExampleColumns, *, seed: int) -> ExamplesSplit:
+    """The parts of labelled examples. Raises ConfigurationError for a task that reads none."""
+    if not isinstance(task, Task) or not isinstance(task.data, Examples):
+        raise ConfigurationError("Expected an odp.Task of odp.Examples for labelled examples")
+    split = split_for(task.data, columns, seed=seed)
+    require_kinds(task, split)
+    return split
 
 
 def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> None:

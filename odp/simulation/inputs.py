@@ -24,6 +24,8 @@ from odp.datasets.ratings import Ratings, Split
 from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError
 from odp.extras import advice, is_installed
+from odp.models.example_columns import ExampleColumns
+from odp.models.examples import Examples
 from odp.task import Task, questions
 
 NOT_A_RELEASE = (
@@ -60,9 +62,10 @@ def require_kinds(task: object, population: object) -> None:
         way = f"; odp.load_task({str(task)!r}) reads a task file" if isinstance(task, (str, os.PathLike)) else ""
         names = " or ".join(f"odp.{kind.__name__}" for kind in kinds)
         raise ConfigurationError(f"Expected task to be an {names}, got a {type(task).__name__}{way}")
-    if not isinstance(population, (Ratings, Split, ExamplesSplit, UsersExamples, UsersTexts)):
+    if not isinstance(population, (Ratings, Split, ExamplesSplit, ExampleColumns, UsersExamples, UsersTexts)):
         named = isinstance(population, (str, os.PathLike))
-        way = f"; odp.load({str(population)!r}) loads a data set" if named else ""
+        loader = "load_examples" if isinstance(task, Task) and isinstance(task.data, Examples) else "load"
+        way = f"; odp.{loader}({str(population)!r}) loads a data set" if named else ""
         raise ConfigurationError(
             f"Expected population to be odp.Ratings or a Split, got a {type(population).__name__}{way}"
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from odp.datasets.example_files import load_examples
+from odp.datasets.example_files import examples_of_name
 from odp.errors import ConfigurationError, DataError
 from odp.models.examples import Examples, ExamplesTerms
 from odp.models.features import Tensor
@@ -35,7 +35,7 @@ def arrays(**changes: Any) -> dict[str, Any]:
 def test_a_file_gives_its_examples(tmp_path: Path) -> None:
     written = arrays()
     np.savez(tmp_path / "people.npz", **written)
-    split = load_examples(str(tmp_path / "people.npz"), terms(), classes=3)
+    split = examples_of_name(str(tmp_path / "people.npz"), terms(), classes=3)
     assert split.name == "people"
     assert split.train.n_users == 10
     assert (len(split.train.rows), len(split.test.rows)) == (45, 5)
@@ -49,7 +49,7 @@ def test_a_file_gives_its_examples(tmp_path: Path) -> None:
 def test_without_tests_a_tenth_is_drawn_by_the_seed(tmp_path: Path) -> None:
     np.savez(tmp_path / "people.npz", **arrays(test=None))
     name = str(tmp_path / "people.npz")
-    first, again, other = (load_examples(name, terms(), classes=3, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (examples_of_name(name, terms(), classes=3, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.test.features, again.test.features)
     assert 0 < len(first.test.rows) < 25
     assert first.test.features.shape != other.test.features.shape or (first.test.features != other.test.features).any()
@@ -64,7 +64,7 @@ def test_a_user_less_leaves_the_examples_of_others_in_their_parts(tmp_path: Path
     np.savez(tmp_path / "fewer.npz", **{name: array[rows] for name, array in whole.items()})
 
     def tests(name: str) -> set[float]:
-        split = load_examples(str(tmp_path / name), terms(), classes=3, seed=3)
+        split = examples_of_name(str(tmp_path / name), terms(), classes=3, seed=3)
         assert split.train.select_users(np.array([7, 2])).user_keys.tolist() == [7, 2]
         return set(split.test.features[:, 0].tolist())
 
@@ -74,7 +74,7 @@ def test_a_user_less_leaves_the_examples_of_others_in_their_parts(tmp_path: Path
 
 def test_bytes_stay_bytes(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", **arrays(x=np.zeros((50, 2, 2), dtype=np.uint8), age=None))
-    split = load_examples(str(tmp_path / "images.npz"), terms(x=Tensor((2, 2), 0.0, 255.0)), classes=3)
+    split = examples_of_name(str(tmp_path / "images.npz"), terms(x=Tensor((2, 2), 0.0, 255.0)), classes=3)
     assert split.train.features.dtype == np.uint8
 
 
@@ -91,36 +91,36 @@ def test_bytes_stay_bytes(tmp_path: Path) -> None:
 def test_a_malformed_file_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     np.savez(tmp_path / "people.npz", **arrays(**change))
     with pytest.raises(DataError, match=message):
-        load_examples(str(tmp_path / "people.npz"), terms(), classes=3)
+        examples_of_name(str(tmp_path / "people.npz"), terms(), classes=3)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"no archive")
     with pytest.raises(DataError, match="readable"):
-        load_examples(str(tmp_path / "broken.npz"), terms(), classes=3)
+        examples_of_name(str(tmp_path / "broken.npz"), terms(), classes=3)
     with pytest.raises(DataError, match="kind, user"):
-        load_examples("ml-1m", terms(), classes=3)
+        examples_of_name("ml-1m", terms(), classes=3)
     with pytest.raises(ConfigurationError, match="did you mean 'n_users'"):
-        load_examples("synthetic:users=3", terms(), classes=3)
+        examples_of_name("synthetic:users=3", terms(), classes=3)
 
 
 def test_invented_examples_have_the_declared_shape() -> None:
-    split = load_examples("synthetic:n_users=30,examples_per_user=8,labels_per_user=1,seed=4", terms(), classes=3)
+    split = examples_of_name("synthetic:n_users=30,examples_per_user=8,labels_per_user=1,seed=4", terms(), classes=3)
     assert split.train.n_users == 30
     assert len(split.train.rows) == 240
     assert split.train.features[:, :4].min() >= -1
     assert 50 < split.train.features[:, 4].max() <= 99
     kinds = [len(set(split.train.of(user)[1].tolist())) for user in range(30)]
     assert np.mean(kinds) < 1.3
-    again = load_examples("synthetic:n_users=30,examples_per_user=8,labels_per_user=1,seed=4", terms(), classes=3)
+    again = examples_of_name("synthetic:n_users=30,examples_per_user=8,labels_per_user=1,seed=4", terms(), classes=3)
     np.testing.assert_array_equal(split.train.features, again.train.features)
     definition = common_pb2.TaskDefinition()
     Examples({"x": Tensor((5,), 0.0, 1.0)}, label_low=-2.0, label_high=6.0).write(definition)
-    real = load_examples("synthetic:n_users=5", ExamplesTerms.of(definition.examples), classes=None)
+    real = examples_of_name("synthetic:n_users=5", ExamplesTerms.of(definition.examples), classes=None)
     assert -2 <= real.train.targets.min() < real.train.targets.max() <= 6
 
 
 @pytest.mark.parametrize("kind", hostile_archives.KINDS)
 def test_a_hostile_file_is_refused_by_its_name(tmp_path: Path, kind: str) -> None:
     with pytest.raises(DataError, match=r"hostile\.npz: "):
-        load_examples(str(hostile_archives.write(tmp_path, kind, "x")), terms(), classes=3)
+        examples_of_name(str(hostile_archives.write(tmp_path, kind, "x")), terms(), classes=3)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odp.algorithms.experiment import Diagnostics, FinishedRun, Metrics, NamedData, Quality
 from odp.algorithms.federated.diagnostics import interval
 from odp.algorithms.federated.terms import Terms
 from odp.algorithms.registry import algorithm_for
-from odp.datasets.example_files import load_examples
+from odp.datasets.example_files import examples_of_name
+from odp.datasets.table_files import is_table_file
 from odp.errors import ConfigurationError
+from odp.models.example_tables import examples_for, split_for
+from odp.models.examples import Examples
 from odp.models.left_out import told_of_run
 from odp.task import Task
 
@@ -50,12 +54,23 @@ class TaskExperiment:
             self.columns += ("update scale", "variance between users")
         range_ = terms.model.classes_range
         classes = None if range_ is None else int(range_[1]) + 1
-        self.split = self.tested = load_examples(data.name, terms.examples, classes=classes, seed=seed)
+        self._notes: tuple[str, ...] = ()
+        if isinstance(task.data, Examples) and is_table_file(Path(data.name)):
+            columns = examples_for(task.data, data.name, data.options)
+            self._notes = columns.notes
+            self.split = self.tested = split_for(task.data, columns, seed=seed)
+        elif data.options:
+            raise ConfigurationError(
+                f"Expected a table for {', '.join(f'--{name}' for name in data.options)}: {data.name!r} is none, and "
+                "its arrays have names of their own"
+            )
+        else:
+            self.split = self.tested = examples_of_name(data.name, terms.examples, classes=classes, seed=seed)
         self.population = self.split.train
 
     def notes(self, *, noise: bool) -> list[str]:
-        """What a report costs a device by itself, where the task has such reports."""
-        return [] if self.local_charge is None else [self.local_charge.in_words]
+        """How a table was read, and what a report costs a device by itself, where the task has such reports."""
+        return [*self._notes, *([] if self.local_charge is None else [self.local_charge.in_words])]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
         """Accuracy, where labels are classes, and loss; with diagnostics, those with their noise."""

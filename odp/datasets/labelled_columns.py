@@ -1,0 +1,143 @@
+"""Which columns of a table of labelled examples are the user, the label and the features, and by which names."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from odp import _validate
+from odp.datasets.columns import USUAL_USERS, OnError, guessed, no_column, refuse_doubled, unrecognised
+from odp.datasets.raw_table import Kind
+from odp.errors import ConfigurationError, DataError
+
+USUAL_LABELS = ("label", "labels", "target", "class", "outcome", "response", "y")
+#: The role of ids; no example has a column of this name.
+USER = "user"
+
+_NO_NAME = re.compile(r"[^a-z0-9_.-]+")
+_MOST_CHARACTERS = 64
+
+
+def column_name(text: str) -> str:
+    """The name in a task of a column that a table calls ``text``: "Is spam?" is "is_spam". Empty where none is left."""
+    plain = unicodedata.normalize("NFKD", text.strip().lower())
+    letters = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    return _NO_NAME.sub("_", letters).strip("_.-")[:_MOST_CHARACTERS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledColumns:
+    """How a table of labelled examples is read; ``None`` is "guess by the usual names".
+
+    Attributes:
+      user: column of ids of users.
+      label: column of labels.
+      text: columns that are text, whatever they look like.
+      only: the names of the columns that are read beside the user's; None is all.
+      on_error: "raise" refuses a table with bad rows, "skip" leaves them out and counts them.
+      by_name: of a table that was looked at, the columns by their names in a task, without the user's.
+
+    Raises:
+      ConfigurationError: two fields contradict each other.
+    """
+
+    user: str | None = None
+    label: str | None = None
+    text: Sequence[str] = ()
+    only: Sequence[str] | None = None
+    on_error: OnError = "raise"
+    by_name: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks what can be checked without a table."""
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigurationError(f"Expected on_error={self.on_error!r} to be 'raise' or 'skip'")
+        if isinstance(self.text, str) or not all(isinstance(name, str) for name in self.text):
+            raise ConfigurationError(f"Expected text={self.text!r} to be names of columns, such as text=('comment',)")
+        if self.user is not None and self.user == self.label:
+            raise ConfigurationError(f"Expected user and label to be different columns (got {self.user!r} for both)")
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns by role: "user", and the others by their names in a task."""
+        given = {} if self.user is None else {USER: self.user}
+        return {**given, **self.by_name}
+
+    def kind(self, role: str) -> Kind:
+        """Ids of users; other columns are text where they are declared to be, and what they look like otherwise."""
+        if role == USER:
+            return Kind.ID
+        return Kind.TEXT if self.by_name[role] in self.text else Kind.ANY
+
+    def within(self, names: Sequence[str], *, where: str) -> LabelledColumns:
+        """The same with every column found among ``names``, the columns of the table ``where``.
+
+        Raises:
+          DataError: a column is missing, has no usual name or no name that a task could give it, or there are several.
+        """
+        user = self._named(self.user, names, where) if self.user is not None else None
+        if user is None:
+            free = [name for name in names if name != self.label]
+            user = guessed(USER, USUAL_USERS, free, where=where)
+        if user is None:
+            raise unrecognised(USER, names, where=where)
+        others: dict[str, str] = {}
+        for name in names:
+            if name == user:
+                continue
+            short = column_name(name)
+            if self.only is not None and short not in self.only:
+                continue
+            if short in others or short == USER or not short:
+                of = f"that of {others[short]!r}" if short in others else "no name"
+                raise DataError(
+                    f"{where}: column {name!r} would be {short!r} in a task, which is {of}; rename it, in letters a-z, "
+                    "digits and _"
+                )
+            others[short] = name
+        label = self._label(list(others.values()), names, where)
+        for role in self.only or ():
+            if role not in others:
+                raise no_column(role, "task", names, where=where)
+        text = [self._named(name, names, where) for name in self.text]
+        refuse_doubled(names, (user, *others.values()), where=where)
+        return replace(self, user=user, label=label, text=tuple(text), by_name=others)
+
+    def _label(self, others: Sequence[str], names: Sequence[str], where: str) -> str:
+        label = None if self.label is None else self._named(self.label, names, where)
+        if label is None:
+            label = guessed("label", USUAL_LABELS, others, where=where)
+        if label is None:
+            raise unrecognised("label", names, where=where)
+        if label not in others:
+            raise DataError(f"{where}: column {label!r} is the user's and cannot be the label")
+        return label
+
+    def _named(self, name: str, names: Sequence[str], where: str) -> str:
+        """The column that is called so in the table or in a task."""
+        if name in names:
+            return name
+        for column in names:
+            if column_name(column) == name:
+                return column
+        raise no_column(
+            name, "label" if name == self.label else "user" if name == self.user else "text", names, where=where
+        )
+
+    @property
+    def label_name(self) -> str:
+        """The label's name in a task, of columns that were found."""
+        return next(name for name, column in self.by_name.items() if column == self.label)
+
+
+def labelled_options(options: Mapping[str, object]) -> LabelledColumns:
+    """The settings of a table. Raises ConfigurationError for an option that a table of examples does not have."""
+    _validate.known_keys(options, ("user", "label", "text", "on_error"), where="the options of labelled examples")
+    return LabelledColumns(**options)  # type: ignore[arg-type]
+
+
+def has_usual_label(names: Sequence[str]) -> bool:
+    """Whether any column has a usual name of labels."""
+    return any(column_name(name) in USUAL_LABELS for name in names)

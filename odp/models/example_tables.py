@@ -1,0 +1,105 @@
+"""Labelled examples of many users from a table, and the parts of them that a simulation of a task takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from odp.datasets.columns import OnError
+from odp.datasets.labelled_columns import LabelledColumns, column_name, labelled_options
+from odp.datasets.labelled_tables import LabelledTable, read_labelled
+from odp.datasets.table_files import is_frame, is_table_file
+from odp.errors import ConfigurationError, DataError
+from odp.models.example_columns import ExampleColumns
+
+if TYPE_CHECKING:
+    from odp.datasets.examples import ExamplesSplit
+    from odp.models.examples import Examples
+
+
+def load_examples(
+    source: Any,
+    *,
+    user: str | None = None,
+    label: str | None = None,
+    text: Sequence[str] = (),
+    on_error: OnError = "raise",
+    name: str | None = None,
+) -> ExampleColumns:
+    """The labelled examples of a table, one in each row, and whose they are.
+
+    Tables are CSV, TSV, JSON lines and Parquet files, and frames of pandas, Polars and Arrow. Columns get names that a
+    task can have: ``Is spam?`` is ``is_spam``. ``odp.simulate`` takes the result with a task of ``odp.Examples``.
+
+    Args:
+      source: a path, or a table in memory.
+      user: column of ids of users; by default the one of a usual name.
+      label: column of labels, words or numbers; by default the one of a usual name, such as "label" or "target".
+      text: columns that are text although most of their cells are numbers.
+      on_error: "raise" refuses a table with bad rows by their lines, "skip" leaves them out and counts them in
+        ``notes``. A missing number or label is no bad row: whoever uses the examples counts it.
+      name: what reports call the examples.
+
+    Raises:
+      DataError: it is no table, a column is missing, or rows are bad.
+      ConfigurationError: an option contradicts another, or the package that reads tables is missing.
+    """
+    columns = LabelledColumns(user=user, label=label, text=tuple(text), on_error=on_error)
+    return columns_of(read_examples(source, columns, name=name))
+
+
+def read_examples(source: Any, columns: LabelledColumns, *, name: str | None = None) -> LabelledTable:
+    """As :func:`load_examples`, with how the table was read."""
+    if isinstance(source, (str, Path)):
+        path = Path(source).expanduser()
+        if not is_table_file(path):
+            raise DataError(f"{source}: expected a table of labelled examples (.csv, .tsv, .parquet or .jsonl)")
+    elif not is_frame(source):
+        raise DataError(f"Expected a path, or a pandas, Polars or Arrow table (got a {type(source).__name__})")
+    return read_labelled(source, columns, name=name)
+
+
+def columns_of(table: LabelledTable) -> ExampleColumns:
+    """A table as columns of many users. Raises ConfigurationError, DataError: as ``ExampleColumns``."""
+    ends = np.cumsum(np.bincount(table.users, minlength=len(table.user_ids)), dtype=np.int64)
+    return ExampleColumns(
+        table.values, np.argsort(table.users, kind="stable"), np.concatenate(([0], ends)), table.user_ids, table.name,
+        table.notes,
+    )  # fmt: skip
+
+
+def examples_for(data: Examples, source: Any, options: Mapping[str, Any]) -> ExampleColumns:
+    """The columns of a table that a task reads; its other columns may hold anything.
+
+    Args:
+      data: what the task reads.
+      source: as of :func:`load_examples`.
+      options: arguments of it.
+
+    Raises:
+      DataError: as :func:`load_examples`.
+      ConfigurationError: an option is unknown, or the label is another one than the task's.
+    """
+    columns = labelled_options(options)
+    if columns.label is not None and column_name(columns.label) != data.label:
+        raise ConfigurationError(
+            f"Expected label={columns.label!r} (--label) to be the task's label {data.label!r}; leave it out"
+        )
+    columns = replace(columns, label=data.label, only=(*data.features, data.label))
+    return columns_of(read_examples(source, columns))
+
+
+def split_for(data: Examples, columns: ExampleColumns, *, seed: int) -> ExamplesSplit:
+    """What a simulation of a task that reads ``data`` trains and tests on: a tenth of the examples is for tests.
+
+    Raises:
+      DataError: a column is missing, or of another shape or kind than the task reads.
+    """
+    from odp.datasets.example_files import split_examples
+
+    users = columns.users_examples(data)
+    return split_examples(users, name=columns.name, where=columns.name, seed=seed)
