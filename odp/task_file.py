@@ -77,6 +77,7 @@ _CATALOGUE = "catalogue"
 #: Fields that a task has, or has not: without them, nothing is chosen by rule.
 _OPTIONAL = ("events", "against", "personal", _CATALOGUE)
 _LARGEST = 2**20
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 #: A task without rounds has all of its fields, but for the two at the top, in one section.
 _LOCAL = "draw_and_discard"
 _LOCAL_KINDS: dict[str, type] = {"number": Number, "boolean": Boolean, "category": Category}
@@ -221,12 +222,12 @@ def render_task(task: AnyTask) -> str:
 
     Item features and parameters are named in a comment: save them to a .npy file and name that.
     """
-    lines = [f"name = {_toml(task.name)}", f"population = {_toml(task.population)}"]
+    lines = [f"name = {toml_of(task.name)}", f"population = {toml_of(task.population)}"]
     parts: list[tuple[str, Any, dict[str, type]]]
     if isinstance(task, Question):
         if isinstance(task, Statistics):
             given = {name: getattr(task, name) for name in _TRUST}
-            lines += [f"{name} = {_toml(value)}" for name, value in given.items() if value is not None]
+            lines += [f"{name} = {toml_of(value)}" for name, value in given.items() if value is not None]
             parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
         else:
             ((name, own),) = ((name, kind) for name, kind in _QUESTIONS.items() if isinstance(task, kind))
@@ -241,7 +242,7 @@ def render_task(task: AnyTask) -> str:
         kind = next(name for name, known in kinds.items() if isinstance(part, known))
         lines += ["", f"[{section}]"]
         if len(kinds) > 1 or section in ("model", "training"):
-            lines.append(f"kind = {_toml(kind)}")
+            lines.append(f"kind = {toml_of(kind)}")
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
             if value is None and field.name in _OPTIONAL:
@@ -264,7 +265,7 @@ def render_task(task: AnyTask) -> str:
                 )
                 continue
             # TOML has no null: an absent key is the rule's own choice, which `odp task show` prints resolved.
-            lines.append(f"# {field.name}: chosen by rule" if value is None else f"{field.name} = {_toml(value)}")
+            lines.append(f"# {field.name}: chosen by rule" if value is None else f"{field.name} = {toml_of(value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -432,26 +433,32 @@ def _line_of(text: str, section: str, key: str | None) -> int:
     return found
 
 
-def _toml(value: object) -> str:
+def key_of(name: str) -> str:
+    """A key of TOML, in quotes where it needs them."""
+    return name if _BARE_KEY.fullmatch(name) else toml_of(name)
+
+
+def toml_of(value: object) -> str:
+    """A value of a task as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         # JSON's escapes are TOML's; TOML has one control character more to escape.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, enum.Enum):
-        return _toml(value.value)
+        return toml_of(value.value)
     for kind, feature in {**_LOCAL_KINDS, **KINDS}.items():
         if isinstance(value, feature):
-            return _toml({"kind": kind, **vars(value)})
+            return toml_of({"kind": kind, **vars(value)})
     if isinstance(value, PersonalTraining):
-        return _toml(vars(value))
+        return toml_of(vars(value))
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml(str(name))} = {_toml(one)}" for name, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{key_of(str(name))} = {toml_of(one)}" for name, one in value.items()) + " }"
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_toml(entry) for entry in value)}]"
+        return f"[{', '.join(toml_of(entry) for entry in value)}]"
     if isinstance(value, Events):
         given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return "{ " + ", ".join(f"{name} = {_toml(one)}" for name, one in given.items() if one is not None) + " }"
+        return "{ " + ", ".join(f"{name} = {toml_of(one)}" for name, one in given.items() if one is not None) + " }"
     if isinstance(value, float):
         return repr(float(value))  # a numpy float writes its type, too
     return repr(value)

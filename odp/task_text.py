@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from odp.errors import ConfigurationError
 from odp.task import Task
-from odp.task_file import kind_of
+from odp.task_file import key_of, kind_of, toml_of
 
 #: What a reader looks for, even where it is the default.
 _ALWAYS = ("low", "high", "minimum")
 
 
-def task_text(task: Task, *, comment: str = "") -> str:
-    """TOML with the fields that differ from their defaults, and ``comment`` as the first line.
+def task_text(task: Task, *, comment: str = "", remarks: Mapping[str, str] | None = None) -> str:
+    """TOML with the fields that differ from their defaults, and ``comment`` as the first lines.
+
+    ``remarks`` are comments by the place of a field, as in "data.classes" or "data.features.age", above its line.
 
     Raises:
       ConfigurationError: a field has no text form, such as an array of features.
     """
-    lines = [f"# {comment}"] if comment else []
+    lines, told = [f"# {line}" for line in comment.splitlines()], remarks or {}
     lines.append(f"name = {_value('name', task.name)}")
     if task.population:
         lines.append(f"population = {_value('population', task.population)}")
@@ -31,11 +35,31 @@ def task_text(task: Task, *, comment: str = "") -> str:
         part = getattr(task, section)
         if part is None:
             continue
-        fields = [f"{name} = {_value(name, value)}" for name, value in _given(part)]
+        given = _given(part)
+        plain = {name: _value(name, value) for name, value in given if not isinstance(value, Mapping)}
         kind = kind_of(section, part)
-        if kind or fields:
-            lines += ["", f"[{section}]", *([f"kind = {json.dumps(kind)}"] if kind else []), *fields]
+        if kind or given:
+            lines += [
+                "",
+                f"[{section}]",
+                *([f"kind = {json.dumps(kind)}"] if kind else []),
+                *_fields(section, plain, told),
+            ]
+        for name, value in given:
+            if isinstance(value, Mapping):
+                entries = {key: toml_of(one) for key, one in value.items()}
+                lines += ["", f"[{section}.{name}]", *_fields(f"{section}.{name}", entries, told)]
     return "\n".join(lines) + "\n"
+
+
+def _fields(table: str, values: Mapping[str, str], remarks: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name, value in values.items():
+        remark = remarks.get(f"{table}.{name}", "")
+        # A comment ends with its line, and TOML has no control characters in one.
+        lines += [f"# {''.join(one if one.isprintable() else ' ' for one in remark)}"] if remark else []
+        lines.append(f"{key_of(name)} = {value}")
+    return lines
 
 
 def _given(part: Any) -> list[tuple[str, Any]]:
@@ -52,6 +76,8 @@ def _given(part: Any) -> list[tuple[str, Any]]:
 
 
 def _value(name: str, value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return _value(name, value.value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

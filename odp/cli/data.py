@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import print_json, print_text, results_console
-from odp.cli.data_options import data_arguments, takes_table
+from odp.cli.data_options import data_arguments, takes_labelled_table, takes_table
 from odp.cli.outputs import output_file, output_folder, writing, writing_file
 
 if TYPE_CHECKING:
@@ -143,31 +143,50 @@ def info(
 
 
 @app.command("check")
-@takes_table
+@takes_labelled_table
 def check(
     columns: dict[str, Any],
     data: Data,
+    task: Annotated[
+        Path | None, typer.Option(help="Task file: print how much of the data it can use, and why not all.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option(callback=output_folder, help="Folder for check.svg and task.toml.")
+        Path | None, typer.Option(callback=output_folder, help="Folder for task.toml, and for check.svg of ratings.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Look at your own data before you train on them: counts, scale, bad rows, and the task and the ε that fit.
 
-    The numbers are those of the data, without noise: for their owner, and no private release. Exits with 1 where rows
-    are bad, unless they are to be skipped.
+    With --label, the table has labelled examples: one per row, of which all other columns are features. The numbers are
+    those of the data, without noise: for their owner, and no private release. Exits with 1 where rows are bad, unless
+    they are to be skipped.
     """
+    from odp.cli.labelled_check import check_examples, check_usable, is_labelled
     from odp.datasets.registry import load_reading
-    from odp.simulation.data_check import check_data
+    from odp.errors import ConfigurationError
+    from odp.simulation.data_check import check_data, usable_ratings
+    from odp.task_file import load_task
 
+    chosen = None if task is None else load_task(task)
+    if chosen is not None and output is not None:
+        raise ConfigurationError("Expected --task or --output, not both: one reads a task, and the other proposes one")
+    if is_labelled(columns, chosen):
+        raise typer.Exit(
+            check_examples(data, columns, output=output, json=json)
+            if chosen is None
+            else check_usable(data, columns, chosen, json=json)
+        )
     reading, ratings = load_reading(data, **_skipping(data, columns))
     found = check_data(ratings, reading)
+    usable = None if chosen is None else usable_ratings(chosen, ratings)
     written = None if output is None else _write_check(found, output, data)
     bad = 0 if reading is None or columns.get("on_error") == "skip" else reading.bad.total
     if json:
-        print_json(found.to_json())
+        print_json(found.to_json() | ({} if usable is None else {"usable": usable.to_json()}))
         raise typer.Exit(int(bad > 0))
     print_text("\n".join(_check_lines(found)))
+    if usable is not None:
+        print_text("\n".join(["", *usable.lines()]))
     if bad:
         print_text("note: other commands refuse a table with bad rows: mend them, or pass --on-error skip")
         columns = columns | {"on_error": "skip"}
@@ -185,6 +204,7 @@ def _skipping(data: str, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_check(found: DataCheck, output: Path, data: str) -> list[Path]:
+    from odp.cli.labelled_check import task_name
     from odp.simulation.data_check import draw_check
     from odp.task_text import task_text
 
@@ -194,16 +214,10 @@ def _write_check(found: DataCheck, output: Path, data: str) -> list[Path]:
         draw_check(written[0], found)
         if found.task is not None:
             written.append(output / "task.toml")
-            task = dataclasses.replace(found.task, name=_task_name(found.ratings.name), population="")
+            task = dataclasses.replace(found.task, name=task_name(found.ratings.name), population="")
             comment = f"Fits {Path(data).name}; made by `odp data check`."
             written[1].write_text(task_text(task, comment=comment), encoding="utf-8")
     return written
-
-
-def _task_name(name: str) -> str:
-    """The data set's name as a task's: lower-case letters, digits and hyphens."""
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
-    return plain[:40] or "own-data"
 
 
 def _check_lines(found: DataCheck) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 
 from odp.cli import person
 from odp.cli.console import console, print_error, print_json, print_text, results_console
-from odp.cli.data_options import takes_table
+from odp.cli.data_options import takes_labelled_table, takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.recommended import listed, table_of
@@ -41,7 +41,7 @@ PrivateAddresses = Annotated[
 
 
 @app.command("run")
-@takes_table
+@takes_labelled_table
 def run(
     columns: dict[str, Any],
     population: Annotated[str, typer.Option(help="Population that the devices check in for.")],
@@ -51,7 +51,11 @@ def run(
     ca: Ca = None,
     reference_values: ReferenceFile = None,
     data: Annotated[
-        str | None, typer.Option(help="Data set whose users become the devices; without it the stores must exist.")
+        str | None,
+        typer.Option(
+            help="Data set whose users become the devices, or with --label a table of labelled examples; without it "
+            "the stores must exist."
+        ),
     ] = None,
     examples: Annotated[
         Path | None,
@@ -120,6 +124,7 @@ def run(
     from device_runtime import Conditions, Config, Limits, start
     from device_runtime.store.retention import Retention
     from odp.local.foreground import parent_watch
+    from odp.models.example_columns import ExampleColumns
     from odp.transport.stopping import stop_event
 
     stop = stop_event()
@@ -155,7 +160,12 @@ def run(
     )
     # A computation gives the interpreter away at each row that it reads, and has little time: it gets it back soon.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    running = start(config, ratings=_ratings(data, devices, split_seed, columns), examples=_examples(examples))
+    people = _people(data, examples, devices, split_seed, columns)
+    running = start(
+        config,
+        ratings=None if isinstance(people, ExampleColumns) else people,
+        examples=people if isinstance(people, ExampleColumns) else None,
+    )
     # Waiting in slices lets the signal handler run.
     while not running.join(timeout=0.5):
         if stop.is_set():
@@ -316,21 +326,33 @@ def _print_recommendations(
     results_console().print(table_of(found, names, title=f"device {device}, computed on the device"))
 
 
-def _ratings(data: str | None, devices: int | None, split_seed: int | None, columns: dict[str, Any]) -> Ratings | None:
+def _people(
+    data: str | None, examples: Path | None, devices: int | None, split_seed: int | None, columns: dict[str, Any]
+) -> Ratings | ExampleColumns | None:
+    """What the devices are given; how a table was read is printed."""
     from odp.datasets import load, random_split
+    from odp.errors import ConfigurationError
+    from odp.models.example_columns import ExampleColumns
+    from odp.models.example_tables import load_examples
 
-    if data is None:
-        return None
+    labelled = examples is not None or "label" in columns or "text" in columns
+    if labelled and split_seed is not None:
+        raise ConfigurationError("Expected no --split-seed with labelled examples: devices get all of theirs")
+    if data is None or examples is not None:
+        if columns or (data is not None and examples is not None):
+            raise ConfigurationError("Expected --data with the options of a table, or --examples alone")
+        return None if examples is None else ExampleColumns.load(examples)
+    if labelled:
+        people = load_examples(data, **columns)
+        for line in people.notes:
+            print_error(f"note: {line}")
+        return people
     ratings = load(data, **columns)
+    for line in ratings.notes:
+        print_error(f"note: {line}")
     if devices is not None:
         ratings = take_users(ratings, devices)
     return ratings if split_seed is None else random_split(ratings, seed=split_seed).train
-
-
-def _examples(file: Path | None) -> ExampleColumns | None:
-    from odp.models.example_columns import ExampleColumns
-
-    return None if file is None else ExampleColumns.load(file)
 
 
 def take_users(ratings: Ratings, devices: int) -> Ratings:

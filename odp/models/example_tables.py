@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,13 +84,17 @@ def examples_for(data: Examples, source: Any, options: Mapping[str, Any]) -> Exa
       DataError: as :func:`load_examples`.
       ConfigurationError: an option is unknown, or the label is another one than the task's.
     """
-    columns = labelled_options(options)
-    if columns.label is not None and column_name(columns.label) != data.label:
-        raise ConfigurationError(
-            f"Expected label={columns.label!r} (--label) to be the task's label {data.label!r}; leave it out"
-        )
-    columns = replace(columns, label=data.label, only=(*data.features, data.label))
+    columns = of_task(labelled_options(options), features=data.features, label=data.label)
     return columns_of(read_examples(source, columns))
+
+
+def of_task(columns: LabelledColumns, *, features: Iterable[str], label: str) -> LabelledColumns:
+    """The same without columns that a task does not read. Raises ConfigurationError for another label than its own."""
+    if columns.label is not None and column_name(columns.label) != label:
+        raise ConfigurationError(
+            f"Expected label={columns.label!r} (--label) to be the task's label {label!r}; leave it out"
+        )
+    return replace(columns, label=label, only=(*features, label))
 
 
 def split_for(data: Examples, columns: ExampleColumns, *, seed: int) -> ExamplesSplit:

@@ -12,15 +12,17 @@ import numpy.typing as npt
 
 from odp.algorithms.experiment import NamedData, experiment_of
 from odp.datasets.ratings import Ratings
-from odp.errors import DataError, PrivacyError
+from odp.errors import ConfigurationError, DataError, PrivacyError
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.simulation.engine import check_population
 from odp.simulation.presets import preset_task
+from odp.task import Task
 
 if TYPE_CHECKING:
     from odp.datasets.tables import TableReading
-    from odp.task import Task
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
-_FEW_USERS = 100
+FEW_USERS = 100
 _USUAL_DELTA = 1e-6
 
 
@@ -125,9 +127,9 @@ def check_data(ratings: Ratings, reading: TableReading | None = None) -> DataChe
     delta = usual_delta(ratings.n_users)
     advice = list(ratings.notes)
     epsilon, task = _fitting(ratings, delta, advice)
-    if ratings.n_users < _FEW_USERS:
+    if ratings.n_users < FEW_USERS:
         advice.append(
-            f"{ratings.n_users} users are few: noise hides each one, and below {_FEW_USERS} a model learns little"
+            f"{ratings.n_users} users are few: noise hides each one, and below {FEW_USERS} a model learns little"
         )
     return DataCheck(
         ratings=ratings,
@@ -156,6 +158,52 @@ def _fitting(ratings: Ratings, delta: float, advice: list[str]) -> tuple[float |
         weak = notes[0]
     advice.append(f"at ε = {EPSILONS[-1]:g}: {weak}")
     return None, task
+
+
+@dataclass(frozen=True)
+class UsableRatings:
+    """How many ratings a task trains on.
+
+    Attributes:
+      ratings: in all; a task that could use some of them alone refuses the table.
+      users: in all.
+      most_items: of one user, that a contribution has at most; None where the training chooses.
+      beyond: users with more.
+    """
+
+    ratings: int
+    users: int
+    most_items: int | None
+    beyond: int
+
+    def lines(self) -> list[str]:
+        """For people."""
+        lines = [f"usable      all {self.ratings:,} ratings, of {self.users:,} users"]
+        if self.beyond:
+            lines.append(
+                f"drawn       {self.beyond:,} users have more than max_items_per_user={self.most_items:,}: a device "
+                "draws as many of theirs"
+            )
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return vars(self)
+
+
+def usable_ratings(task: object, ratings: Ratings) -> UsableRatings:
+    """What a task trains on of ratings.
+
+    Raises:
+      ConfigurationError: the task trains no model of ratings.
+      DataError: the ratings do not fit the task: another number of items, or values beyond its scale.
+    """
+    if not isinstance(task, Task) or not isinstance(task.model, MatrixFactorization):
+        raise ConfigurationError("Expected --task with a task that trains a model of ratings or of labelled examples")
+    check_population(task, ratings)
+    most = task.privacy.max_items_per_user
+    beyond = 0 if most is None else int((ratings.counts() > most).sum())
+    return UsableRatings(ratings.n_ratings, ratings.n_users, most, beyond)
 
 
 def draw_check(path: Path, check: DataCheck) -> None:
