@@ -160,7 +160,7 @@ def run(
     )
     # A computation gives the interpreter away at each row that it reads, and has little time: it gets it back soon.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    people = _people(data, examples, devices, split_seed, columns)
+    people = people_of(data, examples, devices, split_seed, columns)
     running = start(
         config,
         ratings=None if isinstance(people, ExampleColumns) else people,
@@ -326,7 +326,7 @@ def _print_recommendations(
     results_console().print(table_of(found, names, title=f"device {device}, computed on the device"))
 
 
-def _people(
+def people_of(
     data: str | None, examples: Path | None, devices: int | None, split_seed: int | None, columns: dict[str, Any]
 ) -> Ratings | ExampleColumns | None:
     """What the devices are given; how a table was read is printed."""

@@ -91,10 +91,10 @@ class LabelledColumns:
             if self.only is not None and short not in self.only:
                 continue
             if short in others or short == USER or not short:
-                of = f"that of {others[short]!r}" if short in others else "no name"
+                of = f"as {others[short]!r} is" if short in others else "the name of ids" if short else "no name"
                 raise DataError(
-                    f"{where}: column {name!r} would be {short!r} in a task, which is {of}; rename it, in letters a-z, "
-                    "digits and _"
+                    f"{where}: column {name!r} would be {short!r} in a task, {of}; rename it, in letters a-z, digits "
+                    "and _"
                 )
             others[short] = name
         label = self._label(list(others.values()), names, where)

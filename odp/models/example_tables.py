@@ -48,7 +48,7 @@ def load_examples(
       DataError: it is no table, a column is missing, or rows are bad.
       ConfigurationError: an option contradicts another, or the package that reads tables is missing.
     """
-    columns = LabelledColumns(user=user, label=label, text=tuple(text), on_error=on_error)
+    columns = LabelledColumns(user=user, label=label, text=text, on_error=on_error)
     return columns_of(read_examples(source, columns, name=name))
 
 

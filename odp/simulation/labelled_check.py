@@ -306,7 +306,8 @@ def _model(
                 None,
                 None,
                 (
-                    f"no classes: expected 2 to {_MOST_CLASSES} short labels that at least {_FEWEST_USERS} users have each"
+                    f"no classes: expected 2 to {_MOST_CLASSES} short labels, each of which at least {_FEWEST_USERS} "
+                    "users have"
                 ),
             )
         numbered = not rare and names == tuple(map(str, range(len(names))))
