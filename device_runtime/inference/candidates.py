@@ -27,6 +27,7 @@ from device_runtime.round.computations import RoundComputation, read_or_nothing
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.lookup import FoundTable, Lookup
 from device_runtime.rows.table_cache import TableCache
+from device_runtime.store.keyed_ratings import ratings_left_out
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model
 from device_runtime.tasks.catalogues import CatalogueMemory
@@ -155,8 +156,9 @@ def recommend_candidates(
     new = (items < model.definition.model.items) & ~np.isin(items, client.items(own.rows))
     slices = _with_rows(rated, items, item_rows)
     return best_of(
-        model, client, slices, own.rows, items[new], k=k, level=level, explore=explore, catalogue=found.catalogue
-    )
+        model, client, slices, own.rows, items[new], k=k, level=level, explore=explore, catalogue=found.catalogue,
+        left_out=ratings_left_out(store, model.definition, found.catalogue),
+    )  # fmt: skip
 
 
 def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int64Array:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from device_runtime.inference.recommend import Recommendation
 from device_runtime.round.examples import examples
+from device_runtime.store.keyed_ratings import ratings_left_out
 from device_runtime.store.store import Store
+from odp.algorithms.capabilities import IntervalClient
 from odp.catalogues.named import named_in
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
@@ -72,4 +74,7 @@ def recommend_indexed(
     data = examples(store, model.definition, now=clock(), catalogue=keys)
     found = model.recommend(data, k=k, candidates=candidates)
     names = None if keys is None else tuple(keys[item] for item in found.items.tolist())
-    return Recommendation(found.items, found.scores, names)
+    return Recommendation(
+        found.items, found.scores, names, values=isinstance(model.client, IntervalClient),
+        left_out=ratings_left_out(store, model.definition, keys),
+    )  # fmt: skip

@@ -17,6 +17,7 @@ from device_runtime.network.services import Services
 from device_runtime.round.examples import examples
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.table_cache import TableCache
+from device_runtime.store.keyed_ratings import ratings_left_out
 from device_runtime.store.side import said_of
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
@@ -57,16 +58,20 @@ class DownloadedModel:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """``items`` int64 [k], best first, and their predicted values ``scores`` float64 [k].
+    """``items`` int64 [k], best first, and ``scores`` float64 [k], their predictions as people see them.
 
     ``keys`` are those of the items where the model's task names a catalogue; None elsewhere. ``ranges`` has the ranges
-    of their predictions, where they were asked for. All of it is the person's, and stays on the device.
+    of their predictions, where they were asked for. ``values`` tells whether scores are values within the declared
+    range, or numbers that only rank. ``left_out`` counts the person's own ratings whose items the model does not know.
+    All of it is the person's, and stays on the device.
     """
 
     items: Int64Array = field(repr=False)
     scores: Float64Array = field(repr=False)
     keys: tuple[str, ...] | None = field(default=None, repr=False)
     ranges: Intervals | None = field(default=None, repr=False)
+    values: bool = True
+    left_out: int = field(default=0, repr=False)
 
     @property
     def names(self) -> list[int] | tuple[str, ...]:
@@ -203,20 +208,23 @@ def best_of(
     level: float | None,
     explore: bool,
     catalogue: Catalogue | None,
+    left_out: int,
 ) -> Recommendation:
     """The ``k`` best of ``items`` int64 [n] for ``client``, ``model``'s; else as ``recommend``. Raises as that."""
+    ranges = None
     if level is None and not explore:
         scores = client.predict(slices, data, items)
         best = np.argsort(-scores, kind="stable")[:k]
-        return Recommendation(items[best], scores[best], _keys(items[best], catalogue))
-    level = DEFAULT_LEVEL if level is None else level
-    found = with_ranges(model, client).intervals(slices, data, items, level=level)
-    best = np.argsort(-(found.upper if explore else found.mean), kind="stable")[:k]
-    return Recommendation(items[best], found.mean[best], _keys(items[best], catalogue), found.take(best))
-
-
-def _keys(items: Int64Array, catalogue: Catalogue | None) -> tuple[str, ...] | None:
-    return None if catalogue is None else tuple(catalogue.keys[item] for item in items.tolist())
+        shown = client.on_scale(scores[best])
+    else:
+        level = DEFAULT_LEVEL if level is None else level
+        found = with_ranges(model, client).intervals(slices, data, items, level=level)
+        best = np.argsort(-(found.upper if explore else found.predicted), kind="stable")[:k]
+        ranges = found.take(best)
+        shown = ranges.mean
+    chosen = items[best]
+    keys = None if catalogue is None else tuple(catalogue.keys[item] for item in chosen.tolist())
+    return Recommendation(chosen, shown, keys, ranges, isinstance(client, IntervalClient), left_out)
 
 
 def predict(
@@ -227,7 +235,9 @@ def predict(
     side: SidePrior | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Float64Array:
-    """Predicted values float64 [n] of ``items`` for the device of ``store``; not clipped to the task's declared range.
+    """Predicted values float64 [n] of ``items`` for the device of ``store``, within the task's declared range.
+
+    Of implicit feedback they are scores, which only rank.
 
     With ``side`` they begin at what the person says of themselves (``device_runtime.store.side``).
 
@@ -237,7 +247,8 @@ def predict(
     """
     wanted = _wanted(downloaded, items)
     data = examples(store, downloaded.model.definition, now=clock(), catalogue=downloaded.catalogue)
-    return personal(store, downloaded, side).predict(downloaded.slices, data, wanted)
+    client = personal(store, downloaded, side)
+    return client.on_scale(client.predict(downloaded.slices, data, wanted))
 
 
 def predict_ranges(
@@ -300,6 +311,7 @@ def recommend(
     return best_of(
         downloaded.model, client, downloaded.slices, data, candidates,
         k=k, level=level, explore=explore, catalogue=downloaded.catalogue,
+        left_out=ratings_left_out(store, definition, downloaded.catalogue),
     )  # fmt: skip
 
 

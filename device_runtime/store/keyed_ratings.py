@@ -17,6 +17,7 @@ from odp import _validate
 from odp.algorithms.seam import LocalRows
 from odp.catalogues.catalogue import NumberedKeys
 from odp.catalogues.step import check_keys
+from odp.v1 import common_pb2
 
 
 def rate(store: Store, item: int | str, value: float) -> None:
@@ -54,6 +55,26 @@ def numbered_ratings(database: Database, catalogue: NumberedKeys, *, most: int =
     order = np.argsort(items)
     order = order[items[order] >= 0]
     return LocalRows(items[order], values[order])
+
+
+def ratings_left_out(store: Store, definition: common_pb2.TaskDefinition, catalogue: NumberedKeys | None) -> int:
+    """How many of the device's own ratings take no part in a model of items, since it does not know their items.
+
+    Args:
+      store: of the device.
+      definition: of the model's task.
+      catalogue: that the task names; None where it knows items by number, and ratings by key take no part.
+
+    Raises:
+      StateError: the store cannot be read.
+    """
+    data = definition.data if definition.WhichOneof("local_data") == "data" else definition.implicit
+    if data.HasField("events"):
+        return 0
+    numbers, keys = store.ratings().items, list(ratings_by_key(store))
+    if catalogue is None:
+        return int((numbers >= definition.model.items).sum()) + len(keys)
+    return len(numbers) + int((catalogue.places(keys) < 0).sum())
 
 
 def fill_keyed(store: Store, keys: Sequence[str], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:

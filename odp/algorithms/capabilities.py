@@ -34,7 +34,14 @@ class RecommenderClient(Client, Protocol):
         ...
 
     def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
-        """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``."""
+        """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``.
+
+        They rank items, and are measured by evaluations; what people see of them is ``on_scale``.
+        """
+        ...
+
+    def on_scale(self, values: Float64Array) -> Float64Array:
+        """Predictions as people see them: values within the declared range, or scores as they are."""
         ...
 
 

@@ -22,6 +22,7 @@ from odp.wire.model import ModelVersion
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from odp.catalogues.catalogue import Catalogue
     from odp.datasets.time_cut import TimeCut
     from odp.task import Task
 
@@ -36,10 +37,14 @@ class NamedData:
       name: as ``odp.datasets.load`` takes it.
       options: further arguments of it, such as the columns of a table.
       cut: the moment at which ratings are split, in place of a split at random; or None.
+      catalogue: whose numbers the items get; None leaves them as the data set has them.
     """
 
-    def __init__(self, name: str, *, cut: TimeCut | None = None, **options: Any) -> None:
+    def __init__(
+        self, name: str, *, cut: TimeCut | None = None, catalogue: Catalogue | None = None, **options: Any
+    ) -> None:
         self.name, self.options, self.cut, self._named = name, options, cut, True
+        self.catalogue = catalogue
 
     @classmethod
     def of(cls, ratings: Ratings) -> NamedData:
@@ -54,7 +59,21 @@ class NamedData:
         """Raises DataError, ConfigurationError: as ``odp.datasets.load``."""
         from odp.datasets import load
 
-        return load(self.name, **self.options)
+        return self._numbered(load(self.name, **self.options))
+
+    def numbered_by(self, catalogue: Catalogue | None) -> NamedData:
+        """The same data by the item numbers of a catalogue. Raises DataError as ``odp.datasets.numbered_by``."""
+        if catalogue is None or self.catalogue is catalogue:
+            return self
+        named = NamedData(self.name, cut=self.cut, catalogue=catalogue, **self.options)
+        named._named = self._named
+        named.__dict__["ratings"] = named._numbered(self.ratings)
+        return named
+
+    def _numbered(self, ratings: Ratings) -> Ratings:
+        from odp.datasets.catalogue import numbered_by
+
+        return ratings if self.catalogue is None else numbered_by(ratings, self.catalogue)
 
     def split(self, seed: int) -> Split:
         """As ``odp.datasets.load_split``: the published one, or a random one of ``ratings``; or that of ``cut``."""
@@ -64,7 +83,9 @@ class NamedData:
         if self.cut is not None:
             return self.cut.split(self.ratings, seed=seed)
         published = None if self.options or not self._named else published_split(self.name)
-        return random_split(self.ratings, seed=seed) if published is None else published
+        if published is None:
+            return random_split(self.ratings, seed=seed)
+        return Split(*map(self._numbered, (published.train, published.validation, published.test)))
 
 
 class TrainingEvaluation(Protocol):

@@ -51,6 +51,10 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(help="Column of ratings or counts; without one, a row says 'seen'.", rich_help_panel=_PANEL),
     ],
     "time": Annotated[str | None, typer.Option(help="Column of times: numbers or dates.", rich_help_panel=_PANEL)],
+    "title": Annotated[
+        str | None,
+        typer.Option(help="Column of items' titles, where titles are read.", rich_help_panel=_PANEL),
+    ],
     "low": Annotated[
         float | None, typer.Option(help="Lowest rating of the scale \\[default: guessed].", rich_help_panel=_PANEL)
     ],

@@ -13,13 +13,12 @@ from odp.cli.console import console, print_error, print_json, print_text, result
 from odp.cli.data_options import takes_labelled_table, takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
-from odp.cli.recommended import listed, table_of
+from odp.cli.recommended import listed, notes_of, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from device_runtime import Recommendation
     from odp.datasets import Ratings
+    from odp.datasets.item_titles import NamedItems
     from odp.models.example_columns import ExampleColumns
 
 _SWITCH_SECONDS = 5e-4
@@ -230,7 +229,12 @@ def recommend(
         Path | None,
         typer.Option(help="Begin at what the person says of themselves: a file of odp.side_prior.", exists=True),
     ] = None,
-    titles: Annotated[str | None, typer.Option(help="Data set that has the items' titles or ids.")] = None,
+    titles: Annotated[
+        str | None,
+        typer.Option(
+            help="File or data set with the items' titles, found by key (columns item and title, or ratings)."
+        ),
+    ] = None,
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -254,7 +258,7 @@ def recommend(
     )
     from device_runtime import Services as Clients
     from device_runtime import recommend as best_items
-    from odp.datasets import load
+    from odp.datasets.item_titles import ItemTitles
     from odp.enclave.reference_values import ReferenceValues
     from odp.errors import ConfigurationError
     from odp.models.side_prior import SidePrior
@@ -262,7 +266,7 @@ def recommend(
     prior = None if side is None else SidePrior.load(side)
     if prior is not None and candidates:
         raise ConfigurationError("Expected --side or --candidates, not both: a side prior goes with the whole model")
-    named = load(titles, **columns) if titles is not None else None
+    titled = None if titles is None else ItemTitles.load(titles, columns)
     if index is not None:
         if candidates:
             raise ConfigurationError("Expected --candidates or --index, not both: an index has every item")
@@ -271,8 +275,10 @@ def recommend(
         model = indexed_model(index, population=population)
         with Store.open(store_path(state, device)) as store:
             found = recommend_indexed(store, model, k=count)
-        keys = model.index.keys
-        _print_recommendations(device, found, keys.__getitem__ if named is None else named.item_name, json=json)
+        indexed = model.index.keys
+        items = tuple(indexed[item] for item in found.items.tolist())
+        named = None if titled is None else titled.of_model(indexed, len(indexed), task=model.definition.name)
+        _print_recommendations(device, found, items, named, json=json)
         return
     pinned = ReferenceValues.load(
         reference_values if reference_values is not None else services / "reference_values.json"
@@ -292,6 +298,7 @@ def recommend(
             )
             with Store.open(store_path(state, device)) as store:
                 found = recommend_candidates(store, clusters, lookup, k=count, level=level, explore=explore)
+            definition, catalogue = clusters.model.definition, clusters.catalogue
         else:
             available = newest_model(
                 clients, population, cache=cache, folder=state / "models", charters=charters, log=lambda: guard,
@@ -301,23 +308,30 @@ def recommend(
                 console().print(available.offline, markup=False)
             with Store.open(store_path(state, device)) as store:
                 found = best_items(store, available.downloaded, k=count, level=level, explore=explore, side=prior)
+            definition, catalogue = available.downloaded.model.definition, available.downloaded.catalogue
         if cache.failure is not None:
             console().print(cache.failure, markup=False)
     finally:
         clients.close()
-    _print_recommendations(device, found, None if named is None else named.item_name, json=json)
+    keys = None if catalogue is None else catalogue.keys
+    named = None if titled is None else titled.of_model(keys, definition.model.items, task=definition.name)
+    _print_recommendations(device, found, found.keys, named, json=json)
 
 
 def _print_recommendations(
-    device: int, found: Recommendation, name: Callable[[int], str] | None, *, json: bool
+    device: int, found: Recommendation, keys: tuple[str, ...] | None, named: NamedItems | None, *, json: bool
 ) -> None:
-    # Of a catalogue, the keys say which items these are; a data set has numbers of its own.
-    names = found.keys
-    if names is None and name is not None:
-        names = tuple(name(item) for item in found.items.tolist())
+    """Prints items by title, else by key, else by number."""
+    names = keys if named is None else named.names(found.items.tolist() if keys is None else keys)
+    untitled = 0 if named is None else named.missing
     if json:
-        print_json({"device": device, **listed(found, names)})
+        titles = {} if named is None else {"items_without_title": untitled}
+        print_json({"device": device, **listed(found, names, keys), **titles})
         return
+    if untitled:
+        console().print(f"note: {untitled:,} items of the model have no title, and are called by their keys")
+    for line in notes_of(found):
+        console().print(f"note: {line}", markup=False)
     if not len(found.items):
         results_console().print(
             f"there is nothing to recommend to device {device}: it has rated every item that was found"

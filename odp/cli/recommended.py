@@ -11,25 +11,42 @@ if TYPE_CHECKING:
     from device_runtime import Recommendation
 
 
-def listed(found: Recommendation, names: Sequence[str] | None) -> dict[str, Any]:
-    """Plain values: ``recommendations``, each with ``low`` and ``high`` beside the ``level`` where there are ranges."""
-    keys = ("item", "score", "low", "high")
-    rows: list[dict[str, Any]] = [dict(zip(keys, row, strict=False)) for row in found.rows()]
+def listed(found: Recommendation, names: Sequence[str] | None, keys: Sequence[str] | None = None) -> dict[str, Any]:
+    """Plain values: ``recommendations``, each with ``low`` and ``high`` beside the ``level`` where there are ranges.
+
+    ``ratings_left_out`` counts the person's own ratings of items that the model does not know.
+    """
+    fields = ("item", "score", "low", "high")
+    rows: list[dict[str, Any]] = [dict(zip(fields, row, strict=False)) for row in found.rows()]
     for row, item in zip(rows, found.items.tolist(), strict=True):
         row["item"] = item
-    for row, name in zip(rows, names or (), strict=False):
-        row["name"] = name
+    for column, texts in (("name", names), ("key", keys)):
+        for row, text in zip(rows, texts or (), strict=False):
+            row[column] = text
     level = {} if found.ranges is None else {"level": found.ranges.level}
-    return {**level, "recommendations": rows}
+    return {**level, "recommendations": rows, "ratings_left_out": found.left_out}
+
+
+def notes_of(found: Recommendation) -> list[str]:
+    """What to know of recommendations before they are read."""
+    if not found.left_out:
+        return []
+    return [
+        f"{found.left_out:,} of your own ratings take no part: the model does not have their items, or knows items by "
+        "other ids"
+    ]
 
 
 def table_of(found: Recommendation, names: Sequence[str] | None, *, title: str) -> Table:
-    """A row per item. A range says in its head how often it covers the person's own value."""
+    """A row per item: a value of the declared range, or a score that only ranks.
+
+    A range says in its head how often it covers the person's own value.
+    """
     from rich.table import Table
 
     ranges = found.ranges
     head = [] if ranges is None else [f"{100 * ranges.level:g} times in 100 within"]
-    shown = Table("", "item", "predicted value", *head, title=title)
+    shown = Table("", "item", "predicted value" if found.values else "score", *head, title=title)
     for rank, (item, score, *ends) in enumerate(found.rows()):
         name = str(item) if names is None else names[rank]
         shown.add_row(str(rank + 1), name, f"{score:.2f}", *([f"{ends[0]:.2f} to {ends[1]:.2f}"] if ends else []))

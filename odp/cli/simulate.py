@@ -147,6 +147,7 @@ def simulate(
     planned = _planned(
         task, named, preset=preset, epsilon=epsilon, delta=delta, features=choice, texts=item_texts, start=start
     )
+    named = named.numbered_by(getattr(getattr(planned, "model", None), "catalogue", None))
     if not isinstance(planned, Task):
         from odp.cli.answers import simulate_task
 

@@ -1,7 +1,7 @@
 """Rating and image data sets: loaders for their published forms, a generator, and a checked download."""
 
 from odp.datasets._catalog import DATASETS, DatasetSource
-from odp.datasets.catalogue import catalogue_keys
+from odp.datasets.catalogue import catalogue_keys, numbered_by
 from odp.datasets.drifting import Week, drifting_ratings
 from odp.datasets.fetch import fetch
 from odp.datasets.item_features import auto_features, has_item_features, item_features
@@ -34,6 +34,7 @@ __all__ = [
     "load_split",
     "merge",
     "monthly_ratings",
+    "numbered_by",
     "permutation_split",
     "random_split",
     "synthetic_movielens",

@@ -1,23 +1,33 @@
-"""Keys by which the items of two data sets are matched."""
+"""Keys of items: by them two data sets are matched, and a data set is brought to the numbers of a catalogue."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
+from odp.identity import normal
+
+if TYPE_CHECKING:
+    from odp.catalogues.catalogue import Catalogue
 
 
 def catalogue_keys(ratings: Ratings) -> tuple[str, ...]:
     """A key for each item, distinct: its title, or its id where there are no titles.
 
-    A title that stands again gets its place among its like, as in "Kim (1950) #2". No rating is read.
+    A title that stands again gets its place among its like, as in "Kim (1950) #2". Keys are in the normal form C, as
+    those of a catalogue. No rating is read.
 
     Raises:
       DataError: the data set has neither titles nor ids.
     """
     if ratings.titles is not None:
-        named = [title or "untitled" for title in ratings.titles]
+        named = [normal(title) or "untitled" for title in ratings.titles]
     elif ratings.item_ids is not None:
-        named = [str(key) for key in ratings.item_ids.tolist()]
+        named = [normal(str(key)) for key in ratings.item_ids.tolist()]
     else:
         raise DataError(f"the data set {ratings.name!r} has no keys of items: no titles and no ids")
     taken = set(named)
@@ -31,3 +41,82 @@ def catalogue_keys(ratings: Ratings) -> tuple[str, ...]:
         taken.add(key)
         keys.append(key)
     return tuple(keys)
+
+
+def has_keys(ratings: Ratings) -> bool:
+    """Whether ``catalogue_keys`` finds any."""
+    return ratings.titles is not None or ratings.item_ids is not None
+
+
+def numbered_by(ratings: Ratings, catalogue: Catalogue) -> Ratings:
+    """The same ratings by the item numbers of ``catalogue``; ``notes`` counts those of items that it does not have.
+
+    A data set without keys knows its items by the catalogue's numbers already.
+
+    Raises:
+      DataError: the catalogue has none of the items, or a data set without keys has another number of items.
+    """
+    if not has_keys(ratings):
+        if ratings.n_items != catalogue.items:
+            raise DataError(
+                f"the data set {ratings.name!r} has {ratings.n_items} items without keys, and the catalogue of "
+                f"{catalogue.population!r} {catalogue.items}: give the data whose items the catalogue has"
+            )
+        return ratings
+    keys = catalogue_keys(ratings)
+    if keys == catalogue.keys:
+        return ratings
+    numbers = catalogue.places(keys)
+    known = numbers >= 0
+    if not known.any():
+        raise DataError(
+            f"no item of the data set {ratings.name!r}, such as {keys[0]!r}, is in the catalogue of "
+            f"{catalogue.population!r}, which has items such as {catalogue.keys[0]!r}: give the data or the catalogue "
+            "that belong together"
+        )
+    mine = ratings.take(known[ratings.items])
+    items = numbers[mine.items]
+    rows = np.lexsort((items, mine.users()))
+    lost = ratings.n_ratings - mine.n_ratings
+    note = (
+        f"{int((~known).sum()):,} items, with {lost:,} ratings, are left out: catalogue version {catalogue.version} of "
+        f"{catalogue.population!r} does not have them"
+    )
+    places = np.full(catalogue.items, -1, dtype=np.int64)
+    places[numbers[known]] = np.flatnonzero(known)
+    ids = None
+    if mine.item_ids is not None:
+        own = [str(one) for one in mine.item_ids.tolist()]
+        ids = np.array([own[place] if place >= 0 else key for place, key in zip(places, catalogue.keys, strict=True)])
+    return replace(
+        mine,
+        items=items[rows].astype(np.int32),
+        values=mine.values[rows],
+        order=None if mine.order is None else mine.order[rows],
+        times=None if mine.times is None else mine.times[rows],
+        n_items=catalogue.items,
+        titles=None if mine.titles is None else catalogue.keys,
+        item_ids=ids,
+        features=None if mine.features is None else np.where(places[:, None] < 0, 0, mine.features[places]),
+        notes=(*mine.notes, note) if not known.all() else mine.notes,
+        inferred=tuple(name for name in mine.inferred if name != "items"),
+        duplicates=ratings.duplicates,
+    )
+
+
+def check_numbered(ratings: Ratings, catalogue: Catalogue) -> None:
+    """Raises DataError where the items of ``ratings`` have keys, and these are not the catalogue's, in its order."""
+    if not has_keys(ratings):
+        return
+    keys = catalogue_keys(ratings)
+    if keys != catalogue.keys:
+        place = next((n for n, pair in enumerate(zip(keys, catalogue.keys, strict=False)) if pair[0] != pair[1]), None)
+        what = (
+            f"{len(keys)} items, and the task's catalogue {catalogue.items}"
+            if place is None
+            else f"{keys[place]!r} as item {place}, and the task's catalogue {catalogue.keys[place]!r}"
+        )
+        raise DataError(
+            f"the data set {ratings.name!r} has {what}: bring it to the catalogue's numbers with "
+            "odp.datasets.numbered_by(ratings, catalogue)"
+        )

@@ -25,13 +25,17 @@ _USUAL = {
     ),
     "value": ("value", "rating", "ratings", "score", "stars", "overall", "preference"),
     "time": ("time", "timestamp", "ts", "date", "datetime", "rated_at", "created_at"),
+    "title": ("title", "item_title", "item_name", "name", "product_name", "movie_title"),
 }  # fmt: skip
+
+#: As ``Columns.title``: the column of a usual name, if there is one.
+USUAL_TITLE = "*"
 
 _SCALES = ((0.0, 1.0), (1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.0, 10.0), (-10.0, 10.0), (0.0, 100.0))
 """Scales that people use, the first that holds all values is the guess. They are constants: a bound made of the data's
 own extremes would be a function of what single people did."""
 
-_KINDS = {"user": Kind.ID, "item": Kind.ID, "value": Kind.RATING, "time": Kind.TIME}
+_KINDS = {"user": Kind.ID, "item": Kind.ID, "value": Kind.RATING, "time": Kind.TIME, "title": Kind.TITLE}
 
 _MOST_OPINION = 100.0
 """Whole numbers above this are how often, not how much liked."""
@@ -45,6 +49,7 @@ class Columns:
       user, item: names of the columns of ids.
       value: name of the column of ratings or counts; where there is none, a row says "seen".
       time: name of the column of times; where there is none, the data have no order.
+      title: name of the column of items' titles; None reads none. They are shown, and say nothing of who an item is.
       implicit: True where a value above 0 says "seen", False where it is an opinion.
       low, high: the declared scale of opinions, both or neither.
       on_error: "raise" refuses a table with bad rows, "skip" leaves them out and counts them.
@@ -58,6 +63,7 @@ class Columns:
     item: str | None = None
     value: str | None = None
     time: str | None = None
+    title: str | None = None
     implicit: bool | None = None
     low: float | None = None
     high: float | None = None
@@ -76,9 +82,11 @@ class Columns:
                 raise ConfigurationError(f"Expected low={self.low!r} < high={self.high!r}, both finite")
             if self.implicit:
                 raise ConfigurationError("Expected no low and high with implicit=True: such values carry no opinion")
-        named = [name for name in (self.user, self.item, self.value, self.time) if name is not None]
+        named = [name for name in (self.user, self.item, self.value, self.time, self.title) if name is not None]
         if len(set(named)) < len(named):
-            raise ConfigurationError(f"Expected user, item, value and time to be different columns (got {named})")
+            raise ConfigurationError(
+                f"Expected user, item, value, time and title to be different columns (got {named})"
+            )
 
     @property
     def given(self) -> bool:
@@ -87,8 +95,8 @@ class Columns:
 
     @property
     def roles(self) -> dict[str, str]:
-        """The columns by role: "user", "item", and where there are such columns, "value" and "time"."""
-        roles = {"user": self.user, "item": self.item, "value": self.value, "time": self.time}
+        """The columns by role: "user", "item", and where there are such columns, "value", "time" and "title"."""
+        roles = {role: getattr(self, role) for role in _KINDS}
         return {role: name for role, name in roles.items() if name is not None}
 
     def kind(self, role: str) -> Kind:
@@ -104,6 +112,8 @@ class Columns:
         wanted = {"user": self.user, "item": self.item, "value": self.value, "time": self.time}
         found: dict[str, str | None] = {}
         taken = {name for name in wanted.values() if name is not None}
+        if self.title is not None:
+            wanted["title"] = None if self.title == USUAL_TITLE else self.title
         for role, name in wanted.items():
             if name is None:
                 free = [one for one in names if one not in taken]
@@ -121,9 +131,21 @@ class Columns:
 USUAL_USERS = _USUAL["user"]
 
 
+def is_usual(role: str, name: str) -> bool:
+    """Whether a column of that role often has this name."""
+    return _plain(name) in _USUAL[role]
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
+
+
 def guessed(role: str, usual: Sequence[str], free: Sequence[str], *, where: str) -> str | None:
     """The one column of ``free`` with a usual name; None without any. Raises DataError where there are several."""
-    matches = [name for name in free if name.strip().lower().replace(" ", "_").replace("-", "_") in usual]
+    matches = [name for name in free if _plain(name) in usual]
+    if role == "title":
+        # It is shown alone, so that the first of several usual names is good enough.
+        return min(matches, key=lambda name: usual.index(_plain(name)), default=None)
     if len(matches) > 1:
         raise DataError(f"{where}: the {role} could be {' or '.join(map(repr, matches))}; name one with {_way(role)}")
     return matches[0] if matches else None

@@ -18,7 +18,7 @@ from odp.datasets.text_source import UTF8, TextSource, opened
 from odp.errors import DataError
 
 #: Of what may be text or numbers.
-_VALUES = (Kind.NUMBER, Kind.TEXT, Kind.ANY)
+_VALUES = (Kind.NUMBER, Kind.TEXT, Kind.TITLE, Kind.ANY)
 
 
 def read_json(path: Path, columns: C) -> RawTable[C]:

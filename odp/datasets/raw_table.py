@@ -24,6 +24,7 @@ class Kind(Enum):
     TIME = "time"
     NUMBER = "number"
     TEXT = "text"
+    TITLE = "title"
     ANY = "any"
 
 

@@ -19,6 +19,7 @@ from odp.datasets.row_flaws import NUMBER, SHOWN, BadRows, Flaws, bad_rows, numb
 from odp.datasets.table_files import read_file, read_frame
 from odp.datasets.text_tables import TextForm
 from odp.errors import DataError
+from odp.identity import normal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,6 +36,7 @@ class TableReading:
       bad: rows that were left out.
       unseen: rows of implicit data whose value is 0 or less, which say nothing; left out, too.
       values: the least and the largest value in the table, or None.
+      titles: of each item, in the order of ``triples``, "" where it has none; None where no column has titles.
     """
 
     triples: dict[str, Any]
@@ -44,6 +46,7 @@ class TableReading:
     bad: BadRows
     unseen: int
     values: tuple[float, float] | None
+    titles: tuple[str, ...] | None = None
 
 
 def read_table(
@@ -88,6 +91,7 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
         flaws.add(code < 0, f"no {role} (column {_named(columns, role)!r})")
     values = numbers(parts.pop("value"), _named(columns, "value"), where, flaws) if "value" in parts else None
     times, unit = _times(parts.pop("time"), _named(columns, "time"), where, flaws) if "time" in parts else (None, None)
+    titles = parts.pop("title", None)
     bad = flaws.bad
     scale = scale_of(values if values is None or bad is None else values[~bad], columns, where=where)
     extremes: tuple[float, float] | None = None
@@ -118,6 +122,7 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
         raise DataError(f"{where}: holds no usable rows; expected at least one user with one item")
     for role in ("user", "item"):
         ids[role], codes[role] = used(ids[role], codes[role])
+    titled, several = (None, 0) if titles is None else _titles(titles, kept, codes["item"], len(ids["item"]))
     if columns.repeats == "refuse":
         _refuse_repeats(raw, codes, ids, kept)
     triples = {
@@ -135,10 +140,36 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
         "implicit": scale.implicit,
         "user_ids": ids["user"],
         "item_ids": ids["item"],
-        "notes": (*_notes(scale, columns, report, unseen), *raw.notes),
+        "notes": (*_notes(scale, columns, report, unseen), *_title_notes(several), *raw.notes),
         "inferred": ("items", "scale") if scale.guessed else ("items",),
     }
-    return TableReading(triples, rows + len(raw.broken), columns, scale, report, unseen, extremes)
+    return TableReading(triples, rows + len(raw.broken), columns, scale, report, unseen, extremes, titled)
+
+
+def _titles(
+    column: Any, kept: npt.NDArray[np.bool_] | None, items: npt.NDArray[np.int32], count: int
+) -> tuple[tuple[str, ...], int]:
+    """(the first title of each of ``count`` items, how many items have several titles)."""
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    texts = pc.fill_null(decoded(column).cast(pa.string()), "")
+    texts = (texts if kept is None else texts.filter(pa.array(kept))).combine_chunks()
+    coded_texts = texts.dictionary_encode()
+    distinct, code = coded_texts.dictionary.to_pylist(), coded_texts.indices.to_numpy()
+    names = [normal(text.strip()) for text in distinct]
+    titled = np.array([bool(name) for name in names], dtype=np.bool_)[code]
+    pairs, first = np.unique(items[titled].astype(np.int64) * len(names) + code[titled], return_index=True)
+    pairs = pairs[np.argsort(first, kind="stable")]
+    owners, place = np.unique(pairs // max(len(names), 1), return_index=True)
+    found = [""] * count
+    for item, pair in zip(owners.tolist(), pairs[place].tolist(), strict=True):
+        found[item] = names[pair % len(names)]
+    return tuple(found), len(pairs) - len(owners)
+
+
+def _title_notes(several: int) -> list[str]:
+    return [f"{several:,} further titles of items that have one are left out"] if several else []
 
 
 def _plain(values: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.float32]:

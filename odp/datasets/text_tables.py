@@ -132,7 +132,8 @@ def _table(
 
     roles = columns.roles
     ids = pa.dictionary(pa.int32(), pa.string())
-    as_kind = {Kind.ID: ids, Kind.RATING: pa.float32() if strict else pa.string(), Kind.TIME: pa.string()}
+    ratings = pa.float32() if strict else pa.string()
+    as_kind = {Kind.ID: ids, Kind.TITLE: ids, Kind.RATING: ratings, Kind.TIME: pa.string()}
     kinds = {name: columns.kind(role) for role, name in roles.items()}
     types = {name: as_kind.get(kind, pa.string()) for name, kind in kinds.items() if not (strict and kind is Kind.TIME)}
     read = pa_csv.ReadOptions(use_threads=strict, block_size=_BLOCK, column_names=None if plan.header else plan.names)

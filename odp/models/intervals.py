@@ -30,22 +30,25 @@ class Intervals:
 
     Attributes:
       level: share of values that the ranges cover, from .5 to .99.
-      mean: as without ranges, not clamped.
-      low, high: ends of the ranges, within the declared range of values.
-      upper: the upper ends before they were cut to that range: what ranks by upper confidence.
+      mean: as without ranges.
+      low, high: ends of the ranges. These and ``mean`` are within the declared range of values.
+      predicted, upper: means and upper ends before they were cut to that range: what ranks items.
     """
 
     level: float
     mean: Float64Array = field(repr=False)
     low: Float64Array = field(repr=False)
     high: Float64Array = field(repr=False)
+    predicted: Float64Array = field(repr=False)
     upper: Float64Array = field(repr=False)
 
     @classmethod
     def around(cls, mean: Float64Array, half: Float64Array, *, level: float, least: float, most: float) -> Intervals:
         """``mean`` +- ``half``, cut to values from ``least`` to ``most``."""
-        return cls(level, mean, np.clip(mean - half, least, most), np.clip(mean + half, least, most), mean + half)
+        cut = (np.clip(values, least, most) for values in (mean, mean - half, mean + half))
+        return cls(level, *cut, mean, mean + half)
 
     def take(self, places: Int64Array) -> Intervals:
         """Those at ``places``, in that order."""
-        return Intervals(self.level, self.mean[places], self.low[places], self.high[places], self.upper[places])
+        arrays = (self.mean, self.low, self.high, self.predicted, self.upper)
+        return Intervals(self.level, *(array[places] for array in arrays))

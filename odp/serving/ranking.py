@@ -34,7 +34,7 @@ RERANKED = 400
 
 @dataclass(frozen=True)
 class Ranked:
-    """``items`` int64 [n], best first, and their predicted values ``scores`` float64 [n]."""
+    """``items`` int64 [n], best first, and ``scores`` float64 [n], their predicted values as people see them."""
 
     items: Int64Array = field(repr=False)
     scores: Float64Array = field(repr=False)
@@ -115,7 +115,7 @@ class IndexedModel:
         found = np.sort(found)
         scores = self.client.predict(self.slices(np.concatenate((own, found))), data, found)
         order = np.argsort(-scores, kind="stable")[:k]
-        return Ranked(found[order], scores[order])
+        return Ranked(found[order], self.client.on_scale(scores[order]))
 
 
 def index_of_model(

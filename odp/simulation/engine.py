@@ -30,6 +30,7 @@ from odp.algorithms.seam import (
     NoisyTensors,
     Query,
 )
+from odp.datasets.catalogue import check_numbered
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
@@ -116,7 +117,10 @@ class RunResult:
         return math.isfinite(self.epsilon)
 
     def recommend(self, user: int, *, count: int = 10) -> list[tuple[int, float]]:
-        """The ``count`` items with the highest predicted value that ``user`` has not rated, best first."""
+        """The ``count`` items with the highest predicted value that ``user`` has not rated, best first.
+
+        Values are within the declared range of ratings. ``user`` and items count as those of the data set do.
+        """
         return personal.recommend(self.task, self.model, self.history, user, count=count)
 
     def intervals(self, user: int, items: Sequence[int], *, level: float = DEFAULT_LEVEL) -> Intervals:
@@ -223,6 +227,9 @@ def simulate(
     require_kinds(task, population)
     if isinstance(population, ExampleColumns):
         population = _split_columns(task, population, seed=seed)
+    catalogue = getattr(getattr(task, "model", None), "catalogue", None)
+    if catalogue is not None and isinstance(population, (Ratings, Split)):
+        check_numbered(population if isinstance(population, Ratings) else population.train, catalogue)
     if not isinstance(task, Task):
         from odp.simulation import answers
 

@@ -18,12 +18,15 @@ from odp.wire.model import ModelVersion, Slices
 
 
 def recommend(task: Task, model: ModelVersion, history: Ratings, user: int, *, count: int) -> list[tuple[int, float]]:
-    """The ``count`` items with the highest predicted value that ``user`` does not have, best first."""
+    """The ``count`` items with the highest predicted value that ``user`` does not have, best first.
+
+    Values are within the declared range.
+    """
     client, everything, data, items = _device(task, model, history, user)
     unseen = np.setdiff1d(everything.keys, items)
     scores = client.predict(everything, data, unseen)
     best = np.argsort(-scores, kind="stable")[:count]
-    return [(int(unseen[index]), float(scores[index])) for index in best]
+    return [*zip(unseen[best].tolist(), client.on_scale(scores[best]).tolist(), strict=True)]
 
 
 def intervals(

@@ -51,3 +51,26 @@ def test_an_index_is_exported_shown_updated_and_recommended_from(odp: Odp, tmp_p
         odp("device", "recommend", *at, "--candidates")
     with pytest.raises(DataError, match="not of 'others'"):
         odp("device", "recommend", *at, "--population", "others")
+
+
+def test_titles_name_the_items_of_a_device_by_key_and_never_by_row(odp: Odp, tmp_path: Path) -> None:
+    lines = ["user,item,rating"]
+    ratings = platform.synthetic_movielens(n_users=120, n_items=30, ratings_per_user=8, seed=5)
+    for user in range(ratings.n_users):
+        lines += [f"u{user},F{item},{value:g}" for item, value in zip(*ratings.user(user), strict=True)]
+    (tmp_path / "films.csv").write_text("\n".join(lines) + "\n")
+    index, scale = tmp_path / "films.index", ("--low", 1, "--high", 5)
+    odp("simulate", "--data", tmp_path / "films.csv", *scale, "--no-baselines", "--export", index)
+    population = IndexedModel.of(platform.open_index(index)).definition.population
+    at = ["device", "recommend", "--population", population, "--state", tmp_path / "devices", "--index", index]
+    provision(tmp_path / "devices", ratings.select_users(range(1)))
+    keys = [one["key"] for one in odp(*at, "--json").json["recommendations"]]
+    titles = tmp_path / "titles.csv"
+    # One film more, in front, and the others in the order of their text.
+    titles.write_text("item,title\nA0,Zero\n" + "".join(f"F{item},Film {item}\n" for item in range(40)))
+    named = odp(*at, "--titles", titles, "--json").json
+    assert [one["name"] for one in named["recommendations"]] == [key.replace("F", "Film ") for key in keys]
+    assert named["items_without_title"] == 0
+    titles.write_text("item,title\nA0,Zero\n")
+    with pytest.raises(DataError, match="no item has a title there"):
+        odp(*at, "--titles", titles)

@@ -92,6 +92,10 @@ class DpamClient(OwnItems):
         local = userside.solve(terms, batch, ridges, rank=rank)
         return userside.predict(terms, local, np.zeros(len(items), dtype=np.int64), rows) + begun
 
+    def on_scale(self, values: Float64Array) -> Float64Array:
+        """Predicted values as people see them: clamped to the declared range."""
+        return np.asarray(np.clip(values, self._terms.low, self._terms.high))
+
     def intervals(
         self, slices: Slices, data: LocalData, items: Int64Array, *, level: float = DEFAULT_LEVEL
     ) -> Intervals:

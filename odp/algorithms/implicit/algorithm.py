@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: An index keeps a weight to this power in 8 bits: weights differ by orders of magnitude, and only their ratios count.
 _TRUST_EXPONENT = 0.25
+#: An index keeps the popularity of items in more bits than their factors, as biases that are too small to rank a person
+#: who has items.
+_POPULARITY_UNIT = 2.0**-24
 
 
 class TaskAlgorithm(Factorization):
@@ -82,7 +85,9 @@ class TaskAlgorithm(Factorization):
 
         rows = model.keyed.rows
         trust = np.clip(rows[:, WEIGHT_COLUMN], 0.0, 1.0) ** _TRUST_EXPONENT
-        return IndexColumns(rows[:, FACTOR_COLUMNS:], np.zeros(len(rows), dtype=np.float32), trust.astype(np.float32))
+        popular = rows[:, -1] if self.terms().has_popularity(model.version) else np.zeros(len(rows), dtype=np.float32)
+        biases = (popular * _POPULARITY_UNIT).astype(np.float32)
+        return IndexColumns(rows[:, FACTOR_COLUMNS:], biases, trust.astype(np.float32))
 
     def index_rows(self, columns: IndexColumns) -> Float32Array:
         import numpy as np
@@ -90,4 +95,6 @@ class TaskAlgorithm(Factorization):
         rows = np.zeros((len(columns.biases), self.terms().width), dtype=np.float32)
         rows[:, WEIGHT_COLUMN] = columns.trust ** (1.0 / _TRUST_EXPONENT)
         rows[:, FACTOR_COLUMNS:] = columns.factors
+        if columns.biases.any():
+            rows[:, -1] = columns.biases / np.float32(_POPULARITY_UNIT)
         return rows

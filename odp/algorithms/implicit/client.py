@@ -54,14 +54,23 @@ class ImplicitClient(OwnItems):
     def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
         """Scores float64 [n], personalised on those of ``data`` whose item has a slice: only their order means much.
 
+        Without any such item they are the released popularity.
+
         Raises:
           DataError: one of ``items`` has no slice.
         """
         rows = received.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
-        return np.asarray(rows[:, FACTOR_COLUMNS:] @ self.linear(slices, data))
+        own = self.linear(slices, data)
+        if not own.any():
+            return userside.popularity(self._terms, rows, version=slices.version)
+        return np.asarray(rows[:, FACTOR_COLUMNS:] @ own)
+
+    def on_scale(self, values: Float64Array) -> Float64Array:
+        """The same: scores have no scale."""
+        return values
 
     def linear(self, slices: Slices, data: LocalData) -> Float64Array:
-        """The row float64 [rank] of :meth:`predict`."""
+        """The row float64 [rank] of :meth:`predict`; 0 without items."""
         return np.asarray(userside.user_rows(_batch(slices, self._usable(data).items))[0])
 
 

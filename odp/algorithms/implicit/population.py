@@ -78,7 +78,9 @@ class ImplicitPopulation:
                 yield users, userside.contributions(self._terms, batch, userside.user_rows(batch))
 
     def user_rows(self, broadcast: ModelVersion, history: Ratings) -> Float64Array:
-        """Rows float64 [n_users, rank], each the sum over all of its user's history.
+        """Rows float64 [n_users, rank] that score items: each the sum over all of its user's history.
+
+        A user without history has the row of popularity, as ``userside.scoring_rows`` says.
 
         Raises:
           DataError: sizes do not fit the task.
@@ -87,7 +89,7 @@ class ImplicitPopulation:
         rows = np.zeros((history.n_users, self._terms.rank))
         items = history.items.astype(np.int64)
         for users, batch in _batches(items, history.offsets[:-1], history.counts(), broadcast):
-            rows[users] = userside.user_rows(batch)
+            rows[users] = userside.scoring_rows(self._terms, batch, version=broadcast.version)
         return rows
 
     def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
@@ -100,8 +102,10 @@ class ImplicitPopulation:
         if history.n_users != targets.n_users:
             raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
         rows = self.user_rows(broadcast, history)
-        factors = item_rows(broadcast)
-        return np.asarray(np.einsum("kd,kd->k", rows[targets.users()], factors[targets.items]))
+        table, users = received.usable_rows(broadcast.keyed.rows).astype(np.float64), targets.users()
+        popular = userside.popularity(self._terms, table, version=broadcast.version)
+        scores = np.einsum("kd,kd->k", rows[users], table[targets.items, FACTOR_COLUMNS:])
+        return np.where(rows.any(axis=1)[users], scores, popular[targets.items])
 
     def _check(self, ratings: Ratings) -> None:
         if ratings.n_items != self._terms.items:

@@ -70,6 +70,10 @@ class Terms(CommonTerms):
         """Columns of the item table."""
         return FACTOR_COLUMNS + self.rank
 
+    def has_popularity(self, version: int) -> bool:
+        """Whether the last factor of that version of the model is the popularity of items."""
+        return self.noisy and version >= self.rounds
+
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
         """Reads and checks a task definition.

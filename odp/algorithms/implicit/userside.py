@@ -46,6 +46,28 @@ def user_rows(batch: Batch) -> Float64Array:
     return np.asarray((weights[:, None, :] @ batch.rows[:, :, FACTOR_COLUMNS:])[:, 0])
 
 
+def scoring_rows(terms: Terms, batch: Batch, *, version: int) -> Float64Array:
+    """``user_rows`` as they score items: of a user without an item that counts, the row of the released popularity.
+
+    The last factor of a finished model with noise is the popularity of items (``server.py``). Other models have no such
+    factor, and that row is 0. What users contribute never depends on it.
+    """
+    rows = user_rows(batch)
+    if terms.has_popularity(version):
+        nothing = ~(batch.mask & (batch.rows[:, :, WEIGHT_COLUMN] > 0)).any(axis=1)
+        rows[nothing, -1] = 1.0
+    return rows
+
+
+def popularity(terms: Terms, rows: Float64Array, *, version: int) -> Float64Array:
+    """What ranks items of rows float64 [n, width] by popularity, float64 [n]: all that a person without items has."""
+    if terms.has_popularity(version):
+        return rows[:, -1]
+    # Adaptive weights fall with the noisy count, and are 0 for items that are not learned.
+    weights = rows[:, WEIGHT_COLUMN]
+    return np.asarray(np.where(weights > 0, 1.0 / np.where(weights > 0, weights, 1.0), 0.0))
+
+
 def counted(terms: Terms, items: Int64Array, mask: npt.NDArray[np.bool_]) -> Contributions:
     """Contributions of the round of counts: the first ``max_items`` items of each user."""
     rows = np.zeros((len(items), 0), dtype=np.int64)

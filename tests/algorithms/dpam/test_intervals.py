@@ -105,9 +105,9 @@ def test_devices_and_populations_have_the_same_ranges(
             here = slice(int(targets.offsets[user]), int(targets.offsets[user + 1]))
             for level, ours in zip(levels, half[:, here], strict=True):
                 found = client.intervals(slices, data, wanted, level=float(level))
-                np.testing.assert_array_equal(found.mean, client.predict(slices, data, wanted))
+                np.testing.assert_array_equal(found.predicted, client.predict(slices, data, wanted))
                 tolerance = {"rtol": 1e-6 if hostile else 1e-9, "atol": 1e-9}
-                np.testing.assert_allclose(found.upper - found.mean, ours, **tolerance)
+                np.testing.assert_allclose(found.upper - found.predicted, ours, **tolerance)
                 np.testing.assert_allclose(found.upper, mean[here] + ours, **tolerance)
                 assert ((found.low >= 1.0) & (found.low <= found.high) & (found.high <= 5.0)).all()
 

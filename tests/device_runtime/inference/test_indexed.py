@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 from pathlib import Path
@@ -27,6 +28,8 @@ CATALOGUE = odp.Catalogue.make("films", [f"film {place}" for place in reversed(r
 
 def simulated(*, seed: int, catalogue: odp.Catalogue | None = None) -> odp.RunResult:
     ratings = odp.synthetic_movielens(n_users=150, n_items=ITEMS, ratings_per_user=12, seed=5)
+    # Without titles, items have the numbers of the catalogue.
+    ratings = dataclasses.replace(ratings, titles=None)
     task = odp.Task(
         name="films",
         model=odp.MatrixFactorization(items=ITEMS, rank=2, catalogue=catalogue),

@@ -67,7 +67,7 @@ def test_recommendations_equal_a_direct_computation_and_leave_out_the_history(tr
     scores = direct(trained, {ROWS: rows}, rest)
     order = np.lexsort((rest, -scores))[:25]
     assert found.items.tolist() == rest[order].tolist()
-    np.testing.assert_array_equal(found.scores, scores[order])
+    np.testing.assert_array_equal(found.scores, np.clip(scores[order], 1, 5))
     assert len(set(found.items.tolist())) == 25
 
 
@@ -81,7 +81,7 @@ def test_predictions_are_the_clients_and_items_out_of_range_are_refused(trained:
     with trained.store(0) as store:
         items = np.array([5, 0, 599])
         np.testing.assert_array_equal(
-            predict(store, downloaded, items), direct(trained, {ROWS: store.ratings()}, items)
+            predict(store, downloaded, items), np.clip(direct(trained, {ROWS: store.ratings()}, items), 1, 5)
         )
         for wrong in ([600], [-1]):
             with pytest.raises(ConfigurationError, match="0 to 599"):
@@ -117,6 +117,26 @@ def test_ranges_come_with_a_level_and_exploring_ranks_by_their_upper_ends(traine
     np.testing.assert_array_equal(upper.scores, wide.mean[order])
 
 
+@pytest.mark.parametrize("ways", [{"level": None}, {"level": 0.9}])
+def test_predictions_beyond_the_scale_rank_items_and_are_shown_within_it(ways: dict[str, Any]) -> None:
+    rows = np.ones((4, 4), dtype=np.float32)
+    rows[:, 1] = [2.0, 3.0, 0.5, -4.0]  # biases, beside a centre of 3.5
+    definition = odp.Task(
+        name="films", model=odp.MatrixFactorization(items=4, rank=1), data=odp.RatingsData(low=1, high=5),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=2), training=odp.DPAM(steps=1),
+        cohort=odp.Cohort(minimum=2),
+    ).definition()  # fmt: skip
+    client = recommender_for(definition).client()
+    slices = Slices(3, np.arange(4), rows, {"globals": np.ones((1, 2), dtype=np.float32)})
+    data = {ROWS: LocalRows(np.empty(0, dtype=np.int64), np.empty(0))}
+    assert client.predict(slices, data, np.arange(4)).tolist() == [5.5, 6.5, 4.0, -0.5]
+    model: Any = None
+    found = best_of(model, client, slices, data, np.arange(4), k=4, explore=False, catalogue=None, left_out=0, **ways)
+    assert found.items.tolist() == [1, 0, 2, 3]
+    assert found.scores.tolist() == [5.0, 5.0, 4.0, 1.0]
+    assert found.values
+
+
 def test_exploring_brings_an_item_forward_of_which_little_is_known() -> None:
     rows = np.ones((3, 4), dtype=np.float32)
     rows[:, 1:3] = [[0.3, 1.0], [0.2, 0.2], [0.1, 1.0]]  # bias and trust
@@ -131,7 +151,9 @@ def test_exploring_brings_an_item_forward_of_which_little_is_known() -> None:
     model: Any = None
 
     def ranked(explore: bool) -> list[int]:
-        found = best_of(model, client, slices, data, np.arange(3), k=3, level=0.9, explore=explore, catalogue=None)
+        found = best_of(
+            model, client, slices, data, np.arange(3), k=3, level=0.9, explore=explore, catalogue=None, left_out=0
+        )
         return [int(item) for item in found.items]
 
     assert (ranked(False), ranked(True)) == ([0, 1, 2], [1, 0, 2])
