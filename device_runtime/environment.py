@@ -7,8 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from device_runtime.person.conditions import Conditions
+from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
-from device_runtime.round.gate import machine_sensors
+from device_runtime.round.gate import FILE as GATE_FILE
+from device_runtime.round.gate import Gate, machine_sensors
+from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
+from device_runtime.store.retention import FILE as RETENTION_FILE
+from device_runtime.store.retention import Retention, prune
+from device_runtime.store.store import Store, store_path
+from odp.errors import StateError
+from odp.transport.private_files import private_folder
+from odp.transport.state_folder import keep_out_of_git, state_errors, write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +46,58 @@ class Environment:
 
 #: A store of its own, on the machine that the program runs on.
 THIS_MACHINE = Environment()
+
+
+@dataclass(frozen=True)
+class DeviceFolder:
+    """A device's folder that is ready to use.
+
+    Attributes:
+      path: of the store.
+      key: that the store is encrypted under.
+      gate: the limits and conditions of a person who set none, and the clock.
+      retention: how long rows are kept.
+    """
+
+    path: Path
+    key: HostKey
+    gate: Gate
+    retention: Retention
+
+    @classmethod
+    def prepared(
+        cls,
+        state: Path,
+        environment: Environment,
+        limits: Limits | None,
+        conditions: Conditions | None,
+        retention: Retention | None,
+    ) -> DeviceFolder:
+        """Makes the folder and its store where there are none, stores the settings, and removes rows past their time.
+
+        Settings that are None are those that the folder was last used with.
+
+        Raises:
+          StateError: the store cannot be used, was made with another key, or is missing and is not to be made.
+        """
+        path, clock = store_path(state, environment.index), environment.clock
+        if not environment.create and not path.exists():
+            raise StateError(f"device store {path} does not exist; check --state and --device")
+        with state_errors(state):
+            private_folder(state, marker=DESCRIPTOR)
+        key = host_key(state, key_file=environment.key_file, ring=os_keyring if environment.keyring else no_keyring)
+        Store.open_or_create(path, key=key).close()
+        kept = Gate.load(state)
+        gate = Gate(
+            limits=limits or kept.limits, conditions=conditions or kept.conditions, sensors=environment.sensors,
+            clock=clock,
+        )  # fmt: skip
+        retention = retention or Retention.kept(state) or Retention()
+        if environment.create:
+            keep_out_of_git(state)
+            # For the commands of the person, which look at the device from outside of the app.
+            write_atomically(state / GATE_FILE, gate.to_json())
+            write_atomically(state / RETENTION_FILE, retention.to_json())
+            with Store.open(path, key=key) as store:
+                prune(store, retention, now=clock())
+        return cls(path, key, gate, retention)

@@ -28,26 +28,25 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from device_runtime.environment import THIS_MACHINE, Environment
+from device_runtime.environment import THIS_MACHINE, DeviceFolder, Environment
 from device_runtime.host.learned import Learned, learned, taken
-from device_runtime.host.newest import fetch_newest
+from device_runtime.host.newest import newest_of
 from device_runtime.host.program import Config, Running, start
+from device_runtime.host.progress import wait_for
 from device_runtime.inference.best_value import best_value
 from device_runtime.inference.indexed import indexed_model, recommend_indexed
+from device_runtime.inference.offline import Available
 from device_runtime.inference.recommend import Recommendation, recommend
 from device_runtime.inference.shown_results import NoResults, Notes, Shown
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
 from device_runtime.person.conditions import Conditions, Reading
 from device_runtime.person.limits import Limits
-from device_runtime.round.gate import FILE as GATE_FILE
-from device_runtime.round.gate import Gate
+from device_runtime.person.screen import ShownItems, named_items, write_lines
 from device_runtime.round.made_examples import MadeExamples
 from device_runtime.store.bounds import Bounds, require_space
-from device_runtime.store.keyed_ratings import rate
-from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
-from device_runtime.store.retention import FILE as RETENTION_FILE
-from device_runtime.store.retention import Retention, prune
+from device_runtime.store.keyed_ratings import own_catalogue, rate, require_item
+from device_runtime.store.retention import Retention
 from device_runtime.store.side import say
 from device_runtime.store.store import Store, store_path
 from device_runtime.view import View, start_view
@@ -55,15 +54,14 @@ from device_runtime.view.overview import explain, overview
 from device_runtime.view.privacy_page import DeviceControls
 from device_runtime.view.sanitizer import require_sanitizer
 from odp import _validate
-from odp.errors import ConfigurationError, DataError, OdpError, StateError
+from odp.catalogues.catalogue import Catalogue
+from odp.errors import ConfigurationError, DataError, OdpError
 from odp.isolated import Declined
 from odp.models.side_prior import SidePrior
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
 from odp.services_folder import NAME, ServicesFolder
 from odp.serving.ranking import IndexedModel
 from odp.transport.logs import Log
-from odp.transport.private_files import private_folder
-from odp.transport.state_folder import keep_out_of_git, state_errors, write_atomically
 
 __all__ = ["EXAMPLE", "RECOMMENDED", "Device", "Environment", "Isolation", "Learned", "Limits", "Shown"]
 
@@ -76,8 +74,6 @@ _COUNTS = ("examples", "empty_contributions", "services")
 _START_SECONDS = 1.0
 #: What a rating takes in a store, at most.
 _RATING_BYTES = 64
-#: How often ``learn`` looks whether its turns are over.
-_SLICE_SECONDS = 0.2
 
 
 class Device:
@@ -92,6 +88,7 @@ class Device:
       conditions: when the device may train; by default as for limits.
       retention: how long rows are kept; by default as for limits. What is past it goes when the device is opened, and
         every hour while it trains.
+      catalogue: the items that ``rate`` takes, as a file of `odp catalogue` or `odp init`; by default any.
       say: a callback for lines that an app may see, about restrictions that are not enforced; failures of private
         handlers are on the person's page alone.
       isolation: how the service's code is held.
@@ -110,44 +107,27 @@ class Device:
         limits: Limits | None = None,
         conditions: Conditions | None = None,
         retention: Retention | None = None,
+        catalogue: Catalogue | Path | str | None = None,
         say: Callable[[str], None] = lambda line: None,
         isolation: Isolation | None = None,
         environment: Environment = THIS_MACHINE,
     ) -> None:
         self.state, self._environment = Path(state), environment
         self._index, self._clock = environment.index, environment.clock
-        name, create, sensors, clock = environment.name, environment.create, environment.sensors, environment.clock
         code = None if service is None else ServiceCode.load(Path(service))
-        self.service = name if name is not None else code.module if code is not None else "app"
+        self.service = environment.name or (code.module if code is not None else "app")
         _validate.identifier(name=self.service)
-        path = store_path(self.state, self._index)
-        if not create and not path.exists():
-            raise StateError(f"device store {path} does not exist; check --state and --device")
-        with state_errors(self.state):
-            private_folder(self.state, marker=DESCRIPTOR)
-        self._key: HostKey = host_key(
-            self.state, key_file=environment.key_file, ring=os_keyring if environment.keyring else no_keyring
-        )
-        Store.open_or_create(path, key=self._key).close()
-        kept = Gate.load(self.state)
-        self._gate = Gate(
-            limits=limits or kept.limits, conditions=conditions or kept.conditions, sensors=sensors, clock=clock
-        )
-        self._retention = retention or Retention.kept(self.state) or Retention()
-        if create:
-            keep_out_of_git(self.state)
-            # For the commands of the person, which look at the device from outside of the app.
-            write_atomically(self.state / GATE_FILE, self._gate.to_json())
-            write_atomically(self.state / RETENTION_FILE, self._retention.to_json())
-            with self._open() as store:
-                prune(store, self._retention, now=clock())
+        self._catalogue = own_catalogue(catalogue)
+        folder = DeviceFolder.prepared(self.state, environment, limits, conditions, retention)
+        self._key, self._gate, self._retention = folder.key, folder.gate, folder.retention
         self._notes = Notes()
         self._own = None if code is None else OwnService(
-            code, isolation or Isolation(), name=self.service, path=path, open_store=self._open_at, notes=self._notes,
-            say=say, clock=clock,
+            code, isolation or Isolation(), name=self.service, path=folder.path, open_store=self._open_at,
+            notes=self._notes, say=say, clock=self._clock,
         )  # fmt: skip
         self._view: View | None = None
         self._running: list[Running] = []
+        self._shown: ShownItems | None = None
 
     # What the app gives
 
@@ -167,10 +147,13 @@ class Device:
         An item is a key of the population's catalogue, or a number where tasks name no catalogue.
 
         Raises:
-          ConfigurationError: the item is no number from 0 and can be no key, or the value is not finite.
+          ConfigurationError: the item is not in the device's ``catalogue``, is no number from 0 and can be no key, or
+            the value is not finite.
           DataError: the store has no room.
         """
         _validate.within(low=-1e300, high=1e300, value=value)
+        if self._catalogue is not None:
+            require_item(self._catalogue, item)
         with self._open() as store:
             require_space(store, _RATING_BYTES, Bounds(), whose="ratings")
             rate(store, item, value)
@@ -240,19 +223,42 @@ class Device:
 
         Raises as ``learn``; ServiceError also where the population has no model yet.
         """
-        folder = ServicesFolder(Path(services))
-        model = fetch_newest(
-            population, state=self.state, server=folder.server_address(), ca=folder.ca,
-            reference_values=folder.reference_values, allow_private_addresses=allow_private_addresses,
-            clock=self._clock,
+        prior = None if side is None else SidePrior.load(side)
+        ways: dict[str, Any] = {"k": count, "level": level, "explore": explore, "side": prior}
+        model, _ = self._best(population, services, allow_private_addresses, **ways)
+        return model.offline
+
+    def recommend(
+        self,
+        population: str = "default",
+        *,
+        services: Path | str = NAME,
+        count: int = 10,
+        titles: Path | str | None = None,
+        allow_private_addresses: bool = False,
+    ) -> None:
+        """Prints the person's best items to their terminal, and puts them on their page (``show``), as ``use_model``.
+
+        Items have their titles in the file ``titles``, found by key, else their keys. The app gets no value.
+
+        Raises as ``use_model``; DataError also where the file of titles cannot be read, or is of other items.
+        """
+        model, found = self._best(population, services, allow_private_addresses, k=count)
+        self._shown = ShownItems.of(found, named_items(titles, model.downloaded), offline=model.offline)
+        write_lines(self._shown.lines())
+
+    def _best(
+        self, population: str, services: Path | str, allow_private_addresses: bool, **ways: Any
+    ) -> tuple[Available, Recommendation]:
+        """The newest model, and its best items by ``device_runtime.recommend``, which the service gets."""
+        model = newest_of(
+            ServicesFolder(Path(services)), population, state=self.state, clock=self._clock,
+            allow_private_addresses=allow_private_addresses,
         )  # fmt: skip
         with self._open() as store:
-            prior = None if side is None else SidePrior.load(side)
-            found = recommend(
-                store, model.downloaded, k=count, level=level, explore=explore, side=prior, clock=self._clock
-            )
+            found = recommend(store, model.downloaded, clock=self._clock, **ways)
             self._keep(store, found)
-        return model.offline
+        return model, found
 
     def use_index(
         self,
@@ -333,7 +339,7 @@ class Device:
                 controls=DeviceControls(
                     store_path(self.state, self._index), self._gate,
                     name=f"device {self._index}" if self._own is None else self.service, open_store=self._open_at,
-                    notes=self._notes.lines, clock=self._clock,
+                    notes=self._notes.lines, clock=self._clock, recommended=lambda: self._shown,
                 ),
                 results=results,
                 record=results,
@@ -405,6 +411,7 @@ class Device:
         services: Path | str = NAME,
         turns: int = 1,
         wait: float = 0.0,
+        progress: Callable[[str], None] | None = None,
         allow_private_addresses: bool = False,
         roster: Path | None = None,
     ) -> Learned:
@@ -418,6 +425,7 @@ class Device:
           services: state folder of `odp up`, relative to the working folder.
           turns: contributions to make, at most one per round.
           wait: seconds after which the device begins with nothing more; 0 is one look at what the server offers.
+          progress: gets a line for each contribution, and for each reason to wait.
           allow_private_addresses, roster: as for ``train``.
 
         Raises:
@@ -434,9 +442,7 @@ class Device:
             allow_private_addresses=allow_private_addresses, roster=roster,
         )  # fmt: skip
         try:
-            # Waiting in slices lets a Ctrl-C through.
-            while not running.join(_SLICE_SECONDS):
-                pass
+            wait_for(running, progress, self.privacy)
         finally:
             self._running.remove(running)
             running.stop()

@@ -19,10 +19,16 @@ from odp.task_file import key_of, kind_of, toml_of
 _ALWAYS = ("low", "high", "minimum")
 
 
-def task_text(task: Task, *, comment: str = "", remarks: Mapping[str, str] | None = None) -> str:
-    """TOML with the fields that differ from their defaults, and ``comment`` as the first lines.
+def task_text(
+    task: Task, *, comment: str = "", remarks: Mapping[str, str] | None = None, files: Mapping[str, str] | None = None
+) -> str:
+    """TOML with the fields that differ from their defaults.
 
-    ``remarks`` are comments by the place of a field, as in "data.classes" or "data.features.age", above its line.
+    Args:
+      task: what the text says.
+      comment: the first lines.
+      remarks: comments by the place of a field, as in "data.classes" or "data.features.age", above its line.
+      files: name of the file that has the value of a field, such as a catalogue, by the field's name.
 
     Raises:
       ConfigurationError: a field has no text form, such as an array of features.
@@ -35,7 +41,7 @@ def task_text(task: Task, *, comment: str = "", remarks: Mapping[str, str] | Non
         part = getattr(task, section)
         if part is None:
             continue
-        given = _given(part)
+        given = [(name, (files or {}).get(name, value)) for name, value in _given(part)]
         plain = {name: _value(name, value) for name, value in given if not isinstance(value, Mapping)}
         kind = kind_of(section, part)
         if kind or given:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from device_runtime.host.program import TABLES, catalogue_memory, charter_memory, log_guard
 from device_runtime.inference.offline import Available, newest_model
@@ -12,9 +13,18 @@ from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.services import Services
 from device_runtime.rows.table_cache import TableCache
 from odp.enclave.reference_values import ReferenceValues
+from odp.services_folder import ServicesFolder
 
 #: Of a state folder: the offers of models that were fetched completely.
 MODELS = "models"
+
+
+def newest_of(services: ServicesFolder, population: str, **settings: Any) -> Available:
+    """``fetch_newest`` from the services of a local `odp up`. Raises as that."""
+    return fetch_newest(
+        population, server=services.server_address(), ca=services.ca, reference_values=services.reference_values,
+        **settings,
+    )  # fmt: skip
 
 
 def fetch_newest(

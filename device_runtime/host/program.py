@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from device_runtime.host.counts import RoundCounts
+from device_runtime.host.filled_items import UsedCatalogue, check_of, no_check
 from device_runtime.host.fleet import Fleet
 from device_runtime.host.fleet_options import FleetOptions
 from device_runtime.host.housekeeping import Housekeeping
@@ -270,6 +271,7 @@ def start(
             if data is not None:
                 filled = provision(state.root, data, first=config.first, keyed=config.keyed, clock=clock)
                 events.event("devices_filled", devices=count, new=filled)
+            used = check_of(data, keyed=config.keyed, log=events) if isinstance(data, Ratings) else no_check
             gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
             state.write_atomically(GATE_FILE, gate.to_json())
             state.write_atomically(RETENTION_FILE, config.retention.to_json())
@@ -300,7 +302,7 @@ def start(
                     records=Records(config.state / FOLDER, newest_values, clock=clock),
                     log=log_guard(services, reference_values, config.state, clock=clock),
                     charters=charter_memory(reference_values, config.state),
-                    catalogues=catalogue_memory(services, config.state),
+                    catalogues=catalogue_memory(services, config.state, used=used),
                     admission=Admission(services, attesters, clock=clock),
                     roster=roster,
                     made_examples=made_examples,
@@ -342,9 +344,9 @@ def charter_memory(reference_values: ReferenceValues, state: Path) -> CharterMem
     return CharterMemory(state / CHARTERS_FILE, reference_values.populations)
 
 
-def catalogue_memory(services: Services, state: Path) -> CatalogueMemory:
-    """The catalogues of populations, from the folder ``state``."""
-    return CatalogueMemory(state / CATALOGUES, services.catalogue_steps)
+def catalogue_memory(services: Services, state: Path, *, used: UsedCatalogue = no_check) -> CatalogueMemory:
+    """The catalogues of populations, from the folder ``state``; ``used`` is as of ``CatalogueMemory``."""
+    return CatalogueMemory(state / CATALOGUES, services.catalogue_steps, used=used)
 
 
 def run(config: Config, *, ratings: Ratings | None = None, log: Log | None = None) -> None:

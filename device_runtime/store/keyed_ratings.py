@@ -7,6 +7,7 @@ which numbers the keys have; ratings of items that it does not have take no part
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,13 @@ from device_runtime.store.database import Database
 from device_runtime.store.store import Store
 from odp import _validate
 from odp.algorithms.seam import LocalRows
-from odp.catalogues.catalogue import NumberedKeys
+from odp.catalogues.catalogue import Catalogue, NumberedKeys
 from odp.catalogues.step import check_keys
+from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
+
+#: Keys among which the nearest one is looked for.
+_COMPARED = 10_000
 
 
 def rate(store: Store, item: int | str, value: float) -> None:
@@ -33,6 +38,26 @@ def rate(store: Store, item: int | str, value: float) -> None:
     check_keys([item], name="item")
     with store.transaction():
         store.execute("INSERT OR REPLACE INTO keyed_ratings (key, value) VALUES (?, ?)", (item, value))
+
+
+def own_catalogue(catalogue: Catalogue | Path | str | None) -> Catalogue | None:
+    """A catalogue, that of a file, or None. Raises DataError."""
+    return catalogue if catalogue is None or isinstance(catalogue, Catalogue) else Catalogue.load(catalogue)
+
+
+def require_item(catalogue: Catalogue, item: object) -> None:
+    """Raises ConfigurationError unless ``item`` is a key of the catalogue: its rating would never take part."""
+    if item in catalogue.numbers:
+        return
+    which = f"version {catalogue.version} of the catalogue of {catalogue.population!r}"
+    if not isinstance(item, str):
+        raise ConfigurationError(
+            f"Expected item={item!r} to be a key of {which}, such as {catalogue.keys[0]!r}: a number names no item"
+        )
+    near = _validate.nearest(item, catalogue.keys[:_COMPARED])
+    raise ConfigurationError(
+        f"Expected item={item[:80]!r} to be in {which}, whose {catalogue.items} items do not have it{near}"
+    )
 
 
 def ratings_by_key(database: Database) -> dict[str, float]:

@@ -40,9 +40,17 @@ class CatalogueMemory:
     Args:
       folder: keeps them for the next run; None keeps nothing.
       fetch: asks the server for the steps of a block.
+      used: called with each definition and the version that it names; what it raises refuses the task.
     """
 
-    def __init__(self, folder: Path | None, fetch: FetchSteps) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        fetch: FetchSteps,
+        *,
+        used: Callable[[common_pb2.TaskDefinition, Catalogue], None] = lambda definition, catalogue: None,
+    ) -> None:
+        self._used_by = used
         self._folder = folder
         self._fetch = fetch
         self._lock = threading.Lock()
@@ -86,6 +94,7 @@ class CatalogueMemory:
                     LogReason.MALFORMED,
                     f"{what} has {found.items} items, and the task's model {named.items}",
                 )
+            self._used_by(definition, found)
             return found
 
     def _extended(self, population: str, known: Catalogue | None, named: NamedCatalogue, *, fetch: bool) -> Catalogue:

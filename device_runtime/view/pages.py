@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from device_runtime.person.screen import ShownItems
 from device_runtime.view.history import history_chart
 from device_runtime.view.meaning import explained, verdict
 from device_runtime.view.privacy_page import LIMITS, PrivacyPage
@@ -66,6 +67,7 @@ def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
         '<p class="soft">Everything here comes from this device and stays on it.</p>'
         + _verdict(found)
         + _state(page)
+        + _recommended(page.recommended)
         + _cards(found)
         + _history(found)
         + _meaning()
@@ -78,6 +80,22 @@ def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
         + _read(found)
         + _limits(found["limits"], found["limits_set_by"])
         + _kept(found),
+    )
+
+
+def _recommended(shown: ShownItems | None) -> str:
+    if shown is None:
+        return ""
+    notes = "".join(f'<p class="soft">{_text(note)}</p>' for note in shown.notes)
+    rows = "".join(
+        f'<tr><td class="number">{rank}</td><td>{_text(name)}</td><td class="number">{_text(value)}</td></tr>'
+        for rank, (name, value) in enumerate(shown.rows, start=1)
+    )
+    head = f'<tr><th class="number"></th><th>item</th><th class="number">{_text(shown.head)}</th></tr>'
+    table = f'<div class="wide"><table>{head}{rows}</table></div>' if rows else ""
+    return (
+        '<h2>Recommended to you</h2><p class="soft">computed on this device from your own data; the app that shows you '
+        f"this does not get it</p>{notes}{table}"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from device_runtime.person.decisions import Person
 from device_runtime.person.limits import Limits
+from device_runtime.person.screen import ShownItems
 from device_runtime.round.gate import Gate
 from device_runtime.store.store import Store
 from device_runtime.view.overview import explain, overview
@@ -20,7 +21,8 @@ from odp.errors import ConfigurationError
 class PrivacyPage:
     """The data of the front page: ``found`` comes from ``overview``, ``reasons`` stop the device from training now.
 
-    ``notes`` are lines on what went wrong, newest first; ``met`` the conditions that hold.
+    ``notes`` are lines on what went wrong, newest first; ``met`` the conditions that hold; ``recommended`` the items
+    that the person was shown last.
     """
 
     name: str
@@ -28,6 +30,7 @@ class PrivacyPage:
     reasons: tuple[str, ...]
     met: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    recommended: ShownItems | None = None
 
 
 class Controls(Protocol):
@@ -50,14 +53,16 @@ class DeviceControls:
       gate: the host's limits and conditions.
       name: what the page calls the device.
       notes: lines for the person on what went wrong, newest first.
+      recommended: what the app showed the person last.
       clock: seconds since the epoch.
     """
 
     def __init__(
         self, path: Path, gate: Gate, *, name: str, open_store: Callable[[Path], Store] = Store.open,
         notes: Callable[[], tuple[str, ...]] = tuple, clock: Callable[[], float] = time.time,
+        recommended: Callable[[], ShownItems | None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._notes = notes
+        self._notes, self._recommended = notes, recommended
         self._path, self._gate, self._name, self._open, self._clock = path, gate, name, open_store, clock
 
     def page(self) -> PrivacyPage:
@@ -70,6 +75,7 @@ class DeviceControls:
                 reasons=tuple(f"{one.name}: {one.read} (wanted: {one.wanted})" for one in readings if not one.met),
                 met=tuple(f"{one.name}: {one.read}, as wanted" for one in readings if one.met),
                 notes=self._notes(),
+                recommended=self._recommended(),
             )
 
     def decide(self, what: str, form: Mapping[str, str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import zipfile
 from pathlib import Path
@@ -151,15 +150,20 @@ def check(
         Path | None, typer.Option(help="Task file: print how much of the data it can use, and why not all.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(callback=output_folder, help="Folder for task.toml, and for check.svg of ratings.")
+        Path | None,
+        typer.Option(
+            callback=output_folder, help="Folder for task.toml and its catalogue, and for check.svg of ratings."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Look at your own data before you train on them: counts, scale, bad rows, and the task and the ε that fit.
 
-    With --label, the table has labelled examples: one per row, of which all other columns are features. The numbers are
-    those of the data, without noise: for their owner, and no private release. Exits with 1 where rows are bad, unless
-    they are to be skipped.
+    With --output it writes the task file, and where items have ids or titles, the catalogue that the task names. With
+    --label, the table has labelled examples: one per row, of which all other columns are features.
+
+    The numbers are those of the data, without noise: for their owner, and no private release. Exits with 1 where rows
+    are bad, unless they are to be skipped.
     """
     from odp.cli.labelled_check import check_examples, check_usable, is_labelled
     from odp.datasets.registry import load_reading
@@ -176,7 +180,7 @@ def check(
             if chosen is None
             else check_usable(data, columns, chosen, json=json)
         )
-    reading, ratings = load_reading(data, **_skipping(data, columns))
+    reading, ratings = load_reading(data, titles=True, **_skipping(data, columns))
     found = check_data(ratings, reading)
     usable = None if chosen is None else usable_ratings(chosen, ratings)
     written = None if output is None else _write_check(found, output, data)
@@ -206,17 +210,15 @@ def _skipping(data: str, columns: dict[str, Any]) -> dict[str, Any]:
 def _write_check(found: DataCheck, output: Path, data: str) -> list[Path]:
     from odp.cli.labelled_check import task_name
     from odp.simulation.data_check import draw_check
-    from odp.task_text import task_text
+    from odp.simulation.own_catalogue import own_task
 
     written = [output / "check.svg"]
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
         draw_check(written[0], found)
         if found.task is not None:
-            written.append(output / "task.toml")
-            task = dataclasses.replace(found.task, name=task_name(found.ratings.name), population="")
-            comment = f"Fits {Path(data).name}; made by `odp data check`."
-            written[1].write_text(task_text(task, comment=comment), encoding="utf-8")
+            own = own_task(found.task, found.ratings, found.reading, name=task_name(found.ratings.name))
+            written += own.write(output, comment=f"Fits {Path(data).name}; made by `odp data check`.")
     return written
 
 

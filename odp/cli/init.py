@@ -22,10 +22,10 @@ def init(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Make a small project: a task for the data, an app with a device, a test and a README."""
+    """Make a small project: a task and the catalogue for the data, an app with a device, a test and a README."""
     from odp.cli.projects import make_project, named
 
-    task = make_project(folder, data=data, columns=columns)
+    task = make_project(folder, data=data, columns=columns).task
     files = sorted(path.name for path in folder.iterdir())
     if json:
         print_json({"folder": str(folder), "files": files, "task": task.name, "data": named(data)})

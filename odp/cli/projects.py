@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
+import shlex
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from odp import _validate
 from odp.cli.data_options import data_arguments
-from odp.datasets.registry import load
+from odp.datasets.registry import load_reading
 from odp.errors import ConfigurationError
 from odp.simulation.data_check import usual_delta
+from odp.simulation.own_catalogue import CATALOGUE_FILE, TITLES_FILE, OwnTask, own_task
 from odp.simulation.presets import preset_task
-from odp.task import Task
-from odp.task_text import task_text
 
 #: The data of a project without data of its own.
 SYNTHETIC = "synthetic:n_users=300,n_items=60,ratings_per_user=20"
 _EPSILON = 8.0
+_CATALOGUE_ROW = f"| `{CATALOGUE_FILE}` | the items of the data by their keys; `task.toml` names it |\n"
+_TITLES_ROW = f"| `{TITLES_FILE}` | the items' titles by key |\n"
 _FILES = {"README.md": "README.md.txt", "app.py": "app.py.txt", "test_app.py": "test_app.py.txt",
           ".gitignore": "gitignore.txt"}  # fmt: skip
 
 
-def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str, Any] | None = None) -> Task:
-    """Writes a project into a new or empty folder, whose name is the task's; returns the task.
+def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str, Any] | None = None) -> OwnTask:
+    """Writes a project into a new or empty folder, whose name is the task's; returns what it is about.
 
     Args:
       folder: its last part is the project's name.
@@ -47,9 +50,11 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
     except OSError as error:
         raise ConfigurationError(f"cannot read {folder}: {error.strerror}; give another folder") from error
     source = named(data)
-    ratings = load(source, **(columns or {}))
-    task = preset_task("auto", ratings, epsilon=_EPSILON, delta=usual_delta(ratings.n_users))
-    task = dataclasses.replace(task, name=name, population="")
+    reading, ratings = load_reading(source, titles=True, **(columns or {}))
+    preset = preset_task("auto", ratings, epsilon=_EPSILON, delta=usual_delta(ratings.n_users))
+    own = own_task(preset, ratings, reading, name=name)
+    task, catalogue = own.task, own.catalogue
+    item = "0" if catalogue is None else catalogue.keys[int(np.bincount(ratings.items).argmax())]
     words = {
         "name": name,
         "data": repr(source),
@@ -61,22 +66,32 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
         "epsilon": f"{_EPSILON:g}",
         "delta": f"{task.privacy.delta:g}",
         "high": f"{ratings.high:g}",
+        "item": repr(0 if catalogue is None else item),
+        "item_type": "int" if catalogue is None else "str",
+        "shell_item": shlex.quote(item),
+        "catalogue": "None" if catalogue is None else f"HERE / {CATALOGUE_FILE!r}",
+        "items_are": "Items are numbers from 0."
+        if catalogue is None
+        else f"Items are called by their keys: `odp catalogue show {CATALOGUE_FILE} --keys` prints all of them.",
+        "titles": f"HERE / {TITLES_FILE!r}" if own.titles else "None",
+        "keyed": "" if catalogue is None else " --keyed",
+        "shell_titles": f" --titles {TITLES_FILE}" if own.titles else "",
+        "catalogue_row": "" if catalogue is None else _CATALOGUE_ROW,
+        "titles_row": _TITLES_ROW if own.titles else "",
         "goal": f"{task.cohort.goal:,}",
         "others": str(max(ratings.n_users - 1, 1)),
     }
     templates = resources.files("odp") / "templates" / "project"
     texts = {file: Template((templates / source).read_text(encoding="utf-8")).substitute(words)
              for file, source in _FILES.items()}  # fmt: skip
-    texts["task.toml"] = task_text(
-        task, comment="`odp task show task.toml` prints every default, and what follows from it."
-    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        own.write(folder, comment="`odp task show task.toml` prints every default, and what follows from it.")
         for file, text in texts.items():
             (folder / file).write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ConfigurationError(f"cannot write to {folder}: {error.strerror}; give another folder") from error
-    return task
+    return own
 
 
 def named(data: str | None) -> str:

@@ -29,12 +29,9 @@ def listed(found: Recommendation, names: Sequence[str] | None, keys: Sequence[st
 
 def notes_of(found: Recommendation) -> list[str]:
     """What to know of recommendations before they are read."""
-    if not found.left_out:
-        return []
-    return [
-        f"{found.left_out:,} of your own ratings take no part: the model does not have their items, or knows items by "
-        "other ids"
-    ]
+    from device_runtime.person.screen import left_out_note
+
+    return [left_out_note(found.left_out)] if found.left_out else []
 
 
 def table_of(found: Recommendation, names: Sequence[str] | None, *, title: str) -> Table:

@@ -217,18 +217,29 @@ app.command("retrain")(retrain)
 
 @app.command("submit")
 def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
-    """Submit a task file to a running server. The same file submitted again is the same task."""
+    """Submit a task file to a running server. The same file submitted again is the same task.
+
+    The catalogue that the task names is published first, as by `odp catalogue publish`.
+    """
     from odp.algorithms.computing_time import fixed_seconds, with_fixed_time
     from odp.task_file import load_task
 
     task = load_task(file)
+    catalogue = getattr(getattr(task, "model", None), "catalogue", None)
     seconds = fixed_seconds(with_fixed_time(task.definition()))
     with open_connection(server, state) as connection:
+        if catalogue is not None:
+            connection.publish_catalogue(catalogue)
         handle = connection.submit(task)
     if json:
         print_json({"task": handle.task_sha256.hex(), "computing_seconds": seconds})
         return
     print_text(handle.task_sha256.hex())
+    if catalogue is not None:
+        console().print(
+            f"catalogue: version {catalogue.version} of {catalogue.population} is published, {catalogue.items} items",
+            highlight=False,
+        )
     console().print(f"computing time: {seconds:g} s on every device, whatever it holds", highlight=False)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from odp.datasets.catalogue import catalogue_keys, has_keys
-from odp.datasets.columns import USUAL_TITLE, is_usual
+from odp.datasets.columns import is_usual
 from odp.datasets.item_texts import KEY, ItemTexts
 from odp.datasets.registry import load_reading
 from odp.errors import DataError
@@ -65,7 +65,7 @@ class ItemTitles:
             if name != _TITLE and len(texts.columns) > 1:
                 raise DataError(f"{path}: expected a column {_TITLE!r} beside {KEY!r} (got {', '.join(texts.columns)})")
             return cls(source, ({normal(key): text for key, text in texts.columns[name].items() if text.strip()},))
-        reading, ratings = load_reading(source, **_with_titles(source, dict(columns or {})))
+        reading, ratings = load_reading(source, titles=True, **(columns or {}))
         numbers = None
         if ratings.item_ids is None:
             # The items of such a data set are numbers: these are its ids.
@@ -147,10 +147,3 @@ def _is_list_of_texts(path: Path) -> bool:
             return False
         names = list(first) if isinstance(first, dict) else []
     return KEY in names and not any(is_usual("user", name) for name in names)
-
-
-def _with_titles(source: str, columns: dict[str, Any]) -> dict[str, Any]:
-    from odp.datasets.table_files import is_table_file
-
-    path = Path(source).expanduser()
-    return {"title": USUAL_TITLE, **columns} if columns or is_table_file(path) else columns

@@ -23,7 +23,7 @@ from odp import _validate
 from odp.datasets import _parsing
 from odp.datasets._arguments import known_options, parse_arguments
 from odp.datasets._catalog import DATASETS, DatasetSource, SourceFile
-from odp.datasets.columns import Columns
+from odp.datasets.columns import USUAL_TITLE, Columns
 from odp.datasets.fetch import dataset_folder
 from odp.datasets.gowalla import load_gowalla, load_gowalla_split
 from odp.datasets.jester import load_jester
@@ -126,9 +126,12 @@ def movielens_folder(name_or_path: str | os.PathLike[str], *, cache: str | os.Pa
     )
 
 
-def load_reading(source: object, **options: Any) -> tuple[TableReading | None, Ratings]:
-    """As :func:`load`, with how a table was read, or None where ``source`` is a data set of a known form."""
-    reading = _table(source, options, cache=None, whole_catalogue=False, name=None)
+def load_reading(source: object, *, titles: bool = False, **options: Any) -> tuple[TableReading | None, Ratings]:
+    """As :func:`load`, with how a table was read, or None where ``source`` is a data set of a known form.
+
+    With ``titles``, a column of a usual name is read for titles of items, unless ``title`` names one.
+    """
+    reading = _table(source, options, cache=None, whole_catalogue=False, name=None, titles=titles)
     return (None, load(source, **options)) if reading is None else (reading, Ratings.from_triples(**reading.triples))
 
 
@@ -179,6 +182,7 @@ def _table(
     cache: str | os.PathLike[str] | None,
     whole_catalogue: bool,
     name: str | None,
+    titles: bool = False,
 ) -> TableReading | None:
     """What is read of a table; None where ``source`` is none."""
     if not isinstance(source, (str, os.PathLike)):
@@ -202,7 +206,10 @@ def _table(
     if form != "table":
         return None
     _require_no_catalogue(whole_catalogue, path)
-    return read_table(path, columns_of(options), name=name)
+    columns = columns_of(options)
+    if titles and columns.title is None:
+        columns = replace(columns, title=USUAL_TITLE)
+    return read_table(path, columns, name=name)
 
 
 def columns_of(options: Mapping[str, Any]) -> Columns:

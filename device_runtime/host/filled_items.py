@@ -1,0 +1,54 @@
+"""What a host's data set and a task's catalogue have to say to each other, once a task names one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from odp.catalogues.catalogue import Catalogue
+from odp.datasets.catalogue import catalogue_keys
+from odp.datasets.ratings import Ratings
+from odp.errors import PrivacyError
+from odp.transport.logs import Log
+from odp.v1 import common_pb2
+
+#: Called for each task that names a catalogue, with the version that it names.
+UsedCatalogue = Callable[[common_pb2.TaskDefinition, Catalogue], None]
+
+
+def no_check(definition: common_pb2.TaskDefinition, catalogue: Catalogue) -> None:
+    """Finds nothing: for a host that was given no ratings."""
+
+
+def check_of(data: Ratings, *, keyed: bool, log: Log) -> UsedCatalogue:
+    """A check of each catalogue that tasks of a host name, against the data set that its devices were filled with.
+
+    With ratings by key, it counts once per version, as the event ``items_without_catalogue``, what the catalogue does
+    not have. With ratings by number, none could take part, and the devices would pay for empty contributions: the check
+    raises PrivacyError, so that they decline the task.
+    """
+    keys = catalogue_keys(data) if keyed else ()
+    counted: set[bytes] = set()
+
+    def check(definition: common_pb2.TaskDefinition, catalogue: Catalogue) -> None:
+        read = definition.WhichOneof("local_data")
+        if read not in ("data", "implicit") or getattr(definition, read).HasField("events"):
+            return
+        if not keyed:
+            raise PrivacyError(
+                f"task {definition.name!r} names a catalogue, and these devices keep the data set's ratings by number, "
+                "which would take no part: run them with --keyed and a new --state"
+            )
+        if catalogue.sha256 in counted:
+            return
+        counted.add(catalogue.sha256)
+        lacking = catalogue.places(keys) < 0
+        if lacking.any():
+            ratings = int(np.bincount(data.items, minlength=data.n_items)[lacking].sum())
+            log.warning(
+                "items_without_catalogue", task=definition.name, version=catalogue.version, items=int(lacking.sum()),
+                ratings=ratings,
+            )  # fmt: skip
+
+    return check

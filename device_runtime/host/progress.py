@@ -1,0 +1,47 @@
+"""What happens while a device takes its turns, in lines for its app: nothing here depends on the device's data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from device_runtime.host.learned import Ended, taken, why
+
+#: How often a host is asked whether it has ended; a look at the store as well opens its file.
+_SLICE_SECONDS, _LOOK_SECONDS = 0.2, 1.0
+#: The kind of reason of a host that only waits for the server: no news.
+_IDLE = "idle"
+
+
+class Host(Ended, Protocol):
+    """``device_runtime.host.program.Running`` is one."""
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Whether it has ended within that many seconds."""
+        ...
+
+
+def wait_for(host: Host, say: Callable[[str], None] | None, overview: Callable[[], Mapping[str, Any]]) -> None:
+    """Waits until a host has ended; slices let a Ctrl-C through.
+
+    Args:
+      host: of one device.
+      say: gets a line for each contribution, and for each new reason why there is none; None gets nothing.
+      overview: of the device, as ``device_runtime.view.overview`` makes it.
+
+    Raises whatever ended the host.
+    """
+    if say is None:
+        while not host.join(_SLICE_SECONDS):
+            pass
+        return
+    before, reason, ended = overview(), (_IDLE, ""), False
+    while not ended:
+        ended = host.join(_LOOK_SECONDS)
+        now = overview()
+        for one in taken(before, now):
+            say(f"contributed to round {one.round} of task {one.task!r}")
+        before = now
+        if host.reason != reason and host.reason[0] != _IDLE:
+            say(why(host.reason))
+        reason = host.reason
