@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_runtime.store.database import Database
-from device_runtime.store.keyed_ratings import numbered_ratings
+from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalData, LocalRows
@@ -63,10 +63,15 @@ def examples(
             )
             continue
         if own is None:
-            most = declared.most_rows
-            own = store.ratings(most=most) if catalogue is None else numbered_ratings(store, catalogue, most=most)
+            own = _ratings(store, catalogue, by_id=declared.by_id, most=declared.most_rows)
         found[declared.name] = own
     return found
+
+
+def _ratings(store: Store, catalogue: NumberedKeys | None, *, by_id: bool, most: int) -> LocalRows:
+    if catalogue is not None:
+        return numbered_ratings(store, catalogue, most=most)
+    return ratings_by_id(store, most=most) if by_id else store.ratings(most=most)
 
 
 def most_asked(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> int:

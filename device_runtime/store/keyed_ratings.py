@@ -19,6 +19,7 @@ from odp.algorithms.seam import LocalRows
 from odp.catalogues.catalogue import Catalogue, NumberedKeys
 from odp.catalogues.step import check_keys
 from odp.errors import ConfigurationError
+from odp.identity import integer_of
 from odp.v1 import common_pb2
 
 #: Keys among which the nearest one is looked for.
@@ -47,7 +48,7 @@ def own_catalogue(catalogue: Catalogue | Path | str | None) -> Catalogue | None:
 
 def require_item(catalogue: Catalogue, item: object) -> None:
     """Raises ConfigurationError unless ``item`` is a key of the catalogue: its rating would never take part."""
-    if item in catalogue.numbers:
+    if isinstance(item, str) and item in catalogue.numbers:
         return
     which = f"version {catalogue.version} of the catalogue of {catalogue.population!r}"
     if not isinstance(item, str):
@@ -100,6 +101,49 @@ def ratings_left_out(store: Store, definition: common_pb2.TaskDefinition, catalo
     if catalogue is None:
         return int((numbers >= definition.model.items).sum()) + len(keys)
     return len(numbers) + int((catalogue.places(keys) < 0).sum())
+
+
+def ratings_by_id(database: Database, *, most: int = -1) -> LocalRows:
+    """All ratings, with the whole number that is the id of each item; -1 where its id is none of 64 bits.
+
+    The id of an item is its key, or what the data set that filled the store calls it. A number that an app gave is an
+    id by itself, but not in a store whose numbers are places in a data set. Of two ratings of one id, the one by number
+    counts. The first ``most`` rows by number and then by key, or all.
+
+    Raises:
+      StateError: the store cannot be read.
+    """
+    named = "coalesce(id, iif((SELECT count(id) FROM ratings) = 0, CAST(item AS TEXT), ''))"
+    rows = database.all(f"SELECT {named}, value FROM ratings ORDER BY item LIMIT ?", (most,))
+    left = most if most < 0 else most - len(rows)
+    rows += database.all("SELECT key, value FROM keyed_ratings ORDER BY key LIMIT ?", (left,))
+    numbers = [integer_of(text) for text, _ in rows]
+    items = np.array([-1 if number is None else number for number in numbers], dtype=np.int64)
+    values = np.array([value for _, value in rows], dtype=np.float64)
+    _, first = np.unique(items, return_index=True)
+    distinct = items < 0
+    distinct[first] = True
+    return LocalRows(items[distinct], values[distinct])
+
+
+def fill_places(
+    store: Store,
+    items: npt.NDArray[np.integer],
+    values: npt.NDArray[np.floating],
+    *,
+    ids: Sequence[str],
+    filled_from: bytes,
+) -> bool:
+    """As ``Store.fill``, with items by their places in a data set that calls them ``ids``.
+
+    A store that an earlier version filled with the same data gets the ids. Raises StateError where it holds other data.
+    """
+    with store.transaction():
+        filled = store.fill(items, values, filled_from=filled_from)
+        if filled or store.one("SELECT 1 FROM ratings WHERE id IS NULL LIMIT 1") is not None:
+            rows = list(zip(ids, items.tolist(), strict=True))
+            store.execute_many("UPDATE ratings SET id = ? WHERE item = ? AND id IS NULL", rows)
+    return filled
 
 
 def fill_keyed(store: Store, keys: Sequence[str], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:

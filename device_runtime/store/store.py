@@ -222,7 +222,8 @@ class Store(Database):
     def rate(self, item: int, value: float) -> None:
         """Sets the device's rating of one item."""
         with self.transaction():
-            self._connection.execute("INSERT OR REPLACE INTO ratings (item, value) VALUES (?, ?)", (item, value))
+            replaced = "ON CONFLICT (item) DO UPDATE SET value = excluded.value"
+            self._connection.execute(f"INSERT INTO ratings (item, value) VALUES (?, ?) {replaced}", (item, value))
 
     def person(self) -> Person:
         """The person's decisions for this device."""

@@ -80,7 +80,6 @@ def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
     Left out are the device's secret and seed, which say nothing about the person and would let others act for the
     device, and the bytes of uploads that are queued, which are derived from the data.
     """
-    data = store.ratings()
     parameters = {task.task_sha256: store.local_parameters(task.task_sha256) for task in store.tasks()}
     return {
         "device_id": store.identity().device_id.hex(),
@@ -88,8 +87,8 @@ def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         "privacy": overview(store, gate, now=now),
         "examples": list(store.examples(TABLE).everything()),
         "ratings": [
-            {"item": item, "value": value}
-            for item, value in zip(data.items.tolist(), data.values.tolist(), strict=True)
+            {"item": item, "value": value, **({} if name is None else {"id": name})}
+            for item, value, name in store.all("SELECT item, value, id FROM ratings ORDER BY item")
         ]
         + [{"item": key, "value": value} for key, value in ratings_by_key(store).items()],
         "local_parameters": [

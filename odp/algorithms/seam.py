@@ -105,6 +105,7 @@ class LocalTable:
       label: of labelled examples, the column that is a row's value; "" for rows of (item, value).
       classes: of a label, the names of its classes: a row's value is the number of its class, or not a number.
       text: whether rows are the texts of the events' one column: each has the feature "text", item 0 and value 1.
+      by_id: whether items of the table of ratings are the whole numbers that are their ids, and not rows of a model.
     """
 
     name: str
@@ -116,6 +117,7 @@ class LocalTable:
     label: str = ""
     classes: Sequence[str] = ()
     text: bool = False
+    by_id: bool = False
 
 
 class ModelTable(NamedTuple):

@@ -22,6 +22,7 @@ from odp.datasets.ids import Ids, id_keys
 from odp.datasets.repeats import Repeats, without_repeats
 from odp.datasets.sorting import ranks_in_time, rows_by_user_and_item
 from odp.errors import DataError
+from odp.identity import integer_of
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -130,6 +131,27 @@ class Ratings:
             "user_ids": id_keys(self.user_ids, self.n_users),
             "item_ids": id_keys(self.item_ids, self.n_items),
         }
+
+    @functools.cached_property
+    def item_numbers(self) -> Longs:
+        """The whole number that is the id of each item, int64 [n_items], or its place without ids.
+
+        -1 where the id is no number from 0 that 64 bits hold: such an item has no bin.
+        """
+        if self.item_ids is None or self.item_ids.dtype.kind != "T":
+            return np.maximum(self.item_keys, -1)
+        numbers = (integer_of(text) for text in self.item_ids)
+        return np.fromiter((-1 if n is None or n < 0 else n for n in numbers), np.int64, count=self.n_items)
+
+    def ids_of(self, items: npt.NDArray[np.integer]) -> list[str] | None:
+        """The ids of ``items`` (places) as text; None where places are ids."""
+        if self.item_ids is None or self._places_are_ids:
+            return None
+        return [str(key) for key in self.item_ids[items].tolist()]
+
+    @functools.cached_property
+    def _places_are_ids(self) -> bool:
+        return bool((self.item_numbers == np.arange(self.n_items)).all())
 
     def item_name(self, item: int) -> str:
         """What people call an item: its title, its original id, or its number.

@@ -130,14 +130,13 @@ def simulate_answers(
         drawn = draw_noise(release, source)
 
     def results(integers: Int64Array, *, noisy: bool) -> Answers:
-        found: Any = algorithm.answers(
+        found = algorithm.answers(
             {release.name: to_values(release, integers)},
             contributions=population.n_users,
             epsilon=epsilon if noisy else math.inf,
             noisy=noisy,
         )
-        answers: Answers = replace(found, left_out=left_out) if left_out else found
-        return answers
+        return _told(found, left_out)
 
     return AnswersRun(
         task=task,
@@ -180,19 +179,27 @@ def _simulate_reports(
             f"Expected at most {algorithm.most_users} users, as the cohort's goal allows (got {users.n_users}); "
             "set the goal to the users of the data set"
         )
+    left_out = algorithm.left_out(users)
     exact = results = algorithm.exact(users)
     charges: tuple[Event, ...] = ()
     if noise is True:
         results, charges = algorithm.simulated(users, seeds=user_seeds(users, seed))
     return AnswersRun(
         task=task,
-        results=results,
-        exact=exact,
+        results=_told(results, left_out),
+        exact=_told(exact, left_out),
         epsilon=results.epsilon,
         delta=results.delta,
         charges=charges,
         seconds=time.perf_counter() - started,
+        left_out=left_out,
     )
+
+
+def _told(answers: Any, left_out: Mapping[str, LeftOut]) -> Answers:
+    """The answers with what they leave out."""
+    found: Answers = replace(answers, left_out=left_out) if left_out else answers
+    return found
 
 
 def require_answer_options(kind: str, **given: object) -> None:

@@ -239,6 +239,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R409", "a user taken out of a cut in time",
          "datasets/test_time_cut.py::"
          "test_a_date_cuts_everybody_at_once_and_one_user_changes_nobody_elses_parts"),
+        ("R410", "the only user of an item who is taken out of a histogram",
+         "algorithms/statistics/test_bins_by_id.py::test_the_only_people_of_an_hour_move_nobody_else"),
+        ("R410", "ids that are no bin", "algorithms/statistics/test_bins_by_id.py::"
+         "test_ids_that_are_no_bin_are_refused_by_name"),
         ("R204", "a user taken out of a split, a comparison, an evaluation",
          "simulation/test_neighbours.py::"
          "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),

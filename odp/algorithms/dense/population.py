@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 _USERS = 2**14  # users per block: bounds memory
 
 
+def records_of(ratings: Ratings, start: int, users: int) -> Records:
+    """The rows of ``users`` users from number ``start`` on; items are the numbers that are their ids, as on devices."""
+    rows = slice(int(ratings.offsets[start]), int(ratings.offsets[start + users]))
+    return Records(
+        np.repeat(np.arange(users, dtype=np.int64), np.diff(ratings.offsets[start : start + users + 1])),
+        ratings.item_numbers[ratings.items[rows]],
+        ratings.values[rows].astype(np.float64),
+        users,
+    )
+
+
 class VectorPopulation:
     """``odp.algorithms.seam.Population`` of one task; all its local tables hold a user's ratings.
 
@@ -53,14 +64,7 @@ class VectorPopulation:
         total = np.zeros(grid.size, dtype=np.int64)
         for start in range(0, ratings.n_users, _USERS):
             users = min(_USERS, ratings.n_users - start)
-            rows = slice(int(ratings.offsets[start]), int(ratings.offsets[start + users]))
-            records = Records(
-                np.repeat(np.arange(users, dtype=np.int64), np.diff(ratings.offsets[start : start + users + 1])),
-                ratings.items[rows].astype(np.int64),
-                ratings.values[rows].astype(np.float64),
-                users,
-            )
-            own = dict.fromkeys(self._terms.reads, records)
+            own = dict.fromkeys(self._terms.reads, records_of(ratings, start, users))
             entries = quantise(grid, self._terms.vectors(own), round=round, seeds=seeds[start : start + users])
             # Exact: at most 2^14 numbers of at most 2^20 per place, far below 2^53.
             total += np.bincount(entries.place, weights=entries.value, minlength=grid.size).astype(np.int64)

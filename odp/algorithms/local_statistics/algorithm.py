@@ -24,6 +24,7 @@ from odp.privacy.local_events import LocalReport
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
+    from odp.models.left_out import LeftOut
 
 
 class TaskAlgorithm(LocalReports):
@@ -77,6 +78,11 @@ class TaskAlgorithm(LocalReports):
 
         terms = self.terms()
         return answers_of(terms, counts, epsilon=terms.epsilon, delta=0.0)
+
+    def left_out(self, users: Ratings) -> dict[str, LeftOut]:
+        from odp.algorithms.statistics.bins import rows_left_out
+
+        return rows_left_out(self.terms().parts, users)
 
     def exact(self, users: Ratings) -> Answers:
         from odp.algorithms.local_statistics.results import exact_answers

@@ -8,24 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.coins import HashedWords
-from odp.algorithms.dense.records import Records
+from odp.algorithms.dense.population import records_of
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
 
 _USERS = 2**16  # users per block: bounds memory
-
-
-def records_of(ratings: Ratings, start: int, users: int) -> Records:
-    """The rows of ``users`` users from number ``start`` on."""
-    rows = slice(int(ratings.offsets[start]), int(ratings.offsets[start + users]))
-    return Records(
-        np.repeat(np.arange(users, dtype=np.int64), np.diff(ratings.offsets[start : start + users + 1])),
-        ratings.items[rows].astype(np.int64),
-        ratings.values[rows].astype(np.float64),
-        users,
-    )
 
 
 def counts_of(

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from odp.algorithms.dense.population import records_of
 from odp.algorithms.dense.quantile import CONFIDENCE
 from odp.algorithms.local_statistics.estimates import exact_results, results_of_counts
-from odp.algorithms.local_statistics.population import records_of
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.algorithms.statistics.results import Results
 from odp.datasets.ratings import Ratings

@@ -89,7 +89,8 @@ class ReportTerms:
     def local_data(self) -> tuple[LocalTable, ...]:
         """The rows of each query."""
         return tuple(
-            LocalTable(part.name, part.table, OWN_TABLES, part.events, most_rows(part.events)) for part in self.parts
+            LocalTable(part.name, part.table, OWN_TABLES, part.events, most_rows(part.events), by_id=True)
+            for part in self.parts
         )
 
     def reports(self, records: Mapping[str, Records], words: Words, *, users: int) -> Int64Array:

@@ -22,7 +22,8 @@ class TaskAlgorithm(VectorInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         terms = self.terms()
-        return (LocalTable(ROWS, terms.table, frozenset({"ratings"}), terms.events, most_rows(terms.events)),)
+        own = frozenset({"ratings"})
+        return (LocalTable(ROWS, terms.table, own, terms.events, most_rows(terms.events), by_id=True),)
 
     def answers(
         self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True

@@ -23,6 +23,7 @@ from odp.privacy.local_charge import LocalCharge
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
+    from odp.models.left_out import LeftOut
 
 
 class TaskAlgorithm(RandomizedInquiry):
@@ -103,6 +104,11 @@ class TaskAlgorithm(RandomizedInquiry):
             )
         delta = self.definition.privacy.delta
         return answers_of(self.terms().reports, counts.astype(np.int64), epsilon=epsilon, delta=delta)
+
+    def left_out(self, users: Ratings) -> dict[str, LeftOut]:
+        from odp.algorithms.statistics.bins import rows_left_out
+
+        return rows_left_out(self.terms().reports.parts, users)
 
     def exact(self, users: Ratings) -> Answers:
         from odp.algorithms.local_statistics.results import exact_answers

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import VectorInquiry
 from odp.algorithms.seam import LocalTable, most_rows
-from odp.algorithms.statistics.parts import HistogramPart
 from odp.algorithms.statistics.terms import RELEASE, Terms
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float64Array
@@ -32,20 +29,14 @@ class TaskAlgorithm(VectorInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         return tuple(
-            LocalTable(part.name, part.table, _OWN, part.events, most_rows(part.events)) for part in self.terms().parts
+            LocalTable(part.name, part.table, _OWN, part.events, most_rows(part.events), by_id=True)
+            for part in self.terms().parts
         )
 
     def left_out(self, users: Ratings) -> dict[str, LeftOut]:
-        from odp.algorithms.statistics.userside import bins_of
+        from odp.algorithms.statistics.bins import rows_left_out
 
-        found = {}
-        for part in self.terms().parts:
-            outside = 0
-            if isinstance(part.kind, HistogramPart):
-                inside = bins_of(part.kind, users.items.astype(np.int64), users.values.astype(np.float64))[1]
-                outside = int((~inside).sum())
-            found[part.name] = LeftOut(users.n_ratings).without(outside, "beyond its bins")
-        return found
+        return rows_left_out(self.terms().parts, users)
 
     def answers(
         self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True

@@ -28,8 +28,11 @@ _COUNTS = ("users", "records", "shares")
 class Histogram:
     """How the records of all users spread over bins.
 
-    With ``bins`` alone, bin i counts item i. With ``low`` and ``high`` too, the bins divide the values evenly; with
-    ``edges`` they divide them at these bounds. Records outside of all bins are left out.
+    With ``bins`` alone, bin i counts the item whose id is the whole number i, whatever other ids a table has. A
+    simulation refuses a table with other ids, by name; a device leaves such rows out.
+
+    With ``low`` and ``high`` too, the bins divide the values evenly; with ``edges`` they divide them at these bounds.
+    Records outside of all bins are left out.
 
     Attributes:
       bins: number of bins.

@@ -10,10 +10,11 @@ from scipy.stats import binomtest
 
 import odp
 from odp.algorithms.coins import HashedWords, SourceWords, below
+from odp.algorithms.dense.population import records_of
 from odp.algorithms.dense.records import Records
 from odp.algorithms.local_statistics.estimates import exact_results, results_of_counts
 from odp.algorithms.local_statistics.layout import _worst_variance, best_levels
-from odp.algorithms.local_statistics.population import counts_of, records_of
+from odp.algorithms.local_statistics.population import counts_of
 from odp.algorithms.local_statistics.results import answers_of
 from odp.algorithms.local_statistics.terms import REPORT, ReportTerms, resolve
 from odp.algorithms.seam import LocalRows

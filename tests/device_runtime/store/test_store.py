@@ -48,7 +48,7 @@ def test_the_identity_shows_no_secret_when_it_is_printed(path: Path) -> None:
 def test_only_the_owner_can_read_a_store_or_its_journal(path: Path) -> None:
     with Store.open_or_create(path) as store:
         store._connection.execute("BEGIN IMMEDIATE")
-        store._connection.execute("INSERT INTO ratings VALUES (1, 2.0)")
+        store._connection.execute("INSERT INTO ratings (item, value) VALUES (1, 2.0)")
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
         store._connection.execute("ROLLBACK")
     assert set(modes.values()) == {0o600}

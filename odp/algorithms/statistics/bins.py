@@ -1,0 +1,59 @@
+"""Which rows of a data set the bins of histograms hold: a bin by item is what the data set calls the item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart
+from odp.algorithms.statistics.userside import bins_of
+from odp.errors import DataError
+from odp.models.left_out import LeftOut
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+
+_SHOWN = 5
+
+
+class Asked(Protocol):
+    """A query of statistics, whatever its trust."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> HistogramPart | MeanPart: ...
+
+
+def rows_left_out(parts: Iterable[Asked], users: Ratings) -> dict[str, LeftOut]:
+    """By the name of a query, the rows that it is not about.
+
+    Raises:
+      DataError: a histogram by item has no bin for ids of the data set.
+    """
+    found = {}
+    for part in parts:
+        outside = 0
+        if isinstance(part.kind, HistogramPart):
+            if part.kind.edges is None:
+                _require_bins(part.name, part.kind.bins, users)
+            numbers = users.item_numbers[users.items]
+            outside = int((~bins_of(part.kind, numbers, users.values.astype(np.float64))[1]).sum())
+        found[part.name] = LeftOut(users.n_ratings).without(outside, "beyond its bins")
+    return found
+
+
+def _require_bins(name: str, bins: int, users: Ratings) -> None:
+    if users.item_ids is None:
+        return
+    outside = np.flatnonzero((users.item_numbers < 0) | (users.item_numbers >= bins))
+    if len(outside):
+        shown = ", ".join(repr(str(key)) for key in users.item_ids[outside[:_SHOWN]].tolist())
+        raise DataError(
+            f"the histogram {name!r} counts items by their ids, and has bins 0 to {bins - 1}: {len(outside):,} of "
+            f"{users.n_items:,} items of data set {users.name!r} have no bin: {shown}"
+            f"{', ..' if len(outside) > _SHOWN else ''}; write the ids as whole numbers of that range, or ask for more "
+            "bins"
+        )
