@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import odp
-from odp.errors import DataError
+from odp.errors import ConfigurationError, DataError
 from odp.simulation.labelled_check import usable_rows
 
 HEADER = ("reader", "Length", "has link", "Topic", "note", "Verdict")
@@ -154,6 +154,12 @@ def test_usable_ratings_are_counted_or_the_table_is_refused(run: Run, tmp_path: 
     other = write(tmp_path / "more.csv", [*rows, (0, 99, 3)], ("user", "item", "rating"))
     with pytest.raises(DataError, match="31 items, the task's model items=30"):
         check(run, other, *scale, "--task", tmp_path / "check" / "task.toml")
+
+
+def test_a_labelled_table_without_a_task_names_the_way_to_one(run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "mail.csv", people())
+    with pytest.raises(ConfigurationError, match="writes its file"):
+        run("simulate", "--data", table, "--label", "Verdict")
 
 
 def test_a_table_without_items_names_the_option_of_labels(run: Run, tmp_path: Path) -> None:

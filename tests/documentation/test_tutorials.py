@@ -39,6 +39,13 @@ def test_own_data_runs(folder: Path) -> None:
     assert (folder / "comparison" / "comparison.json").is_file()
 
 
+def test_a_labelled_table_becomes_a_classifier(folder: Path) -> None:
+    names = run_page("labelled-data")
+    assert names["run"].metrics["test_accuracy"] > 0.8
+    assert names["run"].epsilon <= 1
+    assert (folder / "run" / "run.json").is_file()
+
+
 @pytest.mark.processes
 def test_a_device_in_an_app_runs(folder: Path) -> None:
     names = run_page("device-in-your-app")
@@ -63,6 +70,15 @@ def test_a_federated_keras_network_is_trained(folder: Path) -> None:
 def test_own_data_takes_at_most_ten_commands() -> None:
     commands = [line for block in _blocks("your-own-data", "bash") for line in block.text.splitlines()]
     assert len(commands) + len(_blocks("your-own-data", "python")) <= 10
+
+
+def test_a_private_classifier_takes_three_commands() -> None:
+    """Without the invented table: two commands, and Python that names classes."""
+    commands = [line for block in _blocks("labelled-data", "bash") for line in block.text.splitlines()]
+    blocks = _blocks("labelled-data", "python")
+    assert [line.split()[:2] for line in commands if line.startswith("odp")] == [["odp", "data"], ["odp", "simulate"]]
+    assert len(blocks) == 2
+    assert len(blocks[1].text.splitlines()) <= 5
 
 
 def test_an_app_with_a_device_takes_at_most_forty_lines() -> None:

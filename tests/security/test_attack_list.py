@@ -243,6 +243,14 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "algorithms/statistics/test_bins_by_id.py::test_the_only_people_of_an_hour_move_nobody_else"),
         ("R410", "ids that are no bin", "algorithms/statistics/test_bins_by_id.py::"
          "test_ids_that_are_no_bin_are_refused_by_name"),
+        ("R417", "a user added to a labelled table, in every form",
+         "datasets/test_labelled_tables.py::test_one_user_more_moves_no_example_no_part_and_no_seed_of_another"),
+        ("R418", "a category and a class that one person has, in a task that is proposed from the data",
+         "cli/test_labelled_check.py::test_what_few_people_have_is_in_no_proposed_task"),
+        ("R418", "an extreme of one person in the range of a proposed task",
+         "cli/test_labelled_check.py::test_a_proposed_range_follows_from_no_extreme_of_one_person"),
+        ("R419", "rows that a task cannot use, before it is submitted",
+         "cli/test_labelled_check.py::test_usable_rows_are_counted_before_a_task_is_submitted"),
         ("R204", "a user taken out of a split, a comparison, an evaluation",
          "simulation/test_neighbours.py::"
          "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),
