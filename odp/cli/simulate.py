@@ -353,8 +353,8 @@ def _planned(
         raise ConfigurationError("Expected a task file or --preset, not both")
     if path is None and "label" in data.options:
         raise ConfigurationError(
-            f"--label is for a task of labelled examples: `odp data check {data.name} --label .. --output check` writes "
-            "its file"
+            f"--label is for a task of labelled examples: `odp data check {data.name} --label .. --output check` "
+            "writes its file"
         )
     if path is None:
         ratings = data.ratings
