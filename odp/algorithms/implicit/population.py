@@ -105,7 +105,7 @@ class ImplicitPopulation:
         table, users = received.usable_rows(broadcast.keyed.rows).astype(np.float64), targets.users()
         popular = userside.popularity(self._terms, table, version=broadcast.version)
         scores = np.einsum("kd,kd->k", rows[users], table[targets.items, FACTOR_COLUMNS:])
-        return np.where(rows.any(axis=1)[users], scores, popular[targets.items])
+        return np.where(np.any(rows[users], axis=1), scores, popular[targets.items])
 
     def _check(self, ratings: Ratings) -> None:
         if ratings.n_items != self._terms.items:
