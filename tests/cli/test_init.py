@@ -34,7 +34,7 @@ def test_the_project_passes_its_own_tests_and_its_first_commands_run(tmp_path: P
     assert made.returncode == 0, made.stderr
     project = tmp_path / "my-app"
     assert sorted(path.name for path in project.iterdir()) == [
-        ".gitignore", "README.md", "app.py", "task.toml", "test_app.py",
+        ".gitignore", "README.md", "app.py", "items.catalogue", "task.toml", "test_app.py",
     ]  # fmt: skip
     tested = _run([sys.executable, "-m", "unittest"], project)
     assert tested.returncode == 0, tested.stderr
@@ -44,8 +44,15 @@ def test_the_project_passes_its_own_tests_and_its_first_commands_run(tmp_path: P
     assert simulated.returncode == 0, simulated.stderr
     summary = json.loads(simulated.stdout.splitlines()[-1])
     assert (summary["task"], 0 < summary["epsilon"] <= 8) == ("my-app", True)
-    for arguments in (["rate", "3", "5"], ["privacy"]):
-        assert _run([sys.executable, "app.py", *arguments], project).returncode == 0
+    key = odp.Catalogue.load(project / "items.catalogue").keys[3]
+    rated = _run([sys.executable, "app.py", "rate", key, "5"], project)
+    assert (rated.returncode, rated.stdout) == (0, f"kept on this device: {key} has 5; it was sent to nobody\n")
+    assert _run([sys.executable, "app.py", "privacy"], project).returncode == 0
+    wrong = _run([sys.executable, "app.py", "rate", "3", "5"], project)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "Expected item='3' to be in version 1 of the catalogue of 'my-app'" in wrong.stderr
+    for command in ("learn", "recommend"):
+        assert "is no state folder of `odp up`" in _run([sys.executable, "app.py", command], project).stderr
     alone = _run([sys.executable, "app.py", "learn"], project)
     assert alone.returncode == 1
     assert re.fullmatch(r"app: .* is no state folder of `odp up`; start it first, .*\n", alone.stderr)
@@ -57,11 +64,11 @@ def test_own_data_are_named_by_their_path_and_fit_the_task(tmp_path: Path, monke
     ratings = synthetic_movielens(n_users=130, n_items=25, ratings_per_user=6)
     ratings.save(tmp_path / "mine.npz")
     monkeypatch.chdir(tmp_path)
-    task = make_project(Path("films"), data="mine.npz")
+    task = make_project(Path("films"), data="mine.npz").task
     assert odp.load_task(tmp_path / "films" / "task.toml") == task
     assert (task.name, task.population, task.factorization.items, task.cohort.goal) == ("films", "films", 25, 130)
     text = (tmp_path / "films" / "app.py").read_text(encoding="utf-8")
-    assert f"DATA = {str(tmp_path / 'mine.npz')!r}" in text
+    assert f"DATA, COLUMNS = {str(tmp_path / 'mine.npz')!r}, {{}}\n" in text
     compile(text, "app.py", "exec")
     readme = (tmp_path / "films" / "README.md").read_text(encoding="utf-8")
     assert "--devices 129 " in readme

@@ -13,9 +13,10 @@ import pytest
 import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.sdk import EXAMPLE, Device, Environment, Isolation, Shown
+from device_runtime.store.keyed_ratings import ratings_by_key
 from device_runtime.store.retention import Retention
 from device_runtime.store.store import Store, store_path
-from odp.errors import ConfigurationError, PrivacyError, StateError
+from odp.errors import ConfigurationError, DataError, PrivacyError, StateError
 
 pytestmark = pytest.mark.processes
 NOW = 1_800_000_000.0
@@ -239,6 +240,25 @@ def test_an_app_without_a_service_keeps_labelled_examples(tmp_path: Path) -> Non
         rows = store.examples("examples.camera").read({"image": odp.Tensor((28, 28), -1, 1)}, label="digit")
         assert rows.values.tolist() == [1.0, 3.0, 7.0]
         assert rows.features["image"][:, 0, 0].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_an_item_that_the_catalogue_does_not_have_is_an_error_where_the_app_hands_it_in(tmp_path: Path) -> None:
+    catalogue = odp.Catalogue.make("shop", ["SKU0700", "SKU0701"])
+    catalogue.save(tmp_path / "items.catalogue")
+    with odp.Device(
+        tmp_path / "app", catalogue=tmp_path / "items.catalogue", environment=Environment(keyring=False)
+    ) as device:
+        device.rate("SKU0700", 5.0)
+        with pytest.raises(ConfigurationError, match=r"item='SKU700' to be in version 1.*did you mean 'SKU0700'"):
+            device.rate("SKU700", 5.0)
+        for number in (0, True, 1.5):
+            with pytest.raises(ConfigurationError, match="such as 'SKU0700': a number names no item"):
+                device.rate(number, 5.0)  # type: ignore[arg-type]
+    with Store.open(store_path(device.state, 0)) as store:
+        assert ratings_by_key(store) == {"SKU0700": 5.0}
+        assert not len(store.ratings().items)
+    with pytest.raises(DataError, match="cannot read the catalogue"):
+        odp.Device(tmp_path / "other", catalogue=tmp_path / "none")
 
 
 def test_a_rating_of_the_app_is_the_table_that_tasks_read(tmp_path: Path) -> None:

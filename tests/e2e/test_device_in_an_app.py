@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import html
 import json
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,53 @@ def test_learn_takes_turns_with_the_services_of_a_folder_and_tells_what_became_o
         assert str(nothing) == f"did not contribute: no round of population {POPULATION!r} is open now"
         # The server said when to come back, and the device keeps to that.
         assert "asked to check in again" in device.learn(POPULATION, services=world.root).reason
+
+
+def test_an_app_of_a_catalogue_shows_items_by_title_to_the_person_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
+    keys = odp.datasets.catalogue_keys(others)
+    catalogue = odp.Catalogue.make(POPULATION, keys[::-1])
+    small = small_task(others, places=5, training=odp.DPAM(steps=0))
+    task = dataclasses.replace(
+        small, population=POPULATION, cohort=odp.Cohort(minimum=20, goal=OTHERS + 1, round_seconds=600),
+        model=dataclasses.replace(small.model, catalogue=catalogue),
+    )  # fmt: skip
+    titles = tmp_path / "titles.csv"
+    rows = [f'"{key}",The {place}th' for place, key in enumerate(keys) if place != 5]
+    titles.write_text("\n".join(["item,title", "Unknown,Nothing", *rows]), encoding="utf-8")
+    lines: list[str] = []
+    with _world_and_device(tmp_path, min_cohort=20) as (world, numbered), odp.Device(
+        tmp_path / "keyed", limits=odp.Limits(min_cohort=20), catalogue=catalogue,
+        environment=Environment(keyring=False),
+    ) as device:  # fmt: skip
+        device.rate(keys[3], 5.0)
+        numbered.rate(3, 5.0)
+        world.connection.publish_catalogue(catalogue)
+        handle = world.connection.submit(task)
+        running = world.devices(others, keyed=True)
+        learned = device.learn(POPULATION, services=world.root, turns=2, wait=120.0, progress=lines.append)
+        world.finish(handle, running)
+        assert [one.round for one in learned.contributions] == [1, 2]
+        assert [line for line in lines if line.startswith("contributed")] == [
+            f"contributed to round {round} of task {task.name!r}" for round in (1, 2)
+        ]
+        capsys.readouterr()
+        device.recommend(POPULATION, services=world.root, count=12, titles=titles)
+        printed = capsys.readouterr().out.splitlines()
+        with Store.open(store_path(device.state, 0)) as store:
+            best = [key for key, _ in json.loads(store.data(device.service).get(RECOMMENDED) or "[]")]
+        assert len(best) == 11
+        assert keys[3] not in best
+        shown = {f"The {place}th" if place != 5 else key: key for place, key in enumerate(keys)}
+        assert [shown[line[5:].rsplit("  ", 1)[0].strip()] for line in printed[1:]] == best
+        page = urllib.request.urlopen(device.show(), timeout=10).read().decode()
+        assert "Recommended to you" in page
+        assert page.index(html.escape(printed[1][5:].rsplit("  ", 1)[0].strip())) > 0
+        # Ratings by number are none of this model's, and the person hears of it.
+        numbered.recommend(POPULATION, services=world.root)
+        assert capsys.readouterr().out.startswith("note: 1 of your own ratings take no part: ")
 
 
 def test_learn_declines_what_its_limits_forbid_and_names_what_is_wrong_with_a_folder(tmp_path: Path) -> None:

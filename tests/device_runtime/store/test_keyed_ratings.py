@@ -9,7 +9,7 @@ import pytest
 
 import odp
 from device_runtime.round.examples import events, examples
-from device_runtime.store.keyed_ratings import fill_keyed, numbered_ratings, rate, ratings_by_key
+from device_runtime.store.keyed_ratings import fill_keyed, numbered_ratings, rate, ratings_by_key, ratings_left_out
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
 from odp.catalogues.catalogue import Catalogue
@@ -49,6 +49,20 @@ def test_what_a_device_knows_by_number_takes_no_part_where_items_have_keys(store
     (name,) = (table.name for table in algorithm_for(definition).local_data)
     assert examples(store, definition, now=0.0, catalogue=FIRST)[name].values.tolist() == [5.0]
     assert examples(store, definition, now=0.0)[name].values.tolist() == [1.0]
+
+
+def test_own_ratings_that_take_no_part_are_counted(store: Store) -> None:
+    for item, value in ((3, 1.0), (40, 2.0), ("film 3", 5.0), ("unheard of", 4.0)):
+        rate(store, item, value)
+    keyed, numbered = (
+        odp.Task(
+            name="films", population="people", model=odp.MatrixFactorization(items=12, catalogue=catalogue), data=data,
+            privacy=odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=12),
+        ).definition()
+        for catalogue, data in ((FIRST, odp.RatingsData()), (None, odp.RatingsData()))
+    )  # fmt: skip
+    assert ratings_left_out(store, keyed, FIRST) == 3  # both numbers, and the key that no catalogue has
+    assert ratings_left_out(store, numbered, None) == 3  # both keys, and number 40
 
 
 def test_events_name_items_by_key(store: Store) -> None:
