@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,9 @@ from odp.algorithms import computing_time
 from odp.algorithms.computing_time import (
     SAFETY,
     STEPS,
+    Speed,
     fixed_seconds,
     keys_seconds,
-    machine_speed,
     require_fast_enough,
     require_payable,
     with_fixed_time,
@@ -253,7 +255,7 @@ def test_a_device_that_is_too_slow_says_so_by_public_facts_alone() -> None:
         require_fast_enough(definition, limit * 1.01)
 
 
-def test_the_speed_of_a_machine_is_measured_once_and_is_the_best_of_some_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_is_the_best_of_some_runs() -> None:
     durations = iter([9.0, 0.0, 1.0, 9.0, 9.0])
     times: list[float] = [0.0]
 
@@ -266,12 +268,29 @@ def test_the_speed_of_a_machine_is_measured_once_and_is_the_best_of_some_runs(mo
         return times[-1]
 
     assert computing_time.reference_seconds(clock) == 1.0
-    computing_time._machine_speed.cache_clear()
-    calls = []
-    monkeypatch.setattr(computing_time, "reference_seconds", lambda clock: calls.append(clock) or 0.004)
-    assert [machine_speed(), machine_speed()] == [2.0, 2.0]
-    assert len(calls) == 1
-    computing_time._machine_speed.cache_clear()
+
+
+def test_a_fast_machine_is_measured_once_and_one_that_seems_slow_five_times() -> None:
+    fast = iter([0.9])
+    speed = Speed(lambda: next(fast))
+    assert [speed(), speed()] == [0.9, 0.9]
+    slow = iter([3.0, 4.0, 2.0, 2.5, 1.5, 1.0])
+    speed = Speed(lambda: next(slow))
+    assert [speed() for _ in range(7)] == [1.5] * 7
+
+
+def test_threads_do_not_measure_a_machine_at_a_time() -> None:
+    measuring = threading.Lock()
+
+    def measure() -> float:
+        assert measuring.acquire(blocking=False)
+        threading.Event().wait(0.01)
+        measuring.release()
+        return 2.0
+
+    speed = Speed(measure)
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda _: speed(), range(8))) == [2.0] * 8
 
 
 def test_a_cost_is_a_sum_of_products_of_its_caps() -> None:
