@@ -129,14 +129,14 @@ class TakenLabels:
       classes_range: (first, last) of those that are classes; None where they are numbers.
       label_range: (least, largest) of those that are numbers.
       classes: names of the classes, or none.
-      named: whether the task can name them.
+      of: what has the argument ``classes=`` that names them.
     """
 
     label: str
     classes_range: tuple[float, float] | None
     label_range: tuple[float, float]
     classes: tuple[str, ...] = ()
-    named: bool = True
+    of: str = "odp.Examples"
 
     def refusal(self, labels: npt.NDArray[Any], *, other: npt.NDArray[np.bool_]) -> DataError:
         """What is wrong with ``labels`` [k], of which some are ``other`` ones than the model takes."""
@@ -145,19 +145,17 @@ class TakenLabels:
             f"the labels are {told_labels(labels)}, the model takes "
         )
         if self.classes:
-            return DataError(f"{found}{', '.join(map(repr, self.classes))}, as classes= of odp.Examples names them")
+            return DataError(f"{found}{', '.join(map(repr, self.classes))}, as classes= of {self.of} names them")
         if self.classes_range is None:
             low, high = self.label_range
             return DataError(f"{found}numbers from {low:g} to {high:g}; counts are at least 0")
         count = int(self.classes_range[1]) + 1
         taken = "0 and 1" if count == 2 else f"0 to {count - 1}"
-        if not self.named:
-            return DataError(f"{found}{taken}; replace each label by the number of its class")
         names = proposed_classes(labels, count=count)
         if names:
-            return DataError(f"{found}{taken}; classes={names!r} of odp.Examples maps them in this order")
+            return DataError(f"{found}{taken}; classes={names!r} of {self.of} maps them in this order")
         return DataError(
-            f"{found}{taken}; correct them, or give a model of as many classes, and classes= of odp.Examples names them"
+            f"{found}{taken}; correct them, or give a model of as many classes, and classes= of {self.of} names them"
         )
 
 

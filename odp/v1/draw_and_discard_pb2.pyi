@@ -74,7 +74,7 @@ class SpamRule(_message.Message):
     def __init__(self, most_deviations: _Optional[float] = ..., most_spread: _Optional[float] = ..., false_alarms: _Optional[float] = ...) -> None: ...
 
 class LocalFeatures(_message.Message):
-    __slots__ = ("table", "label", "label_low", "label_high", "features", "crosses", "intercept")
+    __slots__ = ("table", "label", "label_low", "label_high", "features", "crosses", "intercept", "classes")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     LABEL_LOW_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class LocalFeatures(_message.Message):
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     CROSSES_FIELD_NUMBER: _ClassVar[int]
     INTERCEPT_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     table: str
     label: str
     label_low: float
@@ -89,7 +90,8 @@ class LocalFeatures(_message.Message):
     features: _containers.RepeatedCompositeFieldContainer[LocalFeature]
     crosses: _containers.RepeatedCompositeFieldContainer[FeatureCross]
     intercept: bool
-    def __init__(self, table: _Optional[str] = ..., label: _Optional[str] = ..., label_low: _Optional[float] = ..., label_high: _Optional[float] = ..., features: _Optional[_Iterable[_Union[LocalFeature, _Mapping]]] = ..., crosses: _Optional[_Iterable[_Union[FeatureCross, _Mapping]]] = ..., intercept: _Optional[bool] = ...) -> None: ...
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, table: _Optional[str] = ..., label: _Optional[str] = ..., label_low: _Optional[float] = ..., label_high: _Optional[float] = ..., features: _Optional[_Iterable[_Union[LocalFeature, _Mapping]]] = ..., crosses: _Optional[_Iterable[_Union[FeatureCross, _Mapping]]] = ..., intercept: _Optional[bool] = ..., classes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LocalFeature(_message.Message):
     __slots__ = ("name", "boolean", "number", "levels")

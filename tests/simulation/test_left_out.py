@@ -210,7 +210,7 @@ def test_draw_and_discard_refuses_other_labels_and_counts_rows() -> None:
     features, labels = table()
     columns = {"x": features[:, 0].copy(), "y": features[:, 1], "label": labels}
     owners = np.arange(len(labels)) % USERS
-    with pytest.raises(DataError, match=r"takes 0 and 1; replace each label by the number of its class"):
+    with pytest.raises(DataError, match=r"takes 0 and 1; classes=\('-1', '1'\) of odp.DrawAndDiscard maps them"):
         task.simulate(odp.ExampleColumns.of_users({**columns, "label": labels * 2 - 1}, owners), updates=10)
     columns["x"][:100] = np.nan
     model = task.simulate(odp.ExampleColumns.of_users(columns, owners), updates=10)

@@ -28,6 +28,7 @@ from odp.algorithms.draw_and_discard.spam import thresholds
 from odp.algorithms.draw_and_discard.terms import MOST_UPDATES, Spam, Terms, resolved
 from odp.algorithms.local_seam import MOST_REPORTS
 from odp.errors import ConfigurationError
+from odp.models.class_names import checked_classes
 from odp.models.examples import TABLE
 from odp.models.features import Category
 from odp.models.glm.shape import Family
@@ -54,7 +55,8 @@ class DrawAndDiscard:
         ``weights`` times as much; or "model": epsilon bounds the whole report, and the noise is ``weights`` times as
         large. Either way the ledger of a person is charged for the whole report.
       family: "linear", "logistic", "multinomial" or "poisson".
-      classes: of a multinomial model; 1 for the others.
+      classes: how many, of a multinomial model, and 1 for the others; or of a logistic or multinomial model their names
+        in their order, such as ("no", "yes"), which the column of the response then holds.
       crosses: pairs of features, whose products are features too.
       label: column of the response.
       label_low, label_high: range of a response that is a number, which becomes 0 to 1; others are left out.
@@ -81,7 +83,7 @@ class DrawAndDiscard:
     epsilon: float
     per: str = FEATURE
     family: str = "logistic"
-    classes: int = 1
+    classes: int | Sequence[str | float] = 1
     crosses: Sequence[tuple[str, str]] = ()
     label: str = "label"
     label_low: float = 0.0
@@ -111,10 +113,16 @@ class DrawAndDiscard:
         _validate.integer(low=1, high=MOST_REPORTS, most_reports=self.most_reports)
         object.__setattr__(self, "_terms", self._resolved(noisy=True))
         object.__setattr__(self, "crosses", tuple(tuple(pair) for pair in self.crosses))
+        if not isinstance(self.classes, int):
+            object.__setattr__(self, "classes", checked_classes(self.classes))
 
     def _resolved(self, *, noisy: bool) -> Terms:
+        names = () if isinstance(self.classes, int) else checked_classes(self.classes)
+        classes = self.classes if isinstance(self.classes, int) else 1
+        if names and Family(self.family) is Family.MULTINOMIAL:
+            classes = len(names)
         features = LocalFeatures(
-            self.features, self.label, self.crosses, self.label_low, self.label_high, self.table, self.intercept
+            self.features, self.label, self.crosses, self.label_low, self.label_high, self.table, self.intercept, names
         )
         start: Float64Array | None = None
         if self.start is not None:
@@ -123,7 +131,7 @@ class DrawAndDiscard:
             except (TypeError, ValueError):
                 raise ConfigurationError("Expected start to be numbers, one for each weight") from None
         return resolved(
-            features, Family(self.family), classes=self.classes, instances=self.instances, rate=self.rate,
+            features, Family(self.family), classes=classes, instances=self.instances, rate=self.rate,
             clip=self.clip, epsilon=self.epsilon, per_model=self.per == MODEL, spam=Spam(), start=start,
             seed=self.seed, most_updates=self.most_updates, most_reports=self.most_reports,
             most_examples=self.most_examples, seconds_between=self.seconds_between, noisy=noisy,

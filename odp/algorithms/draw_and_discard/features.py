@@ -30,6 +30,7 @@ import numpy.typing as npt
 from odp import _validate
 from odp.algorithms.seam import LocalTable
 from odp.errors import ConfigurationError
+from odp.models.class_names import checked_classes, class_numbers
 from odp.models.examples import TABLE, service_of
 from odp.models.features import Category, Feature, Tensor, check_range
 from odp.numerics.arrays import BoolArray, Float64Array
@@ -149,6 +150,7 @@ class LocalFeatures:
       label_low, label_high: range of a response that is a number, which becomes 0 to 1; unused for classes.
       table: "examples", or "examples.SERVICE".
       intercept: whether the first number of each row is 1.
+      classes: names of the classes of a response, in their order, as of ``odp.Examples``; none where it holds numbers.
 
     Raises:
       ConfigurationError: a name or a number is out of range, or a cross names no feature or one twice.
@@ -161,6 +163,7 @@ class LocalFeatures:
     label_high: float = 1.0
     table: str = TABLE
     intercept: bool = True
+    classes: Sequence[str | float] = ()
     _sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -184,6 +187,7 @@ class LocalFeatures:
             raise ConfigurationError(f"Expected label={self.label!r} to be no feature")
         check_range(label_low=self.label_low, label_high=self.label_high)
         object.__setattr__(self, "columns", MappingProxyType(columns))
+        object.__setattr__(self, "classes", checked_classes(self.classes))
         object.__setattr__(self, "_sizes", {name: column.size for name, column in columns.items()})
         self._check_crosses()
         _validate.integer(low=1, high=MOST_INPUTS, inputs=self.inputs)
@@ -226,10 +230,21 @@ class LocalFeatures:
             return [f"{name}={level}" for level in levels][:-1]
         return [name] if column.size == 1 else [f"{name}[{place}]" for place in range(column.size)]
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of a response, as text."""
+        return tuple(map(str, self.classes))
+
+    def responses(self, column: npt.NDArray[Any]) -> Float64Array:
+        """Responses [n] as numbers, those of classes with names too; not a number where one is missing or no class."""
+        return class_numbers(column, self.class_names).astype(np.float64) if self.classes else column.astype(np.float64)
+
     def local_table(self, *, most_rows: int) -> LocalTable:
         """What a device reads."""
         reads = {name: column.read for name, column in self.columns.items() if not isinstance(column, Category)}
-        return LocalTable(self.table, self.table, frozenset({self.table}), None, most_rows, reads, self.label)
+        return LocalTable(
+            self.table, self.table, frozenset({self.table}), None, most_rows, reads, self.label, self.class_names
+        )
 
     def encode(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> tuple[Float64Array, BoolArray]:
         """(numbers within [0, 1], float64 [rows, inputs]; rows that can be used, bool [rows]).
@@ -266,7 +281,7 @@ class LocalFeatures:
         """The wire form."""
         message = draw_and_discard_pb2.LocalFeatures(
             table=self.table, label=self.label, label_low=self.label_low, label_high=self.label_high,
-            intercept=self.intercept,
+            intercept=self.intercept, classes=self.class_names,
             crosses=[draw_and_discard_pb2.FeatureCross(first=one, second=other) for one, other in self.crosses],
         )  # fmt: skip
         for name, column in self.columns.items():
@@ -284,7 +299,7 @@ class LocalFeatures:
             columns[feature.name] = _column(feature)
         return cls(
             columns, message.label, [(cross.first, cross.second) for cross in message.crosses],
-            message.label_low, message.label_high, message.table, message.intercept,
+            message.label_low, message.label_high, message.table, message.intercept, tuple(message.classes),
         )  # fmt: skip
 
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from odp.algorithms.draw_and_discard.terms import Terms
 from odp.errors import DataError
-from odp.models.class_names import TakenLabels
-from odp.models.glm.shape import Family
+from odp.models.class_names import TakenLabels, is_missing
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float64Array, Int64Array
 
@@ -41,15 +40,15 @@ class UsableRows:
         """
         labels, features = labels_of(terms, columns), terms.features
         numbers, _ = features.encode(columns, len(labels))
-        targets, taken = terms.targets(labels)
-        classes = terms.family in (Family.LOGISTIC, Family.MULTINOMIAL)
-        other, missing = ~taken & ~np.isnan(labels), np.isnan(labels)
+        targets, taken = terms.targets(features.responses(labels))
+        missing = is_missing(labels)
+        other = ~taken & ~missing
         owned = slice(None) if rows is None else rows
-        if classes and other[owned].any():
-            range_ = (0.0, max(terms.classes, 2) - 1.0)
-            raise TakenLabels(features.label, range_, (0.0, 0.0), named=False).refusal(
-                labels[owned], other=other[owned]
+        if terms.classes_range is not None and other[owned].any():
+            accepted = TakenLabels(
+                features.label, terms.classes_range, (0.0, 0.0), features.class_names, of="odp.DrawAndDiscard"
             )
+            raise accepted.refusal(labels[owned], other=other[owned])
         reasons = [
             "", f"without a label {features.label!r}",
             f"whose label {features.label!r} is not from {features.label_low:g} to {features.label_high:g}",
@@ -70,13 +69,13 @@ class UsableRows:
         )
 
 
-def labels_of(terms: Terms, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """The responses of rows, float64 [n]. Raises DataError where a column is missing, or they are no numbers."""
+def labels_of(terms: Terms, columns: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """The responses of rows [n]. Raises DataError where a column is missing, or they are text of no class."""
     wanted = (*terms.features.columns, terms.features.label)
     for name in wanted:
         if name not in columns:
             raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(columns)})")
     labels = columns[terms.features.label]
-    if labels.ndim != 1 or labels.dtype.kind == "U":
+    if labels.ndim != 1 or (labels.dtype.kind == "U" and terms.classes_range is None):
         raise DataError(f"Expected one number per row in the column {terms.features.label!r} of labels")
-    return labels.astype(np.float64)
+    return labels

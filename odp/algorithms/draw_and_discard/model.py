@@ -14,7 +14,7 @@ import numpy.typing as npt
 from odp.algorithms.draw_and_discard.adversaries import learned
 from odp.algorithms.draw_and_discard.left_out import UsableRows
 from odp.algorithms.draw_and_discard.terms import Terms
-from odp.errors import DataError
+from odp.errors import ConfigurationError, DataError
 from odp.models.glm.shape import Family
 from odp.models.left_out import UNKNOWN, LeftOut
 from odp.numerics.arrays import Float64Array
@@ -43,7 +43,8 @@ class LocalModel:
     def named(self) -> dict[str, float]:
         """The weights by name; of a multinomial model, ``class:name``."""
         names, classes = self.terms.features.names, self.terms.classes
-        full = names if classes == 1 else [f"{one}:{name}" for one in range(classes) for name in names]
+        shown = self.terms.features.class_names or range(classes)
+        full = names if classes == 1 else [f"{one}:{name}" for one in shown for name in names]
         return dict(zip(full, self.weights.tolist(), strict=True))
 
     def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
@@ -53,6 +54,25 @@ class LocalModel:
         found = self.terms.means(numbers @ self.weights.reshape(self.terms.classes, -1).T)
         found[~known] = np.nan
         return found
+
+    def classify(self, columns: Mapping[str, npt.ArrayLike]) -> npt.NDArray[Any]:
+        """The likeliest class of each row, [n]: its name as text, or its number as int64 where the task names none.
+
+        Raises:
+          ConfigurationError: the model predicts no classes.
+          DataError: a column is missing, or a row cannot be used.
+        """
+        features = self.terms.features
+        if self.terms.classes_range is None:
+            raise ConfigurationError("Expected a logistic or multinomial model: others predict numbers")
+        for name in features.columns:
+            if name not in columns:
+                raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(columns)})")
+        found = self.predict({name: np.asarray(columns[name]) for name in features.columns})
+        if unusable := int(np.isnan(found[:, 0]).sum()):
+            raise DataError(f"Expected rows that the model can use; {unusable:,} of {len(found):,} are not")
+        numbers = found.argmax(axis=1) if found.shape[1] > 1 else (found[:, 0] > 0.5).astype(np.int64)
+        return np.array(features.class_names)[numbers] if features.classes else numbers
 
     def measures(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float]:
         """How well the model predicts labelled rows: accuracy of classes, precision and recall of two, or a mean error.

@@ -25,6 +25,7 @@ from odp.algorithms.draw_and_discard.features import LocalFeatures
 from odp.algorithms.local_seam import MOST_REPORTS
 from odp.algorithms.seam import LocalRows
 from odp.errors import ConfigurationError, PrivacyError
+from odp.models.class_names import check_count
 from odp.models.glm.shape import POISSON_LIMIT, Family
 from odp.numerics.arrays import BoolArray, Float64Array, Int32Array
 from odp.privacy.mechanisms.random_source import LAPLACE_CLOSENESS, LARGEST_SCALE
@@ -84,6 +85,7 @@ class Terms:
     def __post_init__(self) -> None:
         least, most = (2, MOST_CLASSES) if self.family is Family.MULTINOMIAL else (1, 1)
         _validate.integer(low=least, high=most, classes=self.classes)
+        check_count(self.features.class_names, classes_range=self.classes_range)
         _validate.integer(low=1, high=MOST_WEIGHTS, weights=self.weights)
         _validate.integer(low=1, high=MOST_INSTANCES, instances=self.instances)
         _validate.positive(rate=self.rate, clip=self.clip, step=self.step, bound=self.bound)
@@ -223,6 +225,11 @@ class Terms:
             raise ConfigurationError(f"Expected weights within {self.bound:g} of zero")
         return found
 
+    @property
+    def classes_range(self) -> tuple[float, float] | None:
+        """(first, last) of responses that are classes; None where they are numbers."""
+        return (0.0, max(self.classes, 2) - 1.0) if self.family in (Family.LOGISTIC, Family.MULTINOMIAL) else None
+
     def encode(self, model: Int32Array) -> bytes:
         """The wire form of a model, which is within the bound."""
         return model.astype("<i4").tobytes()
@@ -238,8 +245,8 @@ class Terms:
     def targets(self, labels: Float64Array) -> tuple[Float64Array, BoolArray]:
         """Responses as the model reads them, float64 [n], and which can be used: classes, or numbers of the range."""
         labels = np.asarray(labels, dtype=np.float64)
-        if self.family in (Family.LOGISTIC, Family.MULTINOMIAL):
-            known = (labels >= 0) & (labels < max(self.classes, 2)) & (labels == np.floor(labels))
+        if self.classes_range is not None:
+            known = (labels >= 0) & (labels <= self.classes_range[1]) & (labels == np.floor(labels))
             return np.where(known, labels, 0.0), known
         low, high = self.features.label_low, self.features.label_high
         known = (labels >= low) & (labels <= high)
