@@ -10,6 +10,8 @@ import pytest
 from documentation import running
 from documentation.code_blocks import ROOT, Block, blocks_of
 
+import odp
+
 TUTORIALS = ROOT / "docs" / "tutorials"
 
 
@@ -59,6 +61,15 @@ def test_an_audited_task_runs(folder: Path) -> None:
     assert (folder / "odp-state" / "reference_values.json").is_file()
 
 
+@pytest.mark.processes
+@pytest.mark.slow
+def test_recommendations_on_devices_run(folder: Path) -> None:
+    run_page("recommend-on-devices")
+    for project in ("shop", "player"):
+        task = odp.load_task(folder / project / "task.toml")
+        assert task.factorization.catalogue == odp.Catalogue.load(folder / project / "items.catalogue")
+
+
 # Only where TensorFlow is: `make test-keras` has this file on its list.
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed: make test-keras"
@@ -79,6 +90,13 @@ def test_a_private_classifier_takes_three_commands() -> None:
     assert [line.split()[:2] for line in commands if line.startswith("odp")] == [["odp", "data"], ["odp", "simulate"]]
     assert len(blocks) == 2
     assert len(blocks[1].text.splitlines()) <= 5
+
+
+def test_a_table_becomes_recommendations_in_at_most_six_commands() -> None:
+    commands = [line for block in _blocks("recommend-on-devices", "bash") for line in block.text.splitlines()]
+    shop = [line for line in commands if "player" not in line and "pip" not in line]
+    assert len(shop) <= 6
+    assert len(commands) - 1 - len(shop) + 1 <= 6  # the services run already
 
 
 def test_an_app_with_a_device_takes_at_most_forty_lines() -> None:
