@@ -19,7 +19,7 @@ from device_runtime.store.database import Database
 from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import LocalData, LocalRows
+from odp.algorithms.seam import EVENTS, LocalData, LocalRows
 from odp.catalogues.catalogue import NumberedKeys
 from odp.crypto import domains
 from odp.models.events_query import EventsTerms, Filter
@@ -64,7 +64,7 @@ def examples(
             continue
         if own is None:
             own = _ratings(store, catalogue, by_id=declared.by_id, most=declared.most_rows)
-        found[declared.name] = own
+        found[declared.name] = own if declared.table != EVENTS else own.where(own.values > 0)
     return found
 
 

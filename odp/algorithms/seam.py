@@ -65,17 +65,19 @@ class LocalRows:
         """
         known = (self.items >= 0) & (self.items < items)
         if values is None:
-            return LocalRows(self.items[known], self.values[known], self._features(known))
-        known &= np.isfinite(self.values)
-        return LocalRows(self.items[known], np.clip(self.values[known], *values), self._features(known))
+            return self.where(known)
+        rows = self.where(known & np.isfinite(self.values))
+        return LocalRows(rows.items, np.clip(rows.values, *values), rows.features)
+
+    def where(self, which: npt.NDArray[np.bool_]) -> LocalRows:
+        """The rows where ``which`` (bool [k]) is true."""
+        features = {name: column[which] for name, column in self.features.items()}
+        return LocalRows(self.items[which], self.values[which], features)
 
     def last(self, most: int) -> LocalRows:
         """The last ``most`` rows, or all."""
         part = slice(max(0, len(self.values) - most), None)
         return LocalRows(self.items[part], self.values[part], {name: at[part] for name, at in self.features.items()})
-
-    def _features(self, known: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
-        return {name: column[known] for name, column in self.features.items()}
 
 
 #: Rows of the table of ratings that a device reads for a task: all but a few people of the public data sets have less.
@@ -85,6 +87,10 @@ MOST_RATINGS = 2**13
 def most_rows(events: EventsTerms | None, *, items: int = MOST_RATINGS) -> int:
     """Stored rows of a table of events, or of the table of ratings of these ``items``, that a device reads at most."""
     return min(items, MOST_RATINGS) if events is None else events.most_events
+
+
+#: The table of ratings, read as things that happened: rows with a value above 0.
+EVENTS = "events"
 
 
 #: One device's own data: the rows of each table that its algorithm declared, by ``LocalTable.name``.

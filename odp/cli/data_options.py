@@ -140,6 +140,12 @@ def _with_options(command: Callable[..., None], options: Mapping[str, Any]) -> C
     return run
 
 
+def as_written(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a table for a question or for devices: where no scale is declared, values stay as they stand."""
+    declared = {"implicit", "low", "high"} & set(columns)
+    return dict(columns) if declared else {**columns, "as_written": True}
+
+
 def data_arguments(data: str, columns: Mapping[str, Any]) -> str:
     """The options by which a command reads these data, for a shell."""
     return " ".join([f"--data {shlex.quote(data)}", *(as_option(name, value) for name, value in columns.items())])

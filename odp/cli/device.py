@@ -10,7 +10,7 @@ import typer
 
 from odp.cli import person
 from odp.cli.console import console, print_error, print_json, print_text, results_console
-from odp.cli.data_options import takes_labelled_table, takes_table
+from odp.cli.data_options import as_written, takes_labelled_table, takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.recommended import listed, notes_of, table_of
@@ -361,7 +361,7 @@ def people_of(
         for line in people.notes:
             print_error(f"note: {line}")
         return people
-    ratings = load(data, **columns)
+    ratings = load(data, **as_written(columns))
     for line in ratings.notes:
         print_error(f"note: {line}")
     if devices is not None:

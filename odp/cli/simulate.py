@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
-from odp.cli.data_options import SplitAt, takes_labelled_table
+from odp.cli.data_options import SplitAt, as_written, takes_labelled_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.exporting import check_export, export_run
 from odp.cli.outputs import check_apart, output_file, output_folder, writing_file
@@ -163,7 +163,8 @@ def simulate(
         ):
             if value is not None:
                 raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
-        simulate_task(planned, named.ratings, seed=seed, noise=noise, output=output, json=json)
+        asked = NamedData(data, **as_written(columns)).ratings
+        simulate_task(planned, asked, seed=seed, noise=noise, output=output, json=json)
         return
     if save_start is not None:
         starting_for(planned.definition())

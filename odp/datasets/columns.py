@@ -54,6 +54,8 @@ class Columns:
       low, high: the declared scale of opinions, both or neither.
       on_error: "raise" refuses a table with bad rows, "skip" leaves them out and counts them.
       repeats: what rows that name a user and an item again come to, see ``odp.datasets.repeats``.
+      as_written: True keeps the values as they stand, on no scale: for questions, and for devices, whose tasks say what
+        values mean. No scale is guessed.
 
     Raises:
       ConfigurationError: a field is out of range, or two contradict each other.
@@ -69,6 +71,7 @@ class Columns:
     high: float | None = None
     on_error: OnError = "raise"
     repeats: Repeats = "newest"
+    as_written: bool = False
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a table."""
@@ -82,6 +85,8 @@ class Columns:
                 raise ConfigurationError(f"Expected low={self.low!r} < high={self.high!r}, both finite")
             if self.implicit:
                 raise ConfigurationError("Expected no low and high with implicit=True: such values carry no opinion")
+        if self.as_written and (self.implicit is not None or self.low is not None):
+            raise ConfigurationError("Expected no implicit, low and high with as_written=True: values are on no scale")
         named = [name for name in (self.user, self.item, self.value, self.time, self.title) if name is not None]
         if len(set(named)) < len(named):
             raise ConfigurationError(
@@ -190,10 +195,15 @@ class Scale:
     guessed: bool
 
     def __str__(self) -> str:
-        return 'implicit: a row says "seen"' if self.implicit else f"explicit, from {self.low:g} to {self.high:g}"
+        if self.implicit:
+            return 'implicit: a row says "seen"'
+        return "as written" if self == AS_WRITTEN else f"explicit, from {self.low:g} to {self.high:g}"
 
 
 SEEN = Scale(implicit=True, low=0.0, high=1.0, guessed=False)
+#: The largest value that there is.
+ANY_VALUE = float(np.finfo(np.float32).max)
+AS_WRITTEN = Scale(implicit=False, low=-ANY_VALUE, high=ANY_VALUE, guessed=False)
 
 
 def scale_of(values: npt.NDArray[Any] | None, columns: Columns, *, where: str) -> Scale:
@@ -209,6 +219,8 @@ def scale_of(values: npt.NDArray[Any] | None, columns: Columns, *, where: str) -
         return replace(SEEN, guessed=columns.implicit is None)
     if columns.implicit:
         return SEEN
+    if columns.as_written:
+        return AS_WRITTEN
     if columns.low is not None and columns.high is not None:
         return Scale(implicit=False, low=columns.low, high=columns.high, guessed=False)
     finite = values[np.isfinite(values)]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from odp.datasets import ratings_files
 from odp.datasets._check import checked, index_array, value_array
+from odp.datasets.columns import ANY_VALUE, Columns
 from odp.datasets.ids import Ids, id_keys
 from odp.datasets.repeats import Repeats, without_repeats
 from odp.datasets.sorting import ranks_in_time, rows_by_user_and_item
@@ -87,7 +88,13 @@ class Ratings:
     def __repr__(self) -> str:
         """Sizes and bounds only: what a person rated stays out of logs and tracebacks."""
         sizes = f"{self.n_users} users x {self.n_items} items, {self.n_ratings} ratings"
-        return f"Ratings({self.name!r}, {sizes} in [{self.low:g}, {self.high:g}])"
+        scale = f"in [{self.low:g}, {self.high:g}]" if self.on_scale else "as written"
+        return f"Ratings({self.name!r}, {sizes} {scale})"
+
+    @property
+    def on_scale(self) -> bool:
+        """Whether ``low`` and ``high`` are a scale: values of a table that was read as written are on none."""
+        return self.high < ANY_VALUE
 
     @property
     def n_users(self) -> int:
@@ -307,6 +314,7 @@ class Ratings:
         name: str = "dataframe",
         on_error: Literal["raise", "skip"] = "raise",
         repeats: Repeats = "newest",
+        as_written: bool = False,
     ) -> Self:
         """Makes ratings of a pandas, Polars or Arrow table with one row per interaction; needs ``odp-platform[data]``.
 
@@ -322,12 +330,12 @@ class Ratings:
           name: what reports call the data set.
           on_error: "raise" refuses bad rows, "skip" leaves them out and counts them.
           repeats: what rows with the same user and item come to: newest, oldest, mean, sum, or refuse.
+          as_written: keeps the values as they stand, on no scale: for questions, which have ranges of their own.
 
         Raises:
           DataError: a column is missing or of the wrong type, or rows are bad.
           ConfigurationError: arguments contradict each other, or ``pyarrow`` is missing.
         """
-        from odp.datasets.columns import Columns
         from odp.datasets.table_files import is_frame
         from odp.datasets.tables import read_table
 
@@ -335,7 +343,7 @@ class Ratings:
             raise DataError(f"Expected frame to be a pandas, Polars or Arrow table (got a {type(frame).__name__})")
         columns = Columns(
             user=user, item=item, value=value, time=time, implicit=implicit, low=low, high=high, on_error=on_error,
-            repeats=repeats,
+            repeats=repeats, as_written=as_written,
         )  # fmt: skip
         return cls.from_triples(**read_table(frame, columns, name=name).triples)
 

@@ -40,7 +40,7 @@ from odp.numerics.archives import arrays_of
 __all__ = ["DATASETS", "DatasetSource", "SourceFile", "load", "load_split"]
 
 _SYNTHETIC = "synthetic"
-_HOW = {"on_error", "repeats"}  # of rows, whatever their columns are called
+_HOW = {"on_error", "repeats", "as_written"}  # of rows, whatever their columns are called
 _FORMS = "ratings.dat, ratings.csv, u.data, jester-data-1.csv, train.txt, an .npz file or one .csv, .parquet or .jsonl"
 
 
@@ -62,8 +62,8 @@ def load(
       whole_catalogue: the items are those of a list that does not follow from the ratings: the movie file, the jokes
         asked about, or what ``Ratings`` declared when it was saved. What is released of private data needs that.
       name: what reports call the data set; by default its own name.
-      **options: of a table, ``user``, ``item``, ``value``, ``time``, ``implicit``, ``low``, ``high``, ``on_error``
-        and ``repeats`` as of :class:`~odp.datasets.columns.Columns`; of "synthetic", arguments of
+      **options: of a table, ``user``, ``item``, ``value``, ``time``, ``implicit``, ``low``, ``high``, ``on_error``,
+        ``repeats`` and ``as_written`` as of :class:`~odp.datasets.columns.Columns`; of "synthetic", arguments of
         ``synthetic_movielens``; other data sets take none.
 
     Raises:
@@ -148,6 +148,8 @@ def _load(
         return Ratings.from_triples(**reading.triples)
     assert isinstance(source, (str, os.PathLike))
     text = os.fspath(source)
+    # Values of known forms have a published scale.
+    options = {name: value for name, value in options.items() if name != "as_written"}
     if _is_synthetic(source):
         given = parse_arguments(text.partition(":")[2], synthetic_movielens, where=text)
         return synthetic_movielens(**(given | known_options(options, synthetic_movielens)))
@@ -199,7 +201,7 @@ def _table(
     if unknown:
         raise ConfigurationError(f"Expected no options for data set {text!r} (got {', '.join(unknown)})")
     file = Path(text).expanduser()
-    if options and is_table_file(file) and file.is_file():
+    if set(options) - _HOW and is_table_file(file) and file.is_file():
         form, path = "table", file  # who names columns means a table, even where the file looks like a known one
     else:
         form, path = _locate(text, cache)

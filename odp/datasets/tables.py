@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from odp.datasets.columns import Columns, Scale, scale_of
+from odp.datasets.columns import AS_WRITTEN, Columns, Scale, scale_of
 from odp.datasets.id_columns import coded, decoded, used
 from odp.datasets.ids import Ids
 from odp.datasets.raw_table import RawTable, arrow
@@ -101,7 +101,8 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
         if not scale.implicit:
             with np.errstate(invalid="ignore"):
                 outside = (values < scale.low) | (values > scale.high)
-            flaws.add(outside, f"value outside [{scale.low:g}, {scale.high:g}] (column {columns.value!r})")
+            limits = "what 32 bits hold" if scale == AS_WRITTEN else f"[{scale.low:g}, {scale.high:g}]"
+            flaws.add(outside, f"value outside {limits} (column {columns.value!r})")
     report = bad_rows(raw, flaws)
     if report.total and columns.on_error == "raise":
         raise refusal(raw, report, rows + len(raw.broken))

@@ -54,7 +54,7 @@ from odp.simulation import labelling, personal
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.engines.local import LocalEngine
 from odp.simulation.engines.seam import Engine, current
-from odp.simulation.inputs import SIMULATION, check_rank, require_kinds, told_run
+from odp.simulation.inputs import SIMULATION, check_rank, require_kinds, require_scale, told_run
 from odp.simulation.rounds import RoundResult as RoundResult
 from odp.simulation.rounds import restored_round, saved_round
 from odp.simulation.searches import simulate_search
@@ -442,6 +442,7 @@ def check_population(task: Task, ratings: Ratings) -> None:
             f"the data set {ratings.name!r} has {ratings.n_items} items, the task's model items={items}; "
             f"set items={ratings.n_items} in the model"
         )
+    require_scale(ratings)
     task.data.check(ratings)
     check_users(task, ratings, name=ratings.name)
     check_rank(task)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.texts import UsersTexts
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, DataError
 from odp.extras import advice, is_installed
 from odp.models.example_columns import ExampleColumns
 from odp.models.examples import Examples
@@ -81,6 +81,15 @@ def _require_cohort(task: Task, users: UsersExamples) -> None:
         raise ConfigurationError(
             f"Expected a cohort whose minimum={task.cohort.minimum} is at most the {users.n_users} users of the "
             "population: the enclave would release no round; lower it, or give the simulation more users"
+        )
+
+
+def require_scale(ratings: Ratings) -> None:
+    """Raises DataError where values are on no scale, which bounds what a model learns of a person."""
+    if not ratings.on_scale:
+        raise DataError(
+            f"the data set {ratings.name!r} was read as written, on no scale: load it with low=.. and high=.. for a "
+            "model"
         )
 
 

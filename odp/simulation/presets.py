@@ -30,6 +30,7 @@ from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.models.warm_start import WarmStart
+from odp.simulation.inputs import require_scale
 from odp.task import Cohort, Task, UserLevelDP
 
 PRESETS = ("auto", "ml-1m")
@@ -67,6 +68,7 @@ def preset_task(
     _validate.one_of(PRESETS, preset=name)
     if not ratings.n_users or not ratings.n_items:
         raise DataError(f"the data set {ratings.name!r} has {ratings.n_users} users and {ratings.n_items} items")
+    require_scale(ratings)
     if ratings.implicit:
         if name != "auto":
             raise DataError(f"the data set {ratings.name!r} holds implicit feedback: take preset auto")

@@ -251,6 +251,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "cli/test_labelled_check.py::test_a_proposed_range_follows_from_no_extreme_of_one_person"),
         ("R419", "rows that a task cannot use, before it is submitted",
          "cli/test_labelled_check.py::test_usable_rows_are_counted_before_a_task_is_submitted"),
+        ("R411", "values that were replaced by a guess", "algorithms/statistics/test_values_as_written.py::"
+         "test_values_that_were_read_as_seen_are_refused"),
         ("R204", "a user taken out of a split, a comparison, an evaluation",
          "simulation/test_neighbours.py::"
          "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),

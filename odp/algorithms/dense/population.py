@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 _USERS = 2**14  # users per block: bounds memory
 
 
+def require_values(ratings: Ratings, question: str) -> None:
+    """Raises DataError unless the rows of ``ratings`` have values, which ``question`` is about."""
+    if ratings.implicit:
+        guessed = ", as was guessed" if "scale" in ratings.inferred else ""
+        raise DataError(
+            f"{question} is about values, and rows of data set {ratings.name!r} only say 'seen'{guessed}: load the "
+            "table with as_written=True and without implicit, and name the column of values with value=.. (--value) if "
+            "none is recognised"
+        )
+
+
 def records_of(ratings: Ratings, start: int, users: int) -> Records:
     """The rows of ``users`` users from number ``start`` on; items are the numbers that are their ids, as on devices."""
     rows = slice(int(ratings.offsets[start]), int(ratings.offsets[start + users]))

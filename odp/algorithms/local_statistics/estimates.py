@@ -24,7 +24,7 @@ from odp.algorithms.dense.records import Records
 from odp.algorithms.local_statistics.layout import ReportPart
 from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
 from odp.algorithms.statistics.parts import MeanPart
-from odp.algorithms.statistics.userside import entries_of
+from odp.algorithms.statistics.userside import entries_of, records_read
 from odp.numerics.arrays import Float64Array, Int64Array
 
 
@@ -111,7 +111,7 @@ def exact_results(parts: Sequence[ReportPart], records: Records) -> dict[str, Hi
     """The same of the users' own records, which no party sees: for simulations."""
     found: dict[str, HistogramResult | MeanResult] = {}
     for part in parts:
-        entries, kind = entries_of(part.kind, records), part.kind
+        entries, kind = entries_of(part.kind, records_read(part.table, records)), part.kind
         sums = np.bincount(entries.place, weights=entries.value, minlength=kind.size).astype(np.float64)
         if isinstance(kind, MeanPart):
             found[part.name] = MeanResult(float(sums[0]), float(sums[1]), 0.0, kind.low, kind.high)

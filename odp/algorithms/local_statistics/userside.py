@@ -16,7 +16,7 @@ from odp.algorithms.dense.grid import Entries
 from odp.algorithms.dense.records import Records
 from odp.algorithms.local_statistics.layout import ReportPart
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart
-from odp.algorithms.statistics.userside import entries_of
+from odp.algorithms.statistics.userside import entries_of, records_read
 from odp.numerics.arrays import Float64Array, Int64Array
 
 # Purposes of words per part: the slot, two roundings, the uniform answer, the coin.
@@ -52,7 +52,7 @@ def truths(part: ReportPart, records: Records, slot: Int64Array, words: Words, *
       words: the coins of rounding.
       first: the first purpose of words that is the part's.
     """
-    entries = entries_of(part.kind, records)
+    entries = entries_of(part.kind, records_read(part.table, records))
     if isinstance(part.kind, MeanPart):
         return _of_mean(
             part, entries, records.users, fractions(words, first + _FIRST), fractions(words, first + _SECOND)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from odp.algorithms.dense.population import require_values
+from odp.algorithms.seam import EVENTS
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart
 from odp.algorithms.statistics.userside import bins_of
 from odp.errors import DataError
@@ -24,6 +26,8 @@ class Asked(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def table(self) -> str: ...
+    @property
     def kind(self) -> HistogramPart | MeanPart: ...
 
 
@@ -31,17 +35,21 @@ def rows_left_out(parts: Iterable[Asked], users: Ratings) -> dict[str, LeftOut]:
     """By the name of a query, the rows that it is not about.
 
     Raises:
-      DataError: a histogram by item has no bin for ids of the data set.
+      DataError: a histogram by item has no bin for an id, or a question is about values and rows have none.
     """
     found = {}
     for part in parts:
+        happened = users.values > 0 if part.table == EVENTS else np.ones(users.n_ratings, dtype=np.bool_)
         outside = 0
+        if isinstance(part.kind, MeanPart) or part.kind.edges is not None:
+            require_values(users, f"the question {part.name!r}")
         if isinstance(part.kind, HistogramPart):
             if part.kind.edges is None:
                 _require_bins(part.name, part.kind.bins, users)
             numbers = users.item_numbers[users.items]
-            outside = int((~bins_of(part.kind, numbers, users.values.astype(np.float64))[1]).sum())
-        found[part.name] = LeftOut(users.n_ratings).without(outside, "beyond its bins")
+            outside = int((happened & ~bins_of(part.kind, numbers, users.values.astype(np.float64))[1]).sum())
+        about = LeftOut(users.n_ratings).without(int((~happened).sum()), "whose value is 0 or less: nothing happened")
+        found[part.name] = about.without(outside, "beyond its bins")
     return found
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from odp.algorithms.dense.grid import Entries
 from odp.algorithms.dense.records import Records
+from odp.algorithms.seam import EVENTS
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.numerics.arrays import Float64Array, Int64Array
 
@@ -30,8 +31,16 @@ def vectors(parts: Sequence[Part], records: Mapping[str, Records]) -> Entries:
 
 
 def _part(part: Part, records: Records) -> Entries:
-    entries = entries_of(part.kind, records)
+    entries = entries_of(part.kind, records_read(part.table, records))
     return Entries(entries.user, entries.place + part.offset, np.multiply(entries.value, part.scale))
+
+
+def records_read(table: str, records: Records) -> Records:
+    """Of the table "events", those of what happened: with a value above 0."""
+    if table != EVENTS or (records.value > 0).all():
+        return records
+    kept = records.value > 0
+    return Records(records.user[kept], records.item[kept], records.value[kept], records.users)
 
 
 def entries_of(kind: HistogramPart | MeanPart, records: Records) -> Entries:
