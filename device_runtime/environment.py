@@ -14,7 +14,7 @@ from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
-from device_runtime.store.retention import Retention, prune
+from device_runtime.store.retention import Retention
 from device_runtime.store.store import Store, store_path
 from odp.errors import StateError
 from odp.transport.private_files import private_folder
@@ -73,7 +73,7 @@ class DeviceFolder:
         conditions: Conditions | None,
         retention: Retention | None,
     ) -> DeviceFolder:
-        """Makes the folder and its store where there are none, stores the settings, and removes rows past their time.
+        """Makes the folder and its store where there are none, and stores the settings.
 
         Settings that are None are those that the folder was last used with.
 
@@ -98,6 +98,4 @@ class DeviceFolder:
             # For the commands of the person, which look at the device from outside of the app.
             write_atomically(state / GATE_FILE, gate.to_json())
             write_atomically(state / RETENTION_FILE, retention.to_json())
-            with Store.open(path, key=key) as store:
-                prune(store, retention, now=clock())
         return cls(path, key, gate, retention)

@@ -19,6 +19,7 @@ remains").
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,8 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from device_runtime.environment import THIS_MACHINE, DeviceFolder, Environment
-from device_runtime.host.learned import Learned, learned, taken
+from device_runtime.host.housekeeping import Housekeeping
+from device_runtime.host.learned import Learned, contributions_of, learned
 from device_runtime.host.newest import newest_of
 from device_runtime.host.program import Config, Running, start
 from device_runtime.host.progress import wait_for
@@ -50,7 +52,7 @@ from device_runtime.store.retention import Retention
 from device_runtime.store.side import say
 from device_runtime.store.store import Store, store_path
 from device_runtime.view import View, start_view
-from device_runtime.view.overview import explain, overview
+from device_runtime.view.overview import explain, overview_for_app
 from device_runtime.view.privacy_page import DeviceControls
 from device_runtime.view.sanitizer import require_sanitizer
 from odp import _validate
@@ -68,8 +70,6 @@ __all__ = ["EXAMPLE", "RECOMMENDED", "Device", "Environment", "Isolation", "Lear
 #: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..], or
 #: with ranges [[item, score, low, high], ..].
 RECOMMENDED = "odp.recommended"
-#: Of ``odp device privacy``, what an app is not given: a service's code that sees private data could set these numbers.
-_COUNTS = ("examples", "empty_contributions", "services")
 #: Of the fixed time of ``on_training_examples``, what the start of its process may take.
 _START_SECONDS = 1.0
 #: What a rating takes in a store, at most.
@@ -120,6 +120,11 @@ class Device:
         self._catalogue = own_catalogue(catalogue)
         folder = DeviceFolder.prepared(self.state, environment, limits, conditions, retention)
         self._key, self._gate, self._retention = folder.key, folder.gate, folder.retention
+        self._housekeeping = Housekeeping(
+            self.state, self._retention, log=Log("devices", stream=io.StringIO()), clock=self._clock
+        )
+        if environment.create:
+            self._housekeeping.step()
         self._notes = Notes()
         self._own = None if code is None else OwnService(
             code, isolation or Isolation(), name=self.service, path=folder.path, open_store=self._open_at,
@@ -351,8 +356,7 @@ class Device:
     def privacy(self) -> dict[str, Any]:
         """Data that were read, sent and charged, as ``odp device privacy --json`` prints it, without counts of rows."""
         with self._open() as store:
-            found = overview(store, self._gate, now=self._clock())
-        return {name: value for name, value in found.items() if name not in _COUNTS}
+            return overview_for_app(store, self._gate, now=self._clock())
 
     def explain(self) -> tuple[Reading, ...]:
         """Whether the device would train now, with every reason that could stop it."""
@@ -418,7 +422,8 @@ class Device:
         """Takes part now, if a round is open and the person's conditions and limits allow it.
 
         The services are those of a local `odp up`, and the device trusts what `odp device run --services` trusts: the
-        authority and the enclaves of that folder. The outcome follows from public facts and the person's decisions.
+        authority and the enclaves of that folder. The outcome, and how long it takes, follow from public facts and the
+        person's decisions; what this process and its children use meanwhile follows from the data, too.
 
         Args:
           population: what it checks in for: the task's, which by default is the task's name.
@@ -435,18 +440,20 @@ class Device:
         """
         _validate.integer(low=1, high=2**31, turns=turns)
         _validate.within(low=0.0, high=1e9, wait=wait)
-        folder, before = ServicesFolder(Path(services)), self.privacy()
+        folder, contributions = ServicesFolder(Path(services)), functools.partial(contributions_of, self._open)
+        before = contributions()
         running = self._start(
             folder.server_address(), folder.ca, folder.reference_values, population=population,
             most_contributions=turns, end_after=wait, log=Log("devices", stream=io.StringIO()),
             allow_private_addresses=allow_private_addresses, roster=roster,
         )  # fmt: skip
         try:
-            wait_for(running, progress, self.privacy)
+            wait_for(running, progress, contributions)
         finally:
             self._running.remove(running)
             running.stop()
-        return learned(population, taken(before, self.privacy()), running, turns=turns)
+        made = tuple(each for key, each in contributions().items() if key not in before)
+        return learned(population, made, running, turns=turns)
 
     def _start(
         self, server: str, ca: Path, reference_values: Path, *, log: Log | None = None, **settings: Any
@@ -456,9 +463,13 @@ class Device:
             threads=1, key_file=self._environment.key_file, keyring=self._environment.keyring,
             limits=self._gate.limits, retention=self._retention, conditions=self._gate.conditions, **settings,
         )  # fmt: skip
+        self._housekeeping.step_in_fixed_time()
         own = self._own
         made = None if own is None else MadeExamples(maker=own, code_seconds=own.seconds + _START_SECONDS)
-        running = start(config, log=log, clock=self._clock, sensors=self._environment.sensors, made_examples=made)
+        running = start(
+            config, log=log, clock=self._clock, sensors=self._environment.sensors, made_examples=made,
+            housekeeping=self._housekeeping,
+        )  # fmt: skip
         self._running.append(running)
         return running
 

@@ -28,6 +28,7 @@ class Host:
         keep_running: bool = False,
         jobs: Scheduler | None = None,
         end_after: float | None = None,
+        housekeeping: Any = None,
     ) -> None:
         self.world = world
         self.now = 0.0
@@ -42,6 +43,7 @@ class Host:
                 end_after=end_after,
             ),
             state=self.state, participant=world.participant(limits=limits), stop=self.stop, log=world.log, jobs=jobs,
+            housekeeping=housekeeping,
             timing=Timing(clock=lambda: self.now, wait=self.pause, uniform=lambda low, high: (low + high) / 2),
         )  # fmt: skip
 

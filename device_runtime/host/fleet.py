@@ -22,7 +22,7 @@ from concurrent import futures
 from device_runtime.host.counts import FILE, HostCounts
 from device_runtime.host.ending import Ending, require_finished
 from device_runtime.host.fleet_options import FleetOptions, Timing
-from device_runtime.host.housekeeping import Housekeeping
+from device_runtime.host.housekeeping import Housekeeping, Pauses
 from device_runtime.host.local_turns import DECLINED_SECONDS, LocalTurns
 from device_runtime.host.pacing import SHORTEST_PAUSE, CheckIns, Outage
 from device_runtime.host.roster import NO_ROUND, Key, Roster
@@ -79,7 +79,7 @@ class Fleet:
       participant: how one device takes part.
       stop: set by anybody to make ``run`` return soon; a device in the middle of a round finishes it first.
       log: where events go.
-      housekeeping: forgets what is past its period, in between; None forgets nothing.
+      housekeeping: forgets what is past its period, in pauses; None forgets nothing.
       jobs: plans check-ins and keeps them over restarts; without it they are kept in memory.
       timing: how it measures and spends time.
     """
@@ -100,8 +100,8 @@ class Fleet:
         self._options, self._state = options, state
         self._participant = participant
         self._stop, self._log = stop, log
-        self._housekeeping, self._clock = housekeeping, timing.clock
-        self._wait = timing.wait if timing.wait is not None else stop.wait
+        self._clock = timing.clock
+        self._pauses = Pauses(timing.wait or stop.wait, clock=timing.clock, housekeeping=housekeeping)
         population, uniform = options.population, timing.uniform
         self._check_ins = CheckIns(population, jobs=jobs, log=log, uniform=uniform)
         self._outage = Outage(uniform=uniform)
@@ -138,7 +138,7 @@ class Fleet:
         before = self.counts.contributions()
         self._log.event("devices_started", devices=len(self._options.devices), population=self._options.population)
         first = self._check_ins.first_wait()
-        if first and (self._wait(self._ending.left(first)) or self._ending.is_over()):
+        if first and (self._pauses.wait(self._ending.left(first)) or self._ending.is_over()):
             self.reason = ("idle", f"the server asked to check in again in {first:.0f} s")
             return
         with futures.ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE, thread_name_prefix="device") as pool:
@@ -150,13 +150,11 @@ class Fleet:
                         raise
                     pause = self._failed_for_all(error)
                 self._write_statistics()
-                if self._housekeeping is not None:
-                    self._housekeeping.step()
                 if pause is None:
                     self.counts.finish()
                     self._log.event("devices_finished", population=self._options.population)
                     break
-                if self._has_enough(before) or (pause > 0 and self._wait(self._ending.left(pause))):
+                if self._has_enough(before) or (pause > 0 and self._pauses.wait(self._ending.left(pause))):
                     break
                 if self._ending.is_over():
                     break

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from device_runtime.round.door import Door
 from device_runtime.round.verification import FOLDER
 from device_runtime.store.retention import Retention, prune, prune_records, records_needed
 from device_runtime.store.store import Store
@@ -15,6 +18,9 @@ from odp.transport.logs import Log
 
 HOUR_SECONDS = 3600.0
 _STORES_PER_STEP = 32
+_FIXED_SECONDS = 1.0
+# Of a pause in which stores are pruned, at least.
+_LONG_PAUSE_SECONDS = 0.5
 
 
 class Housekeeping:
@@ -45,20 +51,32 @@ class Housekeeping:
         self._durable = durable
         self._clock = clock
         self._monotonic = monotonic
-        self._next = 0.0
+        self._next = -math.inf
+        self._lock = threading.Lock()
         self._stores: deque[Path] = deque()
         self._needed: set[str] = set()
         self._whole = True
         self._deleted = 0
 
     def step(self) -> None:
-        """Prunes the next few stores; returns at once if all of them were pruned in the last hour.
+        """Prunes the next few stores; returns at once if all of them were pruned in the last hour. Thread-safe.
 
         A store that cannot be opened is skipped; no record is deleted in that hour.
         """
+        with self._lock:
+            if self._is_due():
+                self._step()
+
+    def step_in_fixed_time(self) -> None:
+        """Does a step, where one is due, and returns after a second: an app that takes the time learns nothing."""
+        if self._is_due():
+            Door().lasting(_FIXED_SECONDS).attempt(self.step)
+
+    def _is_due(self) -> bool:
+        return bool(self._stores) or self._monotonic() >= self._next
+
+    def _step(self) -> None:
         if not self._stores:
-            if self._monotonic() < self._next:
-                return
             self._next = self._monotonic() + HOUR_SECONDS
             self._stores.extend(sorted(self._folder.glob("devices/*/*.sqlite")))
             self._needed, self._whole, self._deleted = set(), True, 0
@@ -86,3 +104,28 @@ class Housekeeping:
                 self._log.warning("records_not_pruned", reason=str(error))
         if self._deleted or records:
             self._log.event("expired_rows_deleted", rows=self._deleted, records=records)
+
+
+class Pauses:
+    """Pauses of a host, in which its stores are pruned.
+
+    How long that takes depends on the data. A pause is as long without it, so neither the next call nor the end of the
+    host shows it.
+
+    Args:
+      wait: sleeps for some seconds and returns True when the host is to stop.
+      clock: seconds that only grow.
+      housekeeping: what prunes; None prunes nothing.
+    """
+
+    def __init__(
+        self, wait: Callable[[float], bool], *, clock: Callable[[], float], housekeeping: Housekeeping | None
+    ) -> None:
+        self._wait, self._clock, self._housekeeping = wait, clock, housekeeping
+
+    def wait(self, seconds: float) -> bool:
+        """Lets ``seconds`` pass; True where the host is to stop."""
+        end = self._clock() + seconds
+        if self._housekeeping is not None and seconds >= _LONG_PAUSE_SECONDS:
+            self._housekeeping.step()
+        return self._wait(max(end - self._clock(), 0.0))

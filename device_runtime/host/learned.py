@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from device_runtime.store.schema import State
+from device_runtime.store.store import Store
 from odp.errors import OdpError
-
-_SENT = "sent"
 
 
 class Ended(Protocol):
@@ -77,20 +77,24 @@ def _told(task: str, epsilon: float, delta: float, local_trust: bool, *, rounds:
     return f"{what} task {task!r} (ε = {epsilon:g}, δ = {delta:g} for all of it)"
 
 
-def taken(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Taken, ...]:
-    """The contributions that were sent between two overviews of a device (``device_runtime.view.overview``)."""
-    known = _sent(before)
-    return tuple(
-        Taken(
-            task=one["name"],
-            round=one["round"] + 1,
-            epsilon=one["task_epsilon"],
-            delta=one["task_delta"],
-            local_trust=one["local_trust"],
+def contributions_of(open_store: Callable[[], Store]) -> dict[tuple[bytes, int], Taken]:
+    """The contributions that a device's ledger has as sent, in order, by task and round.
+
+    Only the ledger is read: how long that takes does not depend on the device's data.
+    """
+    with open_store() as store:
+        terms, ledger = {each.task_sha256: each for each in store.tasks()}, store.ledger()
+    return {
+        (line.task_sha256, line.round): Taken(
+            task=terms[line.task_sha256].name,
+            round=line.round + 1,
+            epsilon=line.epsilon,
+            delta=line.delta,
+            local_trust=terms[line.task_sha256].local_trust,
         )
-        for key, one in _sent(after).items()
-        if key not in known
-    )
+        for line in ledger
+        if line.state is State.SENT
+    }
 
 
 def learned(population: str, contributions: tuple[Taken, ...], ended: Ended, *, turns: int) -> Learned:
@@ -109,7 +113,3 @@ def why(reason: tuple[str, str]) -> str:
     what, line = reason
     words = {"declined": "the device declined", "failed": "the attempt failed", "rests": "the device rests"}
     return f"{words[what]}: {line}" if what in words else line
-
-
-def _sent(overview: Mapping[str, Any]) -> dict[tuple[str, int], Any]:
-    return {(one["task"], one["round"]): one for one in overview["contributions"] if one["state"] == _SENT}

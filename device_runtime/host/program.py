@@ -218,6 +218,7 @@ def start(
     sensors: Callable[[Path], Sensors] = machine_sensors,
     made_examples: MadeExamples | None = None,
     door: Door | None = None,
+    housekeeping: Housekeeping | None = None,
 ) -> Running:
     """Starts a device host in this process.
 
@@ -230,6 +231,7 @@ def start(
       sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
       made_examples: see Participant.
       door: see Participant; by default one with the ``threads`` of the configuration.
+      housekeeping: of the state folder; by default a new one, which prunes now.
 
     Raises:
       ConfigurationError: a file is missing or malformed, or there are neither data nor a count.
@@ -287,6 +289,11 @@ def start(
                 end_after=config.end_after,
                 most_contributions=config.most_contributions,
             )
+            if housekeeping is None:
+                housekeeping = Housekeeping(
+                    state.root, config.retention, log=events, durable=config.durable, clock=clock
+                )
+                housekeeping.step()
             trainer = IsolatedTrainer(say=lambda line: events.warning("network_training", reason=line))
             processes = ComputingProcesses()
             fleet = Fleet(
@@ -312,9 +319,7 @@ def start(
                     clock=clock,
                 ),
                 jobs=jobs,
-                housekeeping=Housekeeping(
-                    state.root, config.retention, log=events, durable=config.durable, clock=clock
-                ),
+                housekeeping=housekeeping,
                 stop=stopped,
                 log=events,
             )

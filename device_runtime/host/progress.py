@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-from device_runtime.host.learned import Ended, taken, why
+from device_runtime.host.learned import Ended, Taken, why
 
 #: How often a host is asked whether it has ended; a look at the store as well opens its file.
 _SLICE_SECONDS, _LOOK_SECONDS = 0.2, 1.0
@@ -21,13 +21,15 @@ class Host(Ended, Protocol):
         ...
 
 
-def wait_for(host: Host, say: Callable[[str], None] | None, overview: Callable[[], Mapping[str, Any]]) -> None:
+def wait_for(
+    host: Host, say: Callable[[str], None] | None, contributions: Callable[[], Mapping[tuple[bytes, int], Taken]]
+) -> None:
     """Waits until a host has ended; slices let a Ctrl-C through.
 
     Args:
       host: of one device.
       say: gets a line for each contribution, and for each new reason why there is none; None gets nothing.
-      overview: of the device, as ``device_runtime.view.overview`` makes it.
+      contributions: that the device made so far, as ``device_runtime.host.learned.contributions_of`` reads them.
 
     Raises whatever ended the host.
     """
@@ -35,12 +37,12 @@ def wait_for(host: Host, say: Callable[[str], None] | None, overview: Callable[[
         while not host.join(_SLICE_SECONDS):
             pass
         return
-    before, reason, ended = overview(), (_IDLE, ""), False
+    before, reason, ended = contributions(), (_IDLE, ""), False
     while not ended:
         ended = host.join(_LOOK_SECONDS)
-        now = overview()
-        for one in taken(before, now):
-            say(f"contributed to round {one.round} of task {one.task!r}")
+        now = contributions()
+        for key in (key for key in now if key not in before):
+            say(f"contributed to round {now[key].round} of task {now[key].task!r}")
         before = now
         if host.reason != reason and host.reason[0] != _IDLE:
             say(why(host.reason))

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import functools
 import http.client
 import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 import odp
+from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.isolated import CallLimits
 from device_runtime.sdk import EXAMPLE, Device, Environment, Isolation, Shown
 from device_runtime.store.keyed_ratings import ratings_by_key
@@ -227,6 +230,31 @@ def test_what_is_past_its_period_goes_when_the_device_is_opened_and_the_page_say
         page = _get(device.show())[1]
     assert "events 7 days" in page
     assert "local for ever" in page
+
+
+def test_r422_a_device_that_stays_open_forgets_before_it_learns_at_most_once_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, services = NOW, tmp_path / "services"
+    ended = SimpleNamespace(join=lambda seconds: True, stop=lambda: None, reason=("idle", "no round"), outage=None)
+    monkeypatch.setattr("device_runtime.sdk.start", lambda config, **options: ended)
+    monkeypatch.setattr("device_runtime.sdk.Housekeeping", functools.partial(Housekeeping, monotonic=lambda: now))
+    (services / "server").mkdir(parents=True)
+    (services / "ca").mkdir()
+    for path, text in {"server/address": "127.0.0.1:1\n", "ca/ca.pem": "", "reference_values.json": "{}"}.items():
+        (services / path).write_text(text)
+    environment = Environment(keyring=False, clock=lambda: now)
+    with Device(tmp_path / "state", retention=Retention(events=1.0), environment=environment) as device:
+        device.record("play", {"track": 1}, time=NOW - 86400.0 + 4000.0)
+
+        def kept_after(seconds: float) -> int:
+            nonlocal now
+            now = NOW + seconds
+            assert device.learn("music", services=services).reason == "no round"
+            with Store.open(store_path(device.state, 0)) as store:
+                return store.data("app").count("events")
+
+        assert [kept_after(seconds) for seconds in (3500.0, 3700.0, 4100.0, 7500.0)] == [1, 1, 1, 0]
 
 
 def test_an_app_without_a_service_keeps_labelled_examples(tmp_path: Path) -> None:

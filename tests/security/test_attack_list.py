@@ -369,12 +369,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_reports_of_local_trust_that_would_fill_the_memory_are_refused"),
         ("R342", "a slow device as an oracle, or one that is charged for ever",
          "algorithms/test_computing_time.py::test_a_device_that_is_too_slow_says_so_by_public_facts_alone"),
-        ("R350", "tasks that are slow on a bit", "security/test_hostile_tasks.py::"
-         "test_r350_a_hostile_task_tells_nothing_of_the_data_by_time"),
-        ("R350", "tasks of every kind, and as much data as a store allows", "security/test_hostile_tasks.py::"
-         "test_r350_no_kind_of_hostile_task_tells_the_data_that_take_longest"),
-        ("R351", "a slow device that moves the others of its host", "security/test_hostile_tasks.py::"
-         "test_r351_the_data_of_one_device_do_not_move_the_calls_of_the_others_of_its_host"),
+        ("R422", "an app that times `learn` on devices with few and many rows", "security/test_learning_app.py::"
+         "test_r422_learn_tells_an_app_nothing_of_how_many_rows_there_are"),
+        ("R422", "rows past their period, and how long it takes to forget them", "device_runtime/host/test_pacing.py::"
+         "test_r422_forgetting_rows_moves_neither_the_next_call_nor_the_end_of_a_host"),
         ("R387", "a network that takes all of its time on one person's rows", "device_runtime/round/test_coupling.py::"
          "test_r387_a_training_that_takes_all_of_its_time_empties_no_contribution_of_the_others_of_its_host"),
         ("R387", "many devices of a host at their worst case", "device_runtime/round/test_coupling.py::"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from device_runtime.host.learned import Learned, Taken, learned, taken, why
+import pytest
+from device_runtime_ledger import TASK, participation, prepare
+
+from device_runtime.host.learned import Learned, Taken, contributions_of, learned, why
+from device_runtime.store.schema import State
+from device_runtime.store.store import Store
 from odp.errors import ServiceUnavailable
 
 
@@ -31,14 +36,14 @@ def test_the_outcome_is_one_line(learned: Learned, told: str) -> None:
     assert repr(learned) == f"<Learned in 'films': {told}>"
 
 
-def test_only_new_contributions_that_were_sent_count() -> None:
-    def one(round: int, state: str) -> dict[str, object]:
-        return {"task": "ab", "name": "films", "round": round, "state": state, "task_epsilon": 8.0,
-                "task_delta": 1e-6, "local_trust": False}  # fmt: skip
-
-    before = {"contributions": [one(0, "sent"), one(1, "queued")]}
-    after = {"contributions": [one(0, "sent"), one(1, "sent"), one(2, "refused")]}
-    assert taken(before, after) == (_taken(2),)
+def test_only_contributions_that_were_sent_count(tmp_path: Path) -> None:
+    path = tmp_path / "device.sqlite"
+    with Store.open_or_create(path, durable=False) as store:
+        for round, state in enumerate((State.SENT, State.REFUSED, State.SENT, None)):
+            prepare(store, participation(round))
+            if state is not None:
+                store.settle(TASK, round, state)
+    assert list(contributions_of(lambda: Store.open(path)).values()) == [_taken(1), _taken(3)]
 
 
 def test_a_reason_says_whose_it_is() -> None:

@@ -115,3 +115,25 @@ def test_a_window_that_the_server_asked_for_holds_over_a_restart(world: Any, tmp
         host.run()
     assert host.pauses == [4.0]
     assert len(world.server.requests) == 1, "the restarted host asked nobody before its time"
+
+
+def test_r422_forgetting_rows_moves_neither_the_next_call_nor_the_end_of_a_host(world: Any) -> None:
+    """It takes as long as the data make it: three seconds here, in pauses of five."""
+
+    class Slow:
+        steps = 0
+
+        def step(self) -> None:
+            self.steps += 1
+            host.now += 3.0
+
+    world.fill([3])
+    world.server.assignment = None
+    slow = Slow()
+    host = Host(world, count=1, until_finished=False, end_after=10.0, housekeeping=slow)
+    times: list[float] = []
+    host.events = [lambda: times.append(host.now)] * 9
+    host.run()
+    assert times == [5.0, 10.0]
+    assert host.pauses == [2.0, 2.0]
+    assert slow.steps == 2
