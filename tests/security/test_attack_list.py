@@ -253,6 +253,20 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "cli/test_labelled_check.py::test_usable_rows_are_counted_before_a_task_is_submitted"),
         ("R411", "values that were replaced by a guess", "algorithms/statistics/test_values_as_written.py::"
          "test_values_that_were_read_as_seen_are_refused"),
+        ("R414", "a file of titles with one item more, in another order or of other items",
+         "cli/test_index.py::test_titles_name_the_items_of_a_device_by_key_and_never_by_row"),
+        ("R414", "data in another order than the catalogue of a task",
+         "datasets/test_item_titles.py::"
+         "test_a_simulation_refuses_data_whose_numbers_are_not_those_of_its_catalogue"),
+        ("R415", "ratings of items that no catalogue has",
+         "device_runtime/test_sdk.py::"
+         "test_an_item_that_the_catalogue_does_not_have_is_an_error_where_the_app_hands_it_in"),
+        ("R415", "devices filled by number in a task that knows keys",
+         "device_runtime/host/test_filled_items.py::"
+         "test_devices_of_ratings_by_number_decline_a_task_that_names_a_catalogue"),
+        ("R416", "predictions beyond the scale",
+         "device_runtime/inference/test_recommend.py::"
+         "test_predictions_beyond_the_scale_rank_items_and_are_shown_within_it"),
         ("R204", "a user taken out of a split, a comparison, an evaluation",
          "simulation/test_neighbours.py::"
          "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),
