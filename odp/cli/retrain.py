@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console
+from odp.cli.data_options import SplitAt
 from odp.cli.outputs import output_folder, writing
 from odp.cli.progress import steps
 
@@ -40,6 +41,7 @@ def retrain(
         bool,
         typer.Option(help="One form of MovieLens: a training after each month of its time stamps, tested on the next."),
     ] = False,
+    split: SplitAt = None,
     scratch: Annotated[
         bool, typer.Option(help="Train once more with each training from nothing, at the same budget.")
     ] = True,
@@ -58,6 +60,7 @@ def retrain(
     A schedule that the lifetime budget cannot pay is refused, with what it can. With --by-month, a device trains on all
     its ratings up to the end of a month, and is tested on those of the next one.
     """
+    from odp.datasets.time_cut import TimeCut
     from odp.errors import ConfigurationError, PrivacyError
     from odp.pictures.retraining import draw
     from odp.schedule import Schedule
@@ -76,6 +79,9 @@ def retrain(
         raise ConfigurationError(f"{option} is for invented ratings: leave it out, or the data sets")
     if by_month and len(weeks or ()) != 1:
         raise ConfigurationError("--by-month is for one data set with times: give its name, such as ml-1m")
+    if split is not None and (by_month or not weeks):
+        raise ConfigurationError("--split is for data sets by name: leave it out with --by-month and invented ratings")
+    cut = None if split is None else TimeCut.parse(split)
     months = list(_months(weeks[0], schedule.trainings)) if weeks and by_month else None
     out = console()
     out.print(f"note: {SIMULATION}")
@@ -97,7 +103,7 @@ def retrain(
                 shown.advance(place, len(ways) * count, f"{name}: test RMSE {done.test_rmse:.4f}")
 
             data: Iterator[Any] = iter(months) if months else _weeks(weeks, schedule.trainings, seed=seed, **invented)
-            found[name] = run(schedule, data, warm=warm, noise=noise, seed=seed, on_training=on_training)
+            found[name] = run(schedule, data, warm=warm, noise=noise, seed=seed, cut=cut, on_training=on_training)
     ours = found["from the release before"]
     results = results_console(machine=json)
     results.print(_table(found))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
-from odp.cli.data_options import takes_table
+from odp.cli.data_options import SplitAt, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.progress import steps
@@ -35,6 +35,7 @@ def tune(
         bool | None,
         typer.Option(help="Public item features: those of the data set, or none \\[default: those, if any]."),
     ] = None,
+    split: SplitAt = None,
     trials: Annotated[int, typer.Option(help="Number of settings to try; the recommended ones come first.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the settings and the split; on proxy data also of the noise.")] = 1,
     output: Annotated[Path | None, typer.Option(callback=output_file, help="File for the JSON of all trials.")] = None,
@@ -49,6 +50,7 @@ def tune(
     from rich.table import Table
 
     from odp.datasets import load
+    from odp.datasets.time_cut import TimeCut
     from odp.errors import ConfigurationError
     from odp.privacy.accounting import epsilon as epsilon_of
     from odp.privacy.events import Event
@@ -66,7 +68,12 @@ def tune(
         raise ConfigurationError("--charge needs --data; proxy data cost nothing")
     private = data is not None
     source = data if data is not None else proxy if proxy is not None else PROXY
+    cut = None if split is None else TimeCut.parse(split)
     out = console()
+    ratings: Any = load(source, whole_catalogue=private, **columns) if columns or cut is not None else source
+    # Of private data, the counts of a note would be a release that nobody is charged for.
+    for note in [] if cut is None or private else cut.notes(ratings, cut.split(ratings, seed=seed)):
+        out.print(f"note: {note}")
     table = Table(
         "trial", "rank", "features", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score",
         *(["ε so far"] if private else []),
@@ -92,13 +99,14 @@ def tune(
             )
 
         search = run(
-            load(source, whole_catalogue=private, **columns) if columns else source,
+            ratings,
             epsilon=epsilon,
             delta=delta,
             trials=trials,
             seed=seed,
             private=private,
             features=features,
+            cut=cut,
             on_trial=on_trial,
             engine=chosen,
         )

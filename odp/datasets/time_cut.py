@@ -95,6 +95,10 @@ class TimeCut:
         held = fraction_of(keyed_hash(key_of("validation before a cut in time", seed), user, item)) < _VALIDATION
         return Split(ratings.take(~test & ~held), ratings.take(~test & held), ratings.take(test))
 
+    def is_public(self, ratings: Ratings) -> bool:
+        """Whether the moment is known without these ratings: no share, and no date in a unit that is guessed."""
+        return self.share is None and (self.date is None or ratings.time_unit is not None)
+
     def notes(self, ratings: Ratings, split: Split) -> list[str]:
         """What has to be said of the parts, a line each."""
         users, items = only_tested(split)

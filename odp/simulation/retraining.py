@@ -25,6 +25,7 @@ from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.splitting import random_split
+from odp.datasets.time_cut import TimeCut
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.baselines import rmse, user_mean_predictions
 from odp.models.warm_start import WarmStart
@@ -128,19 +129,22 @@ def retrain(
     warm: bool = True,
     noise: bool = True,
     seed: int = 1,
+    cut: TimeCut | None = None,
     on_training: Callable[[Training], None] | None = None,
 ) -> Retraining:
     """Trains once per element of ``weeks``, as often as ``schedule`` says, or until there are no more.
 
     Args:
       schedule: when, and with which budget.
-      weeks: what devices hold at each training, and what they test it by; whole ``Ratings`` are split at random.
+      weeks: what devices hold at each training, and what they test it by; whole ``Ratings`` are split at random, or by
+        ``cut``.
         Catalogues may differ: items are matched by ``odp.datasets.catalogue.catalogue_keys``.
       features: whether models use public item features; None is where the data have them.
       start: what the first training begins with.
       warm: begin each further training with the release before it. False shows what starting anew costs.
       noise: False is not private, and is shown as ε = infinity.
       seed: of the noise; training ``n`` takes ``seed + n``.
+      cut: the moment from which on whole ``Ratings`` are tested on.
       on_training: called after each training, for progress.
 
     Raises:
@@ -154,7 +158,7 @@ def retrain(
     for number, week in zip(range(schedule.trainings), weeks, strict=False):
         split = week if isinstance(week, (Split, Ratings)) else week.split
         if isinstance(split, Ratings):
-            split = random_split(split, seed=seed + number)
+            split = random_split(split, seed=seed + number) if cut is None else cut.split(split, seed=seed + number)
         if split.train.implicit:
             raise DataError(
                 f"the data set {split.train.name!r} holds implicit feedback, and this measures errors of ratings: "

@@ -37,6 +37,7 @@ from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.registry import load
 from odp.datasets.splitting import random_split
+from odp.datasets.time_cut import TimeCut
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.evaluation.noise import noised
 from odp.pictures import page
@@ -206,6 +207,7 @@ def tune(
     seed: int = 1,
     private: bool | None = None,
     features: bool | None = None,
+    cut: TimeCut | None = None,
     on_trial: Callable[[int, Trial], None] | None = None,
     noise: IntegerNoise | None = None,
     engine: Engine | None = None,
@@ -223,6 +225,8 @@ def tune(
       private: whether ``data`` are private, so that every trial is charged and its score noised; has to be said of
         given data.
       features: whether all models use the public item features of the data; None is where there are any.
+      cut: the moment from which on ratings are left out of the search, for a test that is later than all of it; None
+        leaves out a tenth at random. Of private data it has to be a moment that is known without them.
       on_trial: called after each, for progress.
       engine: where trials are computed, several at once on a cluster; None is this machine. A private search stays
         here.
@@ -259,7 +263,12 @@ def tune(
         )
     used = has_item_features(ratings) if features is None else features
     base = preset_task("auto", ratings, epsilon=epsilon, delta=delta, features=used)
-    split = random_split(ratings, seed=seed)
+    if private and cut is not None and not cut.is_public(ratings):
+        raise DataError(
+            f"the cut in time follows from the times of the private data set {ratings.name!r}: give a date, with times "
+            "that are dates, or a number of their clock"
+        )
+    split = random_split(ratings, seed=seed) if cut is None else cut.split(ratings, seed=seed)
     rng = np.random.default_rng([seed, 7])
     secret = None
     if private:

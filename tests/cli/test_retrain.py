@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -29,6 +30,29 @@ def test_files_are_one_training_each(odp, tmp_path):
     printed = odp("retrain", tmp_path / "1.npz", tmp_path / "2.npz", "--no-noise", "--no-scratch", "--json")
     assert [row["items"] for row in printed.json["trainings"]] == [60, 60]
     assert printed.json["epsilon"] == "inf"
+
+
+def test_files_are_cut_at_one_moment(odp, tmp_path):
+    ratings = platform.synthetic_movielens(n_users=300, n_items=60)
+    times = 10**9 + np.random.default_rng(1).integers(0, 100, ratings.n_ratings) * 86_400
+    dataclasses.replace(ratings, times=times, time_unit="s").save(tmp_path / "1.npz")
+    options = ("--no-noise", "--no-scratch", "--json")
+    cut = odp("retrain", tmp_path / "1.npz", "--split", "time:2001-11-20", *options).json
+    at_random = odp("retrain", tmp_path / "1.npz", *options).json
+    assert cut["trainings"][0]["test_rmse"] != at_random["trainings"][0]["test_rmse"]
+    with pytest.raises(ConfigurationError, match="--split is for data sets by name"):
+        odp("retrain", "--split", "time:0.9")
+    with pytest.raises(ConfigurationError, match="time:DATE"):
+        odp("retrain", tmp_path / "1.npz", "--split", "0.9")
+
+
+def test_a_search_is_cut_at_one_moment_and_tells_what_only_its_test_part_has(odp, tmp_path):
+    ratings = platform.synthetic_movielens(n_users=300, n_items=60)
+    times = 10**9 + np.random.default_rng(1).integers(0, 100, ratings.n_ratings) * 86_400
+    dataclasses.replace(ratings, times=times, time_unit="s").save(tmp_path / "1.npz")
+    printed = odp("tune", "--proxy", tmp_path / "1.npz", "--split", "time:2001-11-20", "--trials", "1", "--json")
+    assert "only the test part has" in printed.err
+    assert printed.json["trials"][0]["score"] > 0
 
 
 def test_a_data_set_with_times_trains_by_month(odp, tmp_path):

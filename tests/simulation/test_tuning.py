@@ -12,6 +12,7 @@ import pytest
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.datasets import load, synthetic_movielens
 from odp.datasets.ratings import Ratings
+from odp.datasets.time_cut import TimeCut
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.privacy.accounting import epsilon, mu
@@ -165,6 +166,36 @@ def test_r355_a_private_search_takes_no_fact_that_was_guessed_from_the_data_as_p
         with pytest.raises(DataError, match="its items are those of the data"):
             tune(tmp_path / "saved.npz", epsilon=2.0, delta=1e-4, trials=1, private=True)
     tune(guessed, epsilon=2.0, delta=1e-4, trials=1, private=False)
+
+
+def timed(*, unit: str | None = "s") -> Ratings:
+    """``DATA`` with a time for each rating, days apart."""
+    times = 10**9 + np.random.default_rng(1).integers(0, 100, DATA.n_ratings) * 86_400
+    return dataclasses.replace(DATA, times=times, time_unit=unit)
+
+
+def test_a_search_with_a_cut_reads_nothing_from_it_on() -> None:
+    data = timed()
+    cut = TimeCut(number=10**9 + 70 * 86_400)
+    assert data.times is not None
+    later = np.asarray(data.times) >= 10**9 + 70 * 86_400
+    changed = dataclasses.replace(data, values=np.where(later, np.float32(1), data.values))
+    found = [tune(one, trials=2, private=False, cut=cut) for one in (data, changed)]
+    assert [trial.score for trial in found[0].trials] == [trial.score for trial in found[1].trials]
+    assert tune(changed, trials=1, private=False).best.score != tune(data, trials=1, private=False).best.score
+
+
+@pytest.mark.parametrize("unit", ["s", None])
+def test_a_private_search_takes_no_cut_that_follows_from_the_data(unit: str | None) -> None:
+    data = timed(unit=unit)
+    with pytest.raises(DataError, match="follows from the times of the private data set"):
+        tune(data, epsilon=2.0, delta=1e-4, trials=1, private=True, cut=TimeCut(share=0.9))
+    date = TimeCut.parse("time:2001-11-20")
+    if unit is None:
+        with pytest.raises(DataError, match="follows from the times"):
+            tune(data, epsilon=2.0, delta=1e-4, trials=1, private=True, cut=date)
+    else:
+        assert tune(data, epsilon=2.0, delta=1e-4, trials=1, private=True, cut=date).epsilon > 0
 
 
 def test_r355_what_a_table_or_a_count_of_items_guesses_is_marked(tmp_path: Path) -> None:
