@@ -49,6 +49,16 @@ def id_text(value: object) -> str:
     raise DataError(f"expected whole numbers or text (got a {type(value).__name__})")
 
 
+def is_missing(value: object) -> bool:
+    """Whether a value stands for none: None, NaN and their like of other packages, which do not equal themselves."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA says neither yes nor no
+        return True
+    except ValueError:  # an array
+        return False
+
+
 def exact_bits(kind: np.dtype[Any]) -> int:
     """From 2 to this power on, not all whole numbers are floats: two ids may have become one before they came here."""
     return int(np.finfo(kind).nmant) + 1

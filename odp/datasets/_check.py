@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from odp.datasets.ids import checked_ids
 from odp.errors import DataError
+from odp.identity import LARGEST
 
 TIME_UNITS = ("s", "ms", "us", "ns")
 
@@ -104,6 +105,8 @@ def _times(times: npt.ArrayLike, expected: int, where: str) -> npt.NDArray[Any]:
     _check_length(array.shape, (expected,), "times", where)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError(f"Expected times to be finite in {where}")
+    if array.dtype.kind == "u" and array.size and array.max() > LARGEST:
+        raise DataError(f"Expected times to be below 2**63 in {where}")
     return np.ascontiguousarray(array, dtype=np.float64 if array.dtype.kind == "f" else np.int64)
 
 
@@ -156,7 +159,8 @@ def index_array(
     _check_length(given.shape, (expected,), what, where)
     # What is int32 already stays so: half the memory of large data sets.
     array = np.ascontiguousarray(given, dtype=np.int32 if given.dtype == np.int32 else dtype)
-    bad = _rows_where(lambda part: part < 0 if size is None else (part < 0) | (part >= size), given)
+    most = LARGEST if size is None else size - 1
+    bad = _rows_where(lambda part: (part < 0) | (part > most), given)
     if bad.size:
         valid = "0 or more" if size is None else f"from 0 to {size - 1}"
         raise DataError(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.errors import DataError
+from odp.identity import LARGEST
 from odp.numerics.archives import unpacked_gzip
 
 _NEWLINE = 10
@@ -85,6 +87,17 @@ def ragged(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
             if not line.split() or not all(field.isdigit() for field in line.split()):
                 raise DataError(f"{path}:{number}: expected a user number and item numbers, separated by spaces")
     return np.fromstring(text.decode("ascii"), dtype=np.int64, sep=" "), counts
+
+
+def whole_numbers(numbers: npt.NDArray[Any], *, what: str, where: object) -> npt.NDArray[np.int64]:
+    """The same numbers as int64; those of 64 bits without a sign would become negative beyond 2**63.
+
+    Raises:
+      DataError: they are of another kind, or one is too large.
+    """
+    if numbers.dtype.kind not in "iu" or (numbers.dtype.kind == "u" and numbers.size and numbers.max() > LARGEST):
+        raise DataError(f"{where}: expected {what} to be whole numbers below 2**63 (got {numbers.dtype})")
+    return numbers.astype(np.int64)
 
 
 def dense(ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

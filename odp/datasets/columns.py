@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -171,8 +172,9 @@ def no_column(name: str, role: str, names: Sequence[str], *, where: str) -> Data
 
 def refuse_doubled(names: Sequence[str], used: Iterable[str | None], *, where: str) -> None:
     """Raises DataError where a column that is read has the name of another one."""
+    counts = Counter(names)
     for name in used:
-        if name is not None and list(names).count(name) > 1:
+        if name is not None and counts[name] > 1:
             raise DataError(f"{where}: two columns are named {name!r}; rename one of them")
 
 

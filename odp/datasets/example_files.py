@@ -73,9 +73,8 @@ def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
             raise DataError(f"{path}: expected {name!r} to be numbers (got {found[name].dtype})")
     users = found[_USER]
     count = users.size
-    for name, feature in terms.features.items():
-        numbers = feature.numbers(found[name]) if found[name].ndim else None
-        found[name] = found[name] if numbers is None else numbers
+    read = {name: feature.numbers(found[name]) for name, feature in terms.features.items() if found[name].ndim}
+    found |= {name: numbers for name, numbers in read.items() if numbers is not None}
     shapes: Mapping[str, tuple[int, ...]] = {name: tuple(feature.shape) for name, feature in terms.features.items()}
     for name, array in found.items():
         if array.dtype.kind == "U" and name != terms.label:
@@ -84,6 +83,8 @@ def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
             raise DataError(
                 f"{path}: expected {name!r} to be of shape {[count, *shapes.get(name, ())]} (got {list(array.shape)})"
             )
+        if read.get(name, array) is None:
+            raise DataError(f"{path}: expected {name!r} to be as the task declares it (got {array.dtype})")
     if not count or users.dtype.kind not in "iu" or users.min() < 0 or users.max() > _LARGEST_USER:
         raise DataError(f"{path}: expected {_USER!r} to be whole numbers from 0 to {_LARGEST_USER}, one per example")
     if _TEST in found and found[_TEST].dtype != np.bool_:

@@ -69,7 +69,9 @@ def _load(folder: Path, name: str) -> tuple[Ratings, npt.NDArray[np.int64]]:
 
 def _read_npz(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     with arrays_of(path, "expected an npz file with the arrays user, item and split") as file:
-        user, item, part = (file[key].astype(np.int64) for key in ("user", "item", "split"))
+        user, item, part = (
+            _parsing.whole_numbers(file[key], what=key, where=path) for key in ("user", "item", "split")
+        )
     if not len(user) == len(item) == len(part) or not np.isin(part, (0, 1, 2)).all():
         raise DataError(f"{path}: expected user, item and split of one length, and split 0, 1 or 2")
     return user, item, part

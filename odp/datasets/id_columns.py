@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from odp.datasets.ids import Ids, joined
 from odp.errors import DataError
-from odp.identity import LARGEST, LEAST, exact_bits, id_text
+from odp.identity import LARGEST, LEAST, exact_bits, id_text, is_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ Codes = npt.NDArray[np.int32]
 
 MOST_ID_BYTES = 1024
 _DIGITS = r"^(0|-?[1-9][0-9]{0,18})$"
-_POINT_ZERO = r"^(-?[0-9]+)\.0+$"
+_POINT_ZERO = r"^(-?[0-9]+)\.0*$"
 
 
 def coded(column: pa.ChunkedArray, *, where: str, place: Callable[[int], str]) -> tuple[Ids, Codes]:
@@ -49,11 +49,17 @@ def coded(column: pa.ChunkedArray, *, where: str, place: Callable[[int], str]) -
             values.validate(full=True)
         except pa.ArrowInvalid:
             raise DataError(f"{where} of ids holds text that is not UTF-8; write it again") from None
-    codes = np.concatenate([_indices(chunk) for chunk in chunks])
+    parts = [_indices(chunk) for chunk in chunks]
+    codes = np.concatenate(parts)
     if pa.types.is_integer(values.type):
         ids: Ids = np.unique(values.drop_null().to_numpy()).astype(np.int64)
         return ids, _renumbered(values, pa.array(ids), codes)
     values = pc.if_else(pc.equal(pc.binary_length(values), 0), pa.scalar(None, values.type), values)
+    # A category of no row is no id. Rows without one have the place -1, which is the last.
+    present = np.zeros(len(values) + 1, dtype=np.bool_)
+    for part in parts:
+        present[part] = True
+    values = pc.if_else(pa.array(present[:-1]), values, pa.scalar(None, values.type))
     distinct = values.drop_null().unique()
     _check_texts(distinct, values, codes, where, place)
     plain, numbers = _split(distinct)
@@ -99,13 +105,17 @@ def id_texts(values: Iterable[object], *, where: str, place: Callable[[int], str
 
     texts: list[str | None] = []
     for row, value in enumerate(values):
-        if value is None or value != value:
+        if is_missing(value):
             texts.append(None)
             continue
         try:
-            texts.append(id_text(value))
+            text = id_text(value)
+            text.encode()
         except DataError as error:
             raise DataError(f"{where}: {place(row)}: {error}") from None
+        except UnicodeEncodeError:
+            raise DataError(f"{where}: {place(row)}: half a character (a lone surrogate); write it again") from None
+        texts.append(text)
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
@@ -168,7 +178,7 @@ def _id_values(column: Any) -> Any:
         column = pc.if_else(pc.is_finite(column).fill_null(False), column, pa.scalar(None, pa.float64()))
         if (pc.max(pc.abs(column)).as_py() or 0) >= 2.0**bits:
             raise DataError(f"holds floats of 2**{bits} or more, which are not exact; expected whole numbers or text")
-        if not pc.all(pc.equal(pc.floor(column), column)).as_py():
+        if pc.any(pc.not_equal(pc.floor(column), column)).as_py():
             raise DataError("holds fractions; expected whole numbers or text")
         return column.cast(pa.int64())
     if pa.types.is_decimal(kind):

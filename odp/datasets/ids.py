@@ -93,10 +93,17 @@ def _key(text: str) -> int:
 
 
 def packed(ids: Ids) -> Ids:
-    """The same in a form of fixed width that numpy's files hold without pickle: int64, or fixed-width text."""
+    """The same in a form of fixed width that numpy's files hold without pickle: int64, or fixed-width text.
+
+    Raises:
+      DataError: an id ends with a zero byte, which text of fixed width loses: another id would come back.
+    """
     if ids.dtype.kind != "T":
         return ids
-    return ids.astype(f"U{max(int(np.strings.str_len(ids).max(initial=1)), 1)}")
+    fixed = ids.astype(f"U{max(int(np.strings.str_len(ids).max(initial=1)), 1)}")
+    if (unpacked(fixed) != ids).any():
+        raise DataError("an id ends with a zero byte, which files of numpy do not hold; mend it")
+    return fixed
 
 
 def unpacked(ids: Ids) -> Ids:

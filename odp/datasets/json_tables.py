@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,12 @@ def read_json(path: Path, columns: C) -> RawTable[C]:
     source = TextSource.at(path)
     if source.encoding != UTF8:
         raise DataError(f"{path}: JSON lines are UTF-8 text; convert the file")
-    for _ in source.blocks():
-        pass  # each block is checked
-    raw = _at_speed(path, columns, lambda: record_lines(source, Quoting()))
+    lines = record_lines(source, Quoting())
+    raw = _at_speed(path, columns, lines)
     return _by_record(path, columns) if raw is None else raw
 
 
-def _at_speed(path: Path, columns: C, lines: Callable[[], npt.NDArray[np.int64]]) -> RawTable[C] | None:
+def _at_speed(path: Path, columns: C, lines: npt.NDArray[np.int64]) -> RawTable[C] | None:
     """By Arrow, which is told the types of ids: it would read text like "2024-01-02" as a time, and 2**63 as a float.
 
     None where the ids are of several kinds, or anything else is unusual.
@@ -64,12 +62,15 @@ def _at_speed(path: Path, columns: C, lines: Callable[[], npt.NDArray[np.int64]]
         return None
     if any(found.roles.get(role) != name for role, name in guess.roles.items()):
         return None
+    # Arrow takes several objects in a line for rows, and one over several lines: which line a row has is then unknown.
+    if len(lines) != table.num_rows:
+        return None
     parts = {role: table.column(name) for role, name in found.roles.items()}
     if any(pa.types.is_nested(part.type) for part in parts.values()):
         return None
     if any(pa.types.is_temporal(part.type) for role, part in parts.items() if found.kind(role) in _VALUES):
         return None  # text that looks like a date
-    return RawTable(str(path), found, parts, "line", lines)
+    return RawTable(str(path), found, parts, "line", lambda: lines)
 
 
 def _first_record(path: Path) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def _first_record(path: Path) -> dict[str, Any]:
         line = next((line for line in file if line.strip()), b"")
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.errors import DataError
+from odp.identity import is_missing
 
 _EXACT_IN_FLOAT32, _EXACT_IN_FLOAT64 = 2.0**24, 2.0**53
 
@@ -15,21 +18,42 @@ _EXACT_IN_FLOAT32, _EXACT_IN_FLOAT64 = 2.0**24, 2.0**53
 def label_column(labels: npt.ArrayLike) -> npt.NDArray[Any]:
     """Labels [n] as they are compared: text, or float32; float64 where whole numbers would lose digits.
 
+    Of objects, those that hold nothing are missing labels: "" beside text, and not a number beside numbers.
+
     Raises:
-      DataError: they are neither numbers nor text.
+      DataError: they are neither numbers nor text, or some of both.
     """
-    found = np.asarray(labels)
-    if found.dtype.kind in "OT" and all(isinstance(one, str) for one in found.flat):
-        found = found.astype(str)
+    try:
+        found = np.asarray(labels)
+    except ValueError:  # lists of different lengths
+        raise DataError("Expected labels to be numbers or text, one for each example") from None
+    if found.dtype.kind in "OT":
+        found = _of_one_kind(found)
     if found.dtype.kind == "U" or found.dtype == np.float32:
         return found
-    try:
-        wide = found.astype(np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"Expected labels to be numbers or text (got {found.dtype})") from None
+    if found.dtype.kind not in "biuf":
+        raise DataError(f"Expected labels to be numbers or text (got {found.dtype})")
+    wide = found.astype(np.float64)
     size = float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
     if found.dtype.kind in "iu" and size > _EXACT_IN_FLOAT64:
         return found.astype(str)
     with np.errstate(over="ignore"):
         narrow = wide.astype(np.float32)
     return wide if size > _EXACT_IN_FLOAT32 and (narrow != wide)[np.isfinite(wide)].any() else narrow
+
+
+def _of_one_kind(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Objects [n] as an array of text or of numbers."""
+    missing = np.array([is_missing(one) for one in labels.flat], dtype=np.bool_)
+    values = labels.ravel()[~missing].tolist()
+    texts = [isinstance(one, str) for one in values]
+    other = next((one for one, text in zip(values, texts, strict=True) if not text), None)
+    if any(texts) and other is not None:
+        raise DataError(f"Expected labels to be numbers or text, and not both (got text and {type(other).__name__})")
+    if other is not None and not all(isinstance(one, (Real, Decimal, np.bool_)) for one in values):
+        raise DataError(f"Expected labels to be numbers or text (got {type(other).__name__})")
+    if other is not None and not missing.any() and all(isinstance(one, (int, np.integer)) for one in values):
+        return np.array(values).reshape(labels.shape)
+    found = np.full(labels.size, "" if any(texts) else np.nan, dtype=object)
+    found[~missing] = values
+    return found.reshape(labels.shape).astype(str if any(texts) else np.float64)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ from odp.datasets.ids import in_order
 from odp.datasets.ratings import Ratings
 from odp.datasets.repeats import Repeats
 from odp.datasets.tables import read_table
-from odp.datasets.text_source import first_line
-from odp.datasets.text_tables import TextForm
+from odp.datasets.text_source import LINE_END, TextSource
+from odp.datasets.text_tables import TextForm, column_names
 from odp.errors import DataError
 from odp.numerics.archives import arrays_of
 
@@ -67,15 +67,15 @@ Movies = tuple[dict[str, tuple[str, tuple[str, ...]]], tuple[str, ...]]
 """(title, genres) of each movie by its id, and all genres."""
 
 _COLUMNS = ("userId", "movieId", "rating", "timestamp")
-_HEADER = ",".join(_COLUMNS)
+_RATINGS_FILES = ("ratings.dat", "ratings.npz", "u.data", "ratings.csv")
 _ML_1M = TextForm(_COLUMNS, b"::", header=False, shown="user::item::rating::timestamp")
 _ML_100K = TextForm(_COLUMNS, b"\t", header=False, shown="user<tab>item<tab>rating<tab>timestamp")
-_ML_LATEST = TextForm(_COLUMNS, b",", header=True, shown=_HEADER)
+_ML_LATEST = TextForm(_COLUMNS, b",", header=True, shown=",".join(_COLUMNS))
 _HIGH = 5.0
 
 
 def load_movielens(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
-    """Reads whichever MovieLens form the folder holds.
+    """Reads whichever MovieLens form the folder holds, or the file of ratings that is named.
 
     With ``whole_catalogue`` the items are those of the movie file, rated or not: they say nothing about ratings.
     ``how`` are ``on_error`` and ``repeats`` of :class:`~odp.datasets.columns.Columns`.
@@ -83,8 +83,7 @@ def load_movielens(folder: str | os.PathLike[str], *, whole_catalogue: bool = Fa
     Raises:
       DataError: no form is recognised, or a file is malformed (the message names file and line).
     """
-    path = Path(folder)
-    return _made(_reader(path)(path, whole_catalogue=whole_catalogue, **how))
+    return _made(_rows(_ratings_file(Path(folder)), whole_catalogue=whole_catalogue, **how))
 
 
 def _made(rows: dict[str, Any]) -> Ratings:
@@ -99,23 +98,41 @@ def movielens_rows(folder: str | os.PathLike[str], *, whole_catalogue: bool = Fa
     Raises:
       DataError: as ``load_movielens``; or the file has an order of rows instead of times.
     """
-    path = Path(folder)
-    rows = _reader(path)(path, whole_catalogue=whole_catalogue, **how)
+    file = _ratings_file(Path(folder))
+    rows = _rows(file, whole_catalogue=whole_catalogue, **how)
     if "times" not in rows:
-        raise DataError(f"{_required(path, 'ratings.npz')}: the rows have an order and no times; take ratings.dat")
+        raise DataError(f"{file}: the rows have an order and no times; take ratings.dat")
     return rows
 
 
-def _reader(path: Path) -> Callable[..., dict[str, Any]]:
-    for name, reader in (
-        ("ratings.dat", _ml_1m),
-        ("ratings.npz", _ml_1m),
-        ("u.data", _ml_100k),
-        ("ratings.csv", _ml_latest),
-    ):
-        if _parsing.find(path, name) is not None:
-            return reader
+def _ratings_file(path: Path) -> Path:
+    """The file itself, or that of a folder."""
+    if path.is_file():
+        return path
+    for name in _RATINGS_FILES:
+        file = _parsing.find(path, name)
+        if file is not None:
+            return file
     raise DataError(f"{path}: no MovieLens files; expected ratings.dat, ratings.npz, u.data or ratings.csv (or .gz)")
+
+
+def _rows(file: Path, *, whole_catalogue: bool, **how: Any) -> dict[str, Any]:
+    """Arguments of ``Ratings.from_triples`` of one file of ratings and, where present, the movie file beside it."""
+    folder = file.parent
+    match file.name.removesuffix(".gz"):
+        case "u.data":
+            rows = _from_text("ml-100k", file, _ML_100K, low=1.0, **how)
+            movies_file, read = _parsing.find(folder, "u.item"), _u_item
+        case "ratings.csv":
+            rows = _from_text(folder.resolve().name, file, _ML_LATEST, low=0.5, **how)
+            movies_file, read = _parsing.find(folder, "movies.csv"), _movies_csv
+        case name:
+            if name.endswith(".npz"):
+                rows = _from_arrays("ml-1m", file, low=1.0, **how)
+            else:
+                rows = _from_text("ml-1m", file, _ML_1M, low=1.0, **how)
+            movies_file, read = _parsing.find(folder, "movies.dat"), _movies_dat
+    return _described(rows, read(movies_file) if movies_file else None, whole_catalogue=whole_catalogue)
 
 
 def load_ml_1m(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
@@ -124,18 +141,9 @@ def load_ml_1m(folder: str | os.PathLike[str], *, whole_catalogue: bool = False,
     Raises:
       DataError: a file is missing or malformed.
     """
-    return _made(_ml_1m(Path(folder), whole_catalogue=whole_catalogue, **how))
-
-
-def _ml_1m(path: Path, *, whole_catalogue: bool, **how: Any) -> dict[str, Any]:
-    movies_file = _parsing.find(path, "movies.dat")
-    movies = _movies_dat(movies_file) if movies_file else None
-    text = _parsing.find(path, "ratings.dat")
-    if text is not None:
-        rows = _from_text("ml-1m", text, _ML_1M, low=1.0, **how)
-    else:
-        rows = _from_arrays("ml-1m", _required(path, "ratings.npz"), low=1.0, **how)
-    return _described(rows, movies, whole_catalogue=whole_catalogue)
+    path = Path(folder)
+    file = _parsing.find(path, "ratings.dat") or _required(path, "ratings.npz")
+    return _made(_rows(file, whole_catalogue=whole_catalogue, **how))
 
 
 def load_ml_100k(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
@@ -144,14 +152,7 @@ def load_ml_100k(folder: str | os.PathLike[str], *, whole_catalogue: bool = Fals
     Raises:
       DataError: a file is missing or malformed.
     """
-    return _made(_ml_100k(Path(folder), whole_catalogue=whole_catalogue, **how))
-
-
-def _ml_100k(path: Path, *, whole_catalogue: bool, **how: Any) -> dict[str, Any]:
-    movies_file = _parsing.find(path, "u.item")
-    movies = _u_item(movies_file) if movies_file else None
-    rows = _from_text("ml-100k", _required(path, "u.data"), _ML_100K, low=1.0, **how)
-    return _described(rows, movies, whole_catalogue=whole_catalogue)
+    return _made(_rows(_required(Path(folder), "u.data"), whole_catalogue=whole_catalogue, **how))
 
 
 def load_ml_latest(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
@@ -160,19 +161,15 @@ def load_ml_latest(folder: str | os.PathLike[str], *, whole_catalogue: bool = Fa
     Raises:
       DataError: a file is missing or malformed.
     """
-    return _made(_ml_latest(Path(folder), whole_catalogue=whole_catalogue, **how))
-
-
-def _ml_latest(path: Path, *, whole_catalogue: bool, **how: Any) -> dict[str, Any]:
-    movies_file = _parsing.find(path, "movies.csv")
-    movies = _movies_csv(movies_file) if movies_file else None
-    rows = _from_text(path.resolve().name, _required(path, "ratings.csv"), _ML_LATEST, low=0.5, **how)
-    return _described(rows, movies, whole_catalogue=whole_catalogue)
+    return _made(_rows(_required(Path(folder), "ratings.csv"), whole_catalogue=whole_catalogue, **how))
 
 
 def is_movielens_csv(path: Path) -> bool:
     """Whether the first line of a CSV file, plain or gzip, is that of a MovieLens "latest" set."""
-    return first_line(path).strip() == _HEADER.encode()
+    try:
+        return column_names(TextSource.at(path), ",") == list(_COLUMNS)
+    except (DataError, OSError, EOFError, zlib.error):
+        return False
 
 
 def _required(folder: Path, name: str) -> Path:
@@ -195,14 +192,20 @@ def _from_arrays(
     """The same of arrays, which have no bad rows to skip."""
     del on_error
     with arrays_of(path, "expected an npz file with user, item, rating_halfstars and order") as file:
-        user, item, stars, order = (file[key] for key in ("user", "item", "rating_halfstars", "order"))
-        times = file["timestamp"] if "timestamp" in file.files else None
-    for what, array in (("user", user), ("item", item), ("order", order), ("timestamp", times)):
-        if array is not None and (array.dtype.kind not in "iu" or array.shape != stars.shape):
+        stars, *arrays = (file[key] for key in ("rating_halfstars", "user", "item", "order"))
+        arrays += [file["timestamp"]] if "timestamp" in file.files else []
+    columns = {
+        what: _parsing.whole_numbers(array, what=what, where=path)
+        for what, array in zip(("user", "item", "order", "timestamp"), arrays, strict=False)
+    }
+    if stars.ndim != 1 or stars.dtype.kind not in "iuf":
+        raise DataError(f"{path}: expected rating_halfstars to be numbers, one per rating (got {stars.dtype})")
+    for what, array in columns.items():
+        if array.shape != stars.shape:
             raise DataError(f"{path}: expected {what} to be {len(stars)} whole numbers, one per rating")
-    user_ids, users = _parsing.dense(user.astype(np.int64))
-    item_ids, items = _parsing.dense(item.astype(np.int64))
-    when = {} if times is None else {"times": times.astype(np.int64), "time_unit": "s"}
+    user_ids, users = _parsing.dense(columns["user"])
+    item_ids, items = _parsing.dense(columns["item"])
+    when = {"times": columns["timestamp"], "time_unit": "s"} if "timestamp" in columns else {}
     return {
         "name": name,
         "users": users,
@@ -215,7 +218,7 @@ def _from_arrays(
         "inferred": ("items",),
         "user_ids": user_ids,
         "item_ids": item_ids,
-        "ranks": order,
+        "ranks": columns["order"],
         "repeats": repeats,
         **when,
     }
@@ -257,8 +260,8 @@ def _lines(path: Path, *, latin: bool) -> list[tuple[int, str]]:
         if not latin:
             raise DataError(f"{path}: not utf-8 text") from None
         text = content.decode("latin-1")
-    lines = enumerate(text.split("\n"), start=1)
-    return [(number, line.rstrip("\r")) for number, line in lines if line.strip("\r")]
+    lines = enumerate(LINE_END.split(text), start=1)
+    return [(number, line) for number, line in lines if line]
 
 
 def _add(table: dict[str, tuple[str, tuple[str, ...]]], movie: str, title: str, genres: list[str], where: str) -> None:
@@ -292,7 +295,7 @@ def _u_item(path: Path) -> Movies:
 def _movies_csv(path: Path) -> Movies:
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
     lines = _lines(path, latin=False)
-    rows = csv.reader(line for _, line in lines)
+    rows = csv.reader(f"{line}\n" for _, line in lines)
     if next(rows, None) != ["movieId", "title", "genres"]:
         raise DataError(f"{path}:1: expected the header line 'movieId,title,genres'")
     for fields in rows:

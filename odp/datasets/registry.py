@@ -201,7 +201,7 @@ def _table(
     if unknown:
         raise ConfigurationError(f"Expected no options for data set {text!r} (got {', '.join(unknown)})")
     file = Path(text).expanduser()
-    if set(options) - _HOW and is_table_file(file) and file.is_file():
+    if set(options) - _HOW and is_table_file(file) and _exists(file) and file.is_file():
         form, path = "table", file  # who names columns means a table, even where the file looks like a known one
     else:
         form, path = _locate(text, cache)
@@ -249,7 +249,7 @@ def _locate(text: str, cache: str | os.PathLike[str] | None) -> tuple[str, Path]
             )
     else:
         path = Path(text).expanduser()
-    if not path.exists():
+    if not text or not _exists(path):
         names = [_SYNTHETIC, *DATASETS]
         raise DataError(
             f"{text!r} is neither a known data set nor an existing path{_validate.nearest(text, names)}; "
@@ -259,6 +259,16 @@ def _locate(text: str, cache: str | os.PathLike[str] | None) -> tuple[str, Path]
     if found is None:
         raise DataError(f"{path}: no data set recognised here; expected {_FORMS}")
     return found
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file or a folder. Raises DataError where nobody can know, and for pipes and devices."""
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise DataError(f"{path}: no file, and data are read several times; write them into a file")
+        return path.exists()
+    except OSError as error:
+        raise DataError(f"{str(path)[:100]!r} cannot be read ({error.strerror}); check the path") from None
 
 
 def _detect(path: Path) -> tuple[str, Path] | None:
@@ -279,8 +289,11 @@ def _detect(path: Path) -> tuple[str, Path] | None:
         if found is not None:
             return found
     tables = sorted(file for file in path.iterdir() if file.is_file() and is_table_file(file))
+    if len(tables) > 1:
+        first = f"{tables[0].name} and {tables[1].name}"
+        raise DataError(f"{path}: holds {len(tables)} tables, such as {first}; give the path of one")
     if tables:
-        return ("table", tables[0]) if len(tables) == 1 else None
+        return "table", tables[0]
     inner = [child for child in path.iterdir() if child.is_dir() and not child.name.startswith((".", "__"))]
     return _detect(inner[0]) if len(inner) == 1 else None
 
@@ -290,7 +303,7 @@ def _detect_file(path: Path) -> tuple[str, Path] | None:
     if path.suffix == ".npz":
         return _detect_npz(path)
     if name in ("ratings.dat", "u.data") or (name == "ratings.csv" and is_movielens_csv(path)):
-        return "movielens", path.parent
+        return "movielens", path
     if path.suffix == ".xls" or (name.startswith("jester") and name.endswith(".csv")):
         return "jester", path
     if name in ("train.txt", "valid.txt", "test.txt"):
@@ -304,7 +317,7 @@ def _detect_npz(path: Path) -> tuple[str, Path] | None:
         if "format" in arrays:
             return ("odp", path) if str(file["format"]) == FORMAT else None
     if "rating_halfstars" in arrays:
-        return "movielens", path.parent
+        return "movielens", path
     if "rating_x100" in arrays:
         return "jester", path
     return ("gowalla", path) if {"user", "item", "split"} <= arrays else None

@@ -13,6 +13,7 @@ from odp.datasets.raw_table import RawTable, arrow
 from odp.errors import DataError
 
 NUMBER = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*$"
+THOUSANDS = r"^\s*[+-]?(\d{1,3}(,\d{3})+(\.\d*)?|\d{1,3}(\.\d{3})+,\d*|\d{1,3}(\.\d{3}){2,})\s*$"
 DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+\s*$"
 #: Places of bad rows that a message has.
 SHOWN = 5
@@ -89,8 +90,12 @@ def numbers(column: Any, name: str, where: str, flaws: Flaws, *, missing: bool =
     column = decoded(column)
     kind = column.type
     if pa.types.is_string(kind):
-        comma = pc.match_substring_regex(column, DECIMAL_COMMA).fill_null(False).to_numpy(zero_copy_only=False)
-        flaws.add(comma, f"a decimal comma, write a point (column {name!r})")
+        for pattern, why in (
+            (THOUSANDS, "thousands are separated, write 1234.5 for 1,234.5 and for 1.234,5"),
+            (DECIMAL_COMMA, "a decimal comma, write a point"),
+        ):
+            marked = pc.match_substring_regex(column, pattern).fill_null(False).to_numpy(zero_copy_only=False)
+            flaws.add(marked, f"{why} (column {name!r})")
         absent = pc.is_null(column).to_numpy(zero_copy_only=False)
         fits = pc.match_substring_regex(column, NUMBER).fill_null(False)
         column = pc.if_else(fits, pc.utf8_trim_whitespace(column), pa.scalar(None, kind)).cast(pa.float64())

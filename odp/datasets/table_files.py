@@ -70,6 +70,8 @@ def read_frame(frame: object, columns: C, *, name: str) -> RawTable[C]:
     """
     pa = arrow()
     where = f"data frame {name!r}"
+    if hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "columns"):
+        frame = pa.table(frame)  # a stream is read once, and its columns are asked for one by one
     names = _names_of(frame)
     if names is None:
         raise DataError(f"Expected a pandas, Polars or Arrow table, or a path (got a {type(frame).__name__})")

@@ -19,8 +19,11 @@ from odp.datasets.row_flaws import NUMBER, SHOWN, BadRows, Flaws, bad_rows, numb
 from odp.datasets.table_files import read_file, read_frame
 from odp.datasets.text_tables import TextForm
 from odp.errors import DataError
-from odp.identity import normal
+from odp.identity import LARGEST, normal
 
+_DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
+#: Texts by which other programs write that there is none.
+_NO_IDS = ("NULL", "null", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "None", "\\N")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -141,7 +144,12 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
         "implicit": scale.implicit,
         "user_ids": ids["user"],
         "item_ids": ids["item"],
-        "notes": (*_notes(scale, columns, report, unseen), *_title_notes(several), *raw.notes),
+        "notes": (
+            *_notes(scale, columns, report, unseen),
+            *_id_notes(ids, columns),
+            *_title_notes(several),
+            *raw.notes,
+        ),
         "inferred": ("items", "scale") if scale.guessed else ("items",),
     }
     return TableReading(triples, rows + len(raw.broken), columns, scale, report, unseen, extremes, titled)
@@ -211,6 +219,22 @@ def _notes(scale: Scale, columns: Columns, report: BadRows, unseen: int) -> list
     return notes
 
 
+def _id_notes(ids: dict[str, Ids], columns: Columns) -> list[str]:
+    """Ids that are as they were written, and probably not as they were meant."""
+    notes = []
+    for role, found in ids.items():
+        if found.dtype.kind != "T":
+            continue
+        column = repr(_named(columns, role))
+        words = sorted({*_NO_IDS}.intersection(found.tolist()))
+        if words:
+            notes.append(f"ids in column {column} are called {', '.join(map(repr, words))}; a missing id is empty")
+        spaced = int((np.strings.strip(found) != found).sum())
+        if spaced:
+            notes.append(f"{spaced:,} ids in column {column} have spaces at their ends, which are a part of them")
+    return notes
+
+
 def _named(columns: Columns, role: str) -> str:
     return cast(str, getattr(columns, role))
 
@@ -228,8 +252,10 @@ def _times(column: Any, name: str, where: str, flaws: Flaws) -> tuple[npt.NDArra
         column = column.cast(pa.timestamp("us")) if pa.types.is_date(kind) else column
         unit = column.type.unit
         column = column.cast(pa.int64())
+    elif pa.types.is_null(kind):
+        column = column.cast(pa.int64())
     elif pa.types.is_time(kind):
-        column = column.cast(pa.int64() if not pa.types.is_time32(kind) else pa.int32())
+        raise DataError(f"{where}: column {name!r} holds times of the day without dates; expected numbers or dates")
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise DataError(f"{where}: column {name!r} of times is of type {kind}; expected numbers or dates")
     missing = pc.is_null(column).to_numpy(zero_copy_only=False)
@@ -237,6 +263,8 @@ def _times(column: Any, name: str, where: str, flaws: Flaws) -> tuple[npt.NDArra
         missing = missing | ~np.isfinite(column.to_numpy())
         times = column.to_numpy()
     else:
+        if column.type == pa.uint64():
+            missing = missing | (pc.fill_null(column, 0).to_numpy() > LARGEST)
         times = pc.fill_null(column, 0).cast(pa.int64(), safe=False).to_numpy()
     flaws.add(missing, f"no time (column {name!r})")
     return cast("npt.NDArray[Any]", np.where(missing, 0, times) if missing.any() else times), unit
@@ -254,16 +282,16 @@ def _parsed_times(column: Any) -> tuple[Any, str | None]:
             return texts.cast(pa.int64()), None
         except pa.ArrowInvalid:
             return texts.cast(pa.float64()), None
-    shaped = pc.match_substring_regex(
-        column, r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?$"
-    ).fill_null(False)
+    shaped = pc.match_substring_regex(column, _DATE).fill_null(False)
     texts = pc.if_else(shaped, column, pa.scalar(None, column.type))
-    zoned = pc.match_substring_regex(texts, r"(Z|[+-]\d\d:?\d\d)$").fill_null(False)
+    # A date alone ends like a zone does: "-02".
+    zoned = pc.match_substring_regex(texts, r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$").fill_null(False)
+    unit = "ns" if pc.any(pc.match_substring_regex(texts, r"\.\d{7}")).as_py() else "us"
     if pc.any(zoned).as_py() and not pc.all(pc.or_(zoned, pc.is_null(texts))).as_py():
         return _calendar_times(texts), "us"
     try:
-        kind = pa.timestamp("us", tz="UTC") if pc.any(zoned).as_py() else pa.timestamp("us")
-        return texts.cast(kind).cast(pa.int64()), "us"
+        kind = pa.timestamp(unit, tz="UTC") if pc.any(zoned).as_py() else pa.timestamp(unit)
+        return texts.cast(kind).cast(pa.int64()), unit
     except pa.ArrowInvalid:
         # A date that no calendar has: such rows, one by one.
         return _calendar_times(texts), "us"

@@ -7,7 +7,6 @@ import gzip
 import io
 import itertools
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from odp.errors import DataError
 _CHUNK = 2**24
 _HEAD = 2**16
 _ONE_BYTE = b"\x1f"
-_LINE_END = re.compile(r"\r\n|\r|\n")
+LINE_END = re.compile(r"\r\n|\r|\n")
 UTF8, UTF16 = "utf8", "utf-16"
 
 
@@ -35,15 +34,6 @@ def _named_gzip(path: Path) -> bool:
 def _is_gzip(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(2) == b"\x1f\x8b"
-
-
-def first_line(path: Path) -> bytes:
-    """The first line of a file, of at most 64 KiB; empty where it cannot be read."""
-    try:
-        with closing(opened(path)) as file:
-            return file.readline(_HEAD)
-    except (OSError, EOFError, zlib.error):
-        return b""
 
 
 @dataclass(frozen=True)
@@ -62,10 +52,17 @@ class TextSource:
 
     @classmethod
     def at(cls, path: Path, separator: bytes | None = None) -> TextSource:
-        """Recognises the encoding. Raises OSError, EOFError and zlib.error where the file is unreadable."""
+        """Recognises the encoding.
+
+        Raises:
+          DataError: it is UTF-32.
+          OSError, EOFError, zlib.error: the file is unreadable.
+        """
         with closing(opened(path)) as file:
-            mark = file.read(2)
-        utf16 = mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            mark = file.read(4)
+        if mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):
+            raise DataError(f"{path}: UTF-32 text; save the file as UTF-8")
+        utf16 = mark.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return cls(path, UTF16 if utf16 else UTF8, separator if separator and len(separator) > 1 else None)
 
     @property
@@ -74,21 +71,32 @@ class TextSource:
         return None if self.separator is None else _ONE_BYTE.decode()
 
     def head(self) -> str:
-        """The first line that is not blank, of the first 64 KiB.
+        """The first line that is not blank.
 
         Raises:
-          DataError: they are not text, or blank.
+          DataError: it is not text, or beyond the first 16 MiB, or there is none.
         """
         with closing(opened(self.path)) as file:
             first = file.read(_HEAD)
+            # A header may have a million columns; a line ends the same way in UTF-16.
+            while len(first) < _CHUNK and not re.search(rb"[^\s\x00][\x00]?[\r\n]", first):
+                more = file.read(len(first))
+                first += more
+                if not more:
+                    break
         if self.encoding == UTF8 and b"\x00" in first:
-            raise DataError(f"{self.path}: not a text table (it holds zero bytes); expected CSV with a header line")
+            raise DataError(
+                f"{self.path}: not a text table (it holds zero bytes); expected CSV with a header line, in UTF-8 or in "
+                "UTF-16 with its mark"
+            )
         decoder = codecs.getincrementaldecoder("utf-8-sig" if self.encoding == UTF8 else self.encoding)
         try:
             text = decoder().decode(first)
         except UnicodeDecodeError as error:
             raise self._undecodable(1 + first[: error.start].count(b"\n")) from None
-        line = next((line for line in _LINE_END.split(text) if line.strip()), "")
+        line, *rest = [line for line in LINE_END.split(text) if line.strip()] or [""]
+        if not rest and len(first) >= _CHUNK:
+            raise DataError(f"{self.path}:1: the first line has more than {_CHUNK} bytes; expected a header line")
         if not line:
             raise DataError(f"{self.path}: holds no rows; expected a header line and rows")
         return line

@@ -6,6 +6,7 @@ where the first reading met a bad row.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def read_text(path: Path, columns: C, form: TextForm | None = None) -> RawTable[
     """
     pa = arrow()
     source = TextSource.at(path, None if form is None else form.separator)
-    names, delimiter = _recognised(source) if form is None else _known(source, form)
+    names, delimiter = _recognised(source, columns) if form is None else _known(source, form)
     columns = columns.within(names, where=str(path))
     roles = columns.roles
     kinds = (Kind.RATING, Kind.NUMBER)
@@ -82,6 +83,8 @@ def read_text(path: Path, columns: C, form: TextForm | None = None) -> RawTable[
         table = _table(plan, columns, strict=True)
     except pa.ArrowInvalid:
         # In order, so that rows are numbered, and values as text.
+        if not len(plan.lines()):
+            raise DataError(f"{path}: holds no rows; expected rows after the header line") from None
         table = _table(plan, columns, strict=False, broken=broken)
     parts = {role: table.column(name) for role, name in roles.items()}
     if plan.quoting.quotes is Quotes.TEXT:
@@ -89,24 +92,34 @@ def read_text(path: Path, columns: C, form: TextForm | None = None) -> RawTable[
     return RawTable(str(path), columns, parts, "line", *_places(plan, broken), notes=_notes(plan.quoting))
 
 
-def _recognised(source: TextSource) -> tuple[list[str], str]:
-    """(names of the columns, delimiter), from the first line."""
-    import csv
+def column_names(source: TextSource, delimiter: str) -> list[str]:
+    """Of the first line. Raises DataError where it is not text."""
+    return next(csv.reader([source.head()], delimiter=delimiter))
 
+
+def _recognised(source: TextSource, columns: TableColumns) -> tuple[list[str], str]:
+    """(names of the columns, delimiter), from the first line: the most frequent delimiter that makes the columns."""
     line = source.head()
-    delimiter = max(_DELIMITERS, key=line.count)
-    if not line.count(delimiter):
-        raise DataError(
-            f"{source.path}:1: one column only; expected at least a user and an item, separated by , tab ; or |"
-        )
-    names = next(csv.reader([line], delimiter=delimiter))
-    if all(_is_number(name) for name in names):
-        raise DataError(f"{source.path}:1: the first line holds numbers; add a header line such as user,item,rating")
-    return names, delimiter
+    failed: DataError | None = None
+    for delimiter in sorted(filter(line.count, _DELIMITERS), key=line.count, reverse=True):
+        names = column_names(source, delimiter)
+        if all(_is_number(name) for name in names):
+            raise DataError(
+                f"{source.path}:1: the first line holds numbers; add a header line such as user,item,rating"
+            )
+        try:
+            columns.within(names, where=str(source.path))
+        except DataError as error:
+            failed = failed or error
+        else:
+            return names, delimiter
+    raise failed or DataError(
+        f"{source.path}:1: one column only; expected at least a user and an item, separated by , tab ; or |"
+    )
 
 
 def _known(source: TextSource, form: TextForm) -> tuple[list[str], str]:
-    if form.header and source.head().strip() != form.shown:
+    if form.header and column_names(source, form.separator.decode()) != list(form.names):
         raise DataError(f"{source.path}:1: expected the header line {form.shown!r}")
     return list(form.names), source.delimiter or form.separator.decode()
 

@@ -116,6 +116,10 @@ class TimeCut:
     def _moment(self, ratings: Ratings) -> float | int:
         assert ratings.times is not None
         if self.number is not None:
+            if ratings.time_unit not in (None, "s"):
+                raise DataError(
+                    f"the times of the data set {ratings.name!r} are dates: cut them at one, such as time:2001-03-01"
+                )
             return self.number
         if self.date is not None:
             microseconds = (self.date - _EPOCH) // timedelta(microseconds=1)

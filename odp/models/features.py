@@ -135,7 +135,7 @@ class Category:
     Attributes:
       classes: how many there are: columns hold whole numbers from 0; or the name of each: columns hold names. Whole
         numbers in a column are names where any name is the digits of one, as in ``("1", "2", "3", "more")``, and count
-        the names from 0 where none is.
+        the names from 0 where none is. Truth values are no names, except of ``("0", "1")``.
 
     Raises:
       ConfigurationError: the number is out of range, or names are malformed or not distinct.
@@ -182,7 +182,7 @@ class Category:
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Numbers [n] of a column of numbers, as they are, or of names, where an unknown name is not a number.
 
-        None where the column has another shape, or names where none are declared.
+        None where the column has another shape, names where none are declared, or truth values where names are.
         """
         if column.shape[1:] != ():
             return None
@@ -191,7 +191,10 @@ class Category:
         if column.dtype.kind == "U":
             number_of = {normal(name): float(number) for number, name in enumerate(self.classes)}
             return np.array([number_of.get(normal(name), np.nan) for name in column.tolist()], dtype=np.float32)
-        return self._of_digits(column) if self.has_digits else column
+        if self.has_digits:
+            return self._of_digits(column)
+        # Truth values have no place among names: of ("true", "false") the first is number 0, which is false.
+        return None if column.dtype.kind == "b" else column
 
     @property
     def has_digits(self) -> bool:
