@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odp.algorithms.registry import recommender_for
+from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import planned_charges
 from odp.errors import ConfigurationError
 from odp.models.item_files import check_ending, save
@@ -108,33 +108,58 @@ def export_items(
     return trained.table
 
 
-def simulated_items(result: RunResult, item_keys: Sequence[str] | None = None) -> TrainedItems:
-    """The items of a simulation; their facts say that nobody signed them. Raises as ``export_items``."""
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model, its task, and facts about its privacy."""
+
+    task: common_pb2.SignedTask
+    model: ModelVersion
+    facts: dict[str, str]
+
+
+def simulated_model(result: RunResult) -> TrainedModel:
+    """The model of a simulation; its facts say that nobody signed it."""
     definition = result.task.definition()
     task = common_pb2.SignedTask(definition=definition.SerializeToString(deterministic=True))
     sha256 = hashlib.sha256(task.definition).digest()
     events = [event for charged in result.charges for event in charged] if result.noisy else []
     facts = _facts(definition, sha256, result.model, epsilon=result.epsilon, events=events)
-    model = result.task.model
+    return TrainedModel(task, result.model, facts | {"signature": SIMULATED})
+
+
+def simulated_items(result: RunResult, item_keys: Sequence[str] | None = None) -> TrainedItems:
+    """The items of a simulation; their facts say that nobody signed them. Raises as ``export_items``."""
+    trained, model = simulated_model(result), result.task.model
     catalogue = model.catalogue if isinstance(model, MatrixFactorization) else None
-    table = _table(definition, result.model, item_keys, facts | {"signature": SIMULATED}, catalogue=catalogue)
+    table = _table(result.task.definition(), result.model, item_keys, trained.facts, catalogue=catalogue)
     if table.columns.popularity is None:
         popularity = np.asarray(result.item_counts, dtype=np.float32)
         table = ItemTable(table.keys, table.columns._replace(popularity=popularity), table.facts)
-    return TrainedItems(table, task, result.model)
+    return TrainedItems(table, trained.task, result.model)
 
 
 def released_items(
     connection: Connection, status: server_pb2.TaskStatus, item_keys: Sequence[str] | None = None
 ) -> TrainedItems:
-    """The items of a task's newest model. With reference values, the release's signature is checked.
+    """The items of a task's newest model. Raises as ``released_model``, and as ``export_items``."""
+    definition = open_task(status.task)
+    recommender_for(definition)
+    trained = released_model(connection, status)
+    catalogue = connection.named_catalogue(definition)
+    table = _table(definition, trained.model, item_keys, trained.facts, catalogue=catalogue)
+    return TrainedItems(table, status.task, trained.model)
+
+
+def released_model(connection: Connection, status: server_pb2.TaskStatus) -> TrainedModel:
+    """A task's newest model. With reference values, the release's signature is checked.
 
     Raises:
       AttestationError: the aggregator's evidence is not accepted.
-      Others as ``export_items``.
+      ConfigurationError: the task trains no model, or has released nothing yet.
+      ServiceError: the server does not answer, or the release is not of this task.
     """
     definition = open_task(status.task)
-    algorithm = recommender_for(definition)
+    algorithm = algorithm_for(definition)
     if not any(one.release.release for one in status.rounds):
         raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its first round")
     model = connection.model(status)
@@ -157,9 +182,7 @@ def released_items(
         "release_sha256": hashlib.sha256(last.release.release).hexdigest(),
         "signed_by": _NOT_CHECKED if key is None else key.hex(),
     }
-    catalogue = connection.named_catalogue(definition)
-    table = _table(definition, model, item_keys, facts | signed, catalogue=catalogue)
-    return TrainedItems(table, status.task, model)
+    return TrainedModel(status.task, model, facts | signed)
 
 
 def _facts(

@@ -1,4 +1,4 @@
-"""The items of trained models as files for other tools: `odp simulate --export` and `odp task export`."""
+"""Trained items and classifiers as files for other tools: `odp simulate --export` and `odp task export`."""
 
 from __future__ import annotations
 
@@ -8,31 +8,55 @@ from typing import TYPE_CHECKING
 from odp.cli.text_lines import lines_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from odp.algorithms.experiment import NamedData
+    from odp.classifier import Classifier
     from odp.simulation.engine import RunResult
     from odp.task import Task
+    from odp.v1 import common_pb2
 
 
 def check_export(task: Task, path: Path) -> None:
-    """Returns if the items of a task's model can be exported to ``path``. Raises ConfigurationError."""
+    """Returns if a task's model, or its items, can be exported to ``path``. Raises ConfigurationError."""
     from odp.algorithms.registry import recommender_for
+    from odp.classifier import check_file
     from odp.item_export import check_export as check_path
 
+    if is_of_examples(task.definition()):
+        check_file(path)
+        return
     recommender_for(task.definition())
     check_path(path)
 
 
+def is_of_examples(definition: common_pb2.TaskDefinition) -> bool:
+    """Whether a task trains on labelled examples, so that its model is a classifier and has no items."""
+    return definition.WhichOneof("local_data") == "examples"
+
+
 def export_run(finished: RunResult, path: Path, data: NamedData, *, out: Console) -> None:
-    """Writes the items of a simulation, with the data set's titles or ids as keys, else their numbers."""
+    """Writes the classifier of a simulation; or its items, with the data set's titles or ids as keys, else numbers."""
+    from odp.classifier_export import export_classifier
     from odp.datasets.catalogue import catalogue_keys
     from odp.item_export import export_items
 
+    if is_of_examples(finished.task.definition()):
+        # Names of classes are no markup.
+        told_classifier(export_classifier(finished, path), path, out=lambda line: out.print(line, markup=False))
+        return
     ratings = data.ratings
     named = ratings.titles is not None or ratings.item_ids is not None
     table = export_items(finished, path, item_keys=catalogue_keys(ratings) if named else None)
     out.print(f"items: {path}; {table.facts['privacy']}; {table.facts['signature']}")
+
+
+def told_classifier(classifier: Classifier, path: Path, *, out: Callable[[str], None]) -> None:
+    """Prints what was written."""
+    classes, facts = ", ".join(map(str, classifier.classes)), classifier.facts
+    out(f"classifier: {path}; classes {classes}; {facts['privacy']}; {facts['signature']}")
 
 
 def keys_of(path: Path | None) -> list[str] | None:

@@ -79,7 +79,8 @@ def simulate(
     export: Annotated[
         Path | None,
         typer.Option(
-            callback=output_file, help="Write the trained items for other tools (.npz, .parquet, .onnx or .index)."
+            callback=output_file,
+            help="Write the trained items for other tools (.npz, .parquet, .onnx or .index), or a classifier (.npz).",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split, the samples and the noise.")] = 1,

@@ -306,17 +306,30 @@ def export(
     state: State = Path("odp-state"),
     json: Json = False,
 ) -> None:
-    """Write the items of a task's newest model for other tools, with ε and the signature of its last release.
+    """Write a task's newest model for other tools: its items, or a classifier of labelled examples.
+
+    The file has ε and the signature of the last release. A classifier (.npz) names the classes as the task does.
 
     With reference values in the state folder, the command checks that the attested aggregator signed the release.
     """
-    from odp.cli.exporting import keys_of
+    from odp.classifier_export import released_classifier
+    from odp.cli.exporting import is_of_examples, keys_of, told_classifier
     from odp.item_export import check_export, released_items
+    from odp.signed.task import open_task
 
     check_export(file)
     item_keys = keys_of(keys)
     with open_connection(server, state) as connection:
-        trained = released_items(connection, find_task(connection, task), item_keys)
+        status = find_task(connection, task)
+        if is_of_examples(open_task(status.task)):
+            classifier = released_classifier(connection, status)
+            classifier.save(file)
+            if json:
+                print_json({"file": str(file), "classes": list(classifier.classes), **classifier.facts})
+            else:
+                told_classifier(classifier, file, out=print_text)
+            return
+        trained = released_items(connection, status, item_keys)
     trained.save(file)
     table = trained.table
     if json:

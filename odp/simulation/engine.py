@@ -30,6 +30,7 @@ from odp.algorithms.seam import (
     NoisyTensors,
     Query,
 )
+from odp.classifier import Classifier
 from odp.datasets.catalogue import check_numbered
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
@@ -50,7 +51,7 @@ from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
-from odp.simulation import labelling, personal
+from odp.simulation import personal
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.engines.local import LocalEngine
 from odp.simulation.engines.seam import Engine, current
@@ -139,7 +140,7 @@ class RunResult:
           ConfigurationError: the model predicts no classes.
           DataError: a column is missing, or an example cannot be used.
         """
-        return labelling.classify(self.task, self.model, columns)
+        return Classifier.of(self.task.definition(), self.model, {}).classify(columns)
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able summary; the keys that scripts may rely on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,10 @@ def test_own_data_runs(folder: Path) -> None:
 
 def test_a_labelled_table_becomes_a_classifier(folder: Path) -> None:
     names = run_page("labelled-data")
-    assert names["run"].metrics["test_accuracy"] > 0.8
-    assert names["run"].epsilon <= 1
-    assert (folder / "run" / "run.json").is_file()
+    assert names["classifier"].classes == ("ham", "spam")
+    assert float(names["classifier"].facts["epsilon"]) <= 1
+    record = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
+    assert record["test_examples"]["accuracy"] > 0.8
 
 
 @pytest.mark.processes
