@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from device_runtime.store.keyed_ratings import fill_keyed, fill_places
+from device_runtime.store.keyed_ratings import fill_keyed, fill_ratings
 from device_runtime.store.store import Store, store_path
 from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.ratings import Ratings
@@ -49,10 +49,8 @@ def provision(
             if isinstance(data, Ratings):
                 items, values = data.user(user)
                 digest = hashlib.sha256(items.tobytes() + values.tobytes()).digest()
-                if keys is None and (ids := data.ids_of(items)) is not None:
-                    filled += fill_places(store, items, values, ids=ids, filled_from=digest)
-                elif keys is None:
-                    filled += store.fill(items, values, filled_from=digest)
+                if keys is None:
+                    filled += fill_ratings(store, data, user, filled_from=digest)
                 else:
                     own = [keys[item] for item in items.tolist()]
                     filled += fill_keyed(store, own, values, filled_from=digest)

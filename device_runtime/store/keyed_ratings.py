@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ from odp.v1 import common_pb2
 
 #: Keys among which the nearest one is looked for.
 _COMPARED = 10_000
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
 
 
 def rate(store: Store, item: int | str, value: float) -> None:
@@ -126,21 +130,16 @@ def ratings_by_id(database: Database, *, most: int = -1) -> LocalRows:
     return LocalRows(items[distinct], values[distinct])
 
 
-def fill_places(
-    store: Store,
-    items: npt.NDArray[np.integer],
-    values: npt.NDArray[np.floating],
-    *,
-    ids: Sequence[str],
-    filled_from: bytes,
-) -> bool:
-    """As ``Store.fill``, with items by their places in a data set that calls them ``ids``.
+def fill_ratings(store: Store, data: Ratings, user: int, *, filled_from: bytes) -> bool:
+    """As ``Store.fill``, with the ratings of one user of a data set, and the ids of items whose numbers are places.
 
     A store that an earlier version filled with the same data gets the ids. Raises StateError where it holds other data.
     """
+    items, values = data.user(user)
+    ids = data.ids_of(items)
     with store.transaction():
         filled = store.fill(items, values, filled_from=filled_from)
-        if filled or store.one("SELECT 1 FROM ratings WHERE id IS NULL LIMIT 1") is not None:
+        if ids is not None and (filled or store.one("SELECT 1 FROM ratings WHERE id IS NULL LIMIT 1") is not None):
             rows = list(zip(ids, items.tolist(), strict=True))
             store.execute_many("UPDATE ratings SET id = ? WHERE item = ? AND id IS NULL", rows)
     return filled

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odp.cli.console import console, print_json, results_console
+from odp.cli.console import print_json, results_console
+from odp.cli.data_options import print_reading
 from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def simulate_task(task: Question, ratings: Ratings, *, seed: int, noise: bool, o
         picture = output / f"{training_of(task.definition())}.png"
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
-    console().print(f"note: {SIMULATION}")
+    print_reading([SIMULATION, *finished.notes])
     show_results(
         finished.results, picture=picture, confidence=_CONFIDENCE, json=json, exact=finished.exact,
         printed=finished.to_json(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import print_json, print_text, results_console
-from odp.cli.data_options import data_arguments, takes_labelled_table, takes_table
+from odp.cli.data_options import data_arguments, print_reading, takes_labelled_table, takes_table
 from odp.cli.outputs import output_file, output_folder, writing, writing_file
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def features(
     from odp.errors import ConfigurationError
 
     ratings = load(data, **columns)
+    print_reading(ratings.notes)
     if file.suffix != ".npz":
         if item_texts is not None:
             raise ConfigurationError(f"Expected a file that ends in .npz for texts of items (got {file})")
@@ -135,8 +136,9 @@ def info(
         "implicit": found.implicit,
         "duplicates": found.duplicates,
     }
+    print_reading(found.notes)
     if json:
-        print_json(summary)
+        print_json(summary | {"notes": list(found.notes)})
     else:
         print_text("\n".join(f"{name:<11}{value}" for name, value in summary.items()))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from odp.cli.completing import data_names
+from odp.cli.console import console
 
 
 class OnError(StrEnum):
@@ -144,6 +145,12 @@ def as_written(columns: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a table for a question or for devices: where no scale is declared, values stay as they stand."""
     declared = {"implicit", "low", "high"} & set(columns)
     return dict(columns) if declared else {**columns, "as_written": True}
+
+
+def print_reading(notes: Iterable[str]) -> None:
+    """Says on stderr how a table was read: what was guessed, and how many rows were left out."""
+    for note in notes:
+        console().print(f"note: {note}", markup=False)
 
 
 def data_arguments(data: str, columns: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ import typer
 
 from odp._validate import finite, integer, one_of
 from odp.cli.console import console, print_json, results_console, resume_with
+from odp.cli.data_options import print_reading
 from odp.cli.outputs import output_folder, writing
 from odp.errors import ConfigurationError, ServiceError
 from odp.posix import require_linux
@@ -98,6 +99,7 @@ def demo(
             )
     source = data if data is not None else _SYNTHETIC.format(devices=devices)
     ratings = load(source)
+    print_reading(ratings.notes)
     if devices is not None:
         ratings = take_users(ratings, devices)
     split = random_split(ratings, seed=seed)

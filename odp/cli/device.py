@@ -10,7 +10,7 @@ import typer
 
 from odp.cli import person
 from odp.cli.console import console, print_error, print_json, print_text, results_console
-from odp.cli.data_options import as_written, takes_labelled_table, takes_table
+from odp.cli.data_options import as_written, print_reading, takes_labelled_table, takes_table
 from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.recommended import listed, notes_of, table_of
@@ -358,12 +358,10 @@ def people_of(
         return None if examples is None else ExampleColumns.load(examples)
     if labelled:
         people = load_examples(data, **columns)
-        for line in people.notes:
-            print_error(f"note: {line}")
+        print_reading(people.notes)
         return people
     ratings = load(data, **as_written(columns))
-    for line in ratings.notes:
-        print_error(f"note: {line}")
+    print_reading(ratings.notes)
     if devices is not None:
         ratings = take_users(ratings, devices)
     return ratings if split_seed is None else random_split(ratings, seed=split_seed).train

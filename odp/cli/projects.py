@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from odp import _validate
-from odp.cli.data_options import data_arguments
+from odp.cli.data_options import data_arguments, print_reading
 from odp.datasets.registry import load_reading
 from odp.errors import ConfigurationError
 from odp.simulation.data_check import usual_delta
@@ -51,6 +51,7 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
         raise ConfigurationError(f"cannot read {folder}: {error.strerror}; give another folder") from error
     source = named(data)
     reading, ratings = load_reading(source, titles=True, **(columns or {}))
+    print_reading(ratings.notes)
     preset = preset_task("auto", ratings, epsilon=_EPSILON, delta=usual_delta(ratings.n_users))
     own = own_task(preset, ratings, reading, name=name)
     task, catalogue = own.task, own.catalogue

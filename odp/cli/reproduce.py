@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
-from odp.cli.data_options import takes_table
+from odp.cli.data_options import print_reading, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_folder, writing
 from odp.cli.progress import steps
@@ -141,7 +141,9 @@ def two_tower(
         def on_round(result: RoundResult) -> None:
             shown.step(f"towers, round {result.round + 1} of {rounds}: loss {result.metrics['test_loss']:.4f}")
 
-        split = random_split(load(data, **columns), seed=seed)
+        ratings = load(data, **columns)
+        print_reading(ratings.notes)
+        split = random_split(ratings, seed=seed)
         found = compare(
             split, epsilon=epsilon, delta=delta, rounds=rounds, seed=seed, baseline=baseline, on_round=on_round
         )

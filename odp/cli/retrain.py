@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console
-from odp.cli.data_options import SplitAt
+from odp.cli.data_options import SplitAt, print_reading, takes_table
 from odp.cli.outputs import output_folder, writing
 from odp.cli.progress import steps
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from odp.simulation.retraining import Retraining, Training
 
 
+@takes_table
 def retrain(
+    columns: dict[str, Any],
     weeks: Annotated[
         list[str] | None,
         typer.Argument(help="One data set per training, in order \\[default: invented ratings that drift]."),
@@ -77,6 +79,10 @@ def retrain(
     if weeks and invented:
         option = "--" + next(iter(invented)).replace("_", "-")
         raise ConfigurationError(f"{option} is for invented ratings: leave it out, or the data sets")
+    if columns and (by_month or not weeks):
+        raise ConfigurationError(
+            f"--{next(iter(columns)).replace('_', '-')} is for tables: leave it out, or give a table per training"
+        )
     if by_month and len(weeks or ()) != 1:
         raise ConfigurationError("--by-month is for one data set with times: give its name, such as ml-1m")
     if split is not None and (by_month or not weeks):
@@ -102,9 +108,12 @@ def retrain(
                 place = len(found) * count + done.number + 1
                 shown.advance(place, len(ways) * count, f"{name}: test RMSE {done.test_rmse:.4f}")
 
-            data: Iterator[Any] = iter(months) if months else _weeks(weeks, schedule.trainings, seed=seed, **invented)
+            data: Iterator[Any] = (
+                iter(months) if months else _weeks(weeks, schedule.trainings, columns, seed=seed, **invented)
+            )
             found[name] = run(schedule, data, warm=warm, noise=noise, seed=seed, cut=cut, on_training=on_training)
     ours = found["from the release before"]
+    print_reading(ours.notes)
     results = results_console(machine=json)
     results.print(_table(found))
     spent = f"ε = {ours.epsilon:.4g} of {lifetime_epsilon:g}, δ = {delta:g}" if noise else "no noise, not private"
@@ -136,17 +145,19 @@ def _months(path: str, trainings: int) -> Iterator[Month]:
     return itertools.islice(monthly_ratings(path), trainings)
 
 
-def _weeks(paths: list[str] | None, trainings: int, *, seed: int, **invented: Any) -> Iterator[Any]:
+def _weeks(
+    paths: list[str] | None, trainings: int, columns: dict[str, Any], *, seed: int, **invented: Any
+) -> Iterator[Any]:
     from odp.datasets.drifting import drifting_ratings
 
-    return iter(drifting_ratings(weeks=trainings, seed=seed, **invented)) if not paths else _loaded(paths)
+    return iter(drifting_ratings(weeks=trainings, seed=seed, **invented)) if not paths else _loaded(paths, columns)
 
 
-def _loaded(paths: list[str]) -> Iterator[Ratings]:
+def _loaded(paths: list[str], columns: dict[str, Any]) -> Iterator[Ratings]:
     from odp.datasets import load
 
     for path in paths:
-        yield load(path)
+        yield load(path, **columns)
 
 
 def _table(found: dict[str, Retraining]) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from odp.cli.console import console, print_json, results_console, resume_with
-from odp.cli.data_options import SplitAt, takes_table
+from odp.cli.data_options import SplitAt, print_reading, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.progress import steps
@@ -98,6 +98,8 @@ def tune(
                 *spent,
             )
 
+        ratings = load(source, whole_catalogue=private, **columns)
+        print_reading(ratings.notes)
         search = run(
             ratings,
             epsilon=epsilon,

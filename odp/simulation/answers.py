@@ -26,7 +26,7 @@ from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.ledger_events import charged
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
-from odp.simulation.inputs import SIMULATION, told_run
+from odp.simulation.inputs import SIMULATION, reading_notes, told_run
 from odp.task import Question, check_delta_for
 
 _ROUND = 0
@@ -44,6 +44,7 @@ class AnswersRun:
       charges: The one event of the ledger, none where noise was off.
       left_out: By the name of an answer, how many rows of the users it is not about, and why. Empty where all answers
         are about all rows.
+      notes: How the users' table was read: what was guessed, and how many rows were left out.
     """
 
     task: Question
@@ -54,9 +55,11 @@ class AnswersRun:
     charges: tuple[Event, ...]
     seconds: float
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         about = [f"{name} {one.told('rows')}" for name, one in self.left_out.items() if one.count]
+        about += self.notes
         return told_run(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds, about)
 
     def draw(self, path: str | Path) -> None:
@@ -74,6 +77,7 @@ class AnswersRun:
             "delta": self.delta,
             "seconds": round(self.seconds, 3),
             "left_out": {name: one.to_json() for name, one in self.left_out.items()},
+            "notes": list(self.notes),
             "charges": [event.to_json() for event in self.charges],
         }
 
@@ -147,6 +151,7 @@ def simulate_answers(
         charges=charges,
         seconds=time.perf_counter() - started,
         left_out=left_out,
+        notes=reading_notes(population),
     )
 
 
@@ -193,6 +198,7 @@ def _simulate_reports(
         charges=charges,
         seconds=time.perf_counter() - started,
         left_out=left_out,
+        notes=reading_notes(users),
     )
 
 

@@ -66,6 +66,7 @@ class Comparison:
 
     ``settings`` [method][epsilon][seed] are those that a tuned method took, see ``evaluation/trials.py``; a method
     without any has none there. ``permuted``: the splits are permutations of all ratings, as in published comparisons.
+    ``notes`` say how the table was read: what was guessed, and how many rows were left out.
     """
 
     data: str
@@ -79,6 +80,7 @@ class Comparison:
     seconds: float
     permuted: bool = False
     settings: Mapping[str, list[list[Settings]]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def statement(self) -> str:
@@ -149,7 +151,7 @@ class Comparison:
         if self.tuned:
             title = "Settings chosen on validation parts, uncharged"
             parts += [page.table(title, *_chosen_cells(self), ours=""), page.paragraph(TUNED)]
-        parts.append(page.paragraph(self.statement))
+        parts += map(page.paragraph, (self.statement, *self.notes))
         return write_page(path, page.document(f"Comparison on {self.data}", parts))
 
     def _verdict(self) -> str:
@@ -170,7 +172,7 @@ class Comparison:
         tables = [f"{_title(self, metric)}\n{text_table(*_cells(self, metric))}" for metric in self.metrics]
         if self.tuned:
             tables.append(f"settings chosen on validation parts, uncharged\n{text_table(*_chosen_cells(self))}")
-        return "\n\n".join([*tables, self.statement])
+        return "\n\n".join([*tables, self.statement, *self.notes])
 
     def _repr_html_(self) -> str:
         return "".join(
@@ -200,6 +202,7 @@ class Comparison:
                 for method in self.methods
             ],
             "seconds": round(self.seconds, 2),
+            "notes": list(self.notes),
         }
 
 
@@ -323,6 +326,7 @@ def compare(
         seconds=time.perf_counter() - started,
         permuted=permuted,
         settings=settings,
+        notes=ratings.notes,
     )
 
 

@@ -89,6 +89,7 @@ class DataCheck:
             "delta": self.delta,
             "epsilon": self.epsilon,
             "advice": list(self.advice),
+            "notes": list(ratings.notes),
         }
         if reading is not None:
             found |= {

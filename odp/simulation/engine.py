@@ -55,7 +55,7 @@ from odp.simulation import personal
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.engines.local import LocalEngine
 from odp.simulation.engines.seam import Engine, current
-from odp.simulation.inputs import SIMULATION, check_rank, require_kinds, require_scale, told_run
+from odp.simulation.inputs import SIMULATION, check_rank, reading_notes, require_kinds, require_scale, told_run
 from odp.simulation.rounds import RoundResult as RoundResult
 from odp.simulation.rounds import restored_round, saved_round
 from odp.simulation.searches import simulate_search
@@ -107,9 +107,14 @@ class RunResult:
     item_counts: Float64Array = field(repr=False)
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the users' table was read: what was guessed, and how many rows were left out."""
+        return reading_notes(self.history)
+
     def __repr__(self) -> str:
         scores = [f"{name} {value:.4f}" for name, value in self.metrics.items() if isinstance(value, float)]
-        scores += filter(None, [told_of_run(self.left_out)])
+        scores += filter(None, [told_of_run(self.left_out), *self.notes])
         return told_run(self.task.name, len(self.rounds), self.epsilon, self.delta, self.seconds, scores)
 
     @property
@@ -154,6 +159,7 @@ class RunResult:
             "rounds": len(self.rounds),
             "seconds": round(self.seconds, 3),
             "left_out": {part: one.to_json() for part, one in self.left_out.items()},
+            "notes": list(self.notes),
             "charges": [event.to_json() for events in self.charges for event in events] if self.noisy else [],
         }
 

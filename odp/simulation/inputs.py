@@ -130,6 +130,12 @@ def _notes_of_ratings(ratings: Ratings) -> list[str]:
     return found
 
 
+def reading_notes(users: object) -> tuple[str, ...]:
+    """How the table of the users of a simulation was read; none of data that are no table."""
+    part = users.train if isinstance(users, Split) else users
+    return part.notes if isinstance(part, Ratings) else ()
+
+
 def sampling_note(task: Task) -> list[str]:
     """What a simulation of a sampled task assumes and cannot provide; nothing for full participation."""
     cohort = task.definition().cohort

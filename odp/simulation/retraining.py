@@ -72,12 +72,16 @@ class Training:
 
 @dataclass(frozen=True, repr=False)
 class Retraining:
-    """All trainings of a schedule on one data set, and the last model as a start of others."""
+    """All trainings of a schedule on one data set, and the last model as a start of others.
+
+    ``notes`` say how tables were read: what was guessed, and how many rows were left out, of each table.
+    """
 
     schedule: Schedule
     trainings: tuple[Training, ...]
     start: WarmStart
     warm: bool
+    notes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -104,6 +108,7 @@ class Retraining:
             "statement": SIMULATION,
             "schedule": asdict(self.schedule),
             "warm": self.warm,
+            "notes": list(self.notes),
             "epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon,
             "first_month_rmse": self.mean_rmse(0, _MONTH),
             "last_month_rmse": self.mean_rmse(-_MONTH, len(self.trainings)),
@@ -114,9 +119,10 @@ class Retraining:
 
     def __repr__(self) -> str:
         first, last = self.mean_rmse(0, _MONTH), self.mean_rmse(-_MONTH, len(self.trainings))
+        about = "".join(f"; {note}" for note in self.notes)
         return (
             f"Retraining({len(self.trainings)} trainings, ε = {self.epsilon:.4g}, test RMSE {first:.4f} in the first "
-            f"{_MONTH} and {last:.4f} in the last)"
+            f"{_MONTH} and {last:.4f} in the last{about})"
         )
 
 
@@ -155,6 +161,7 @@ def retrain(
     spent: Counter[Event] = Counter()
     done: list[Training] = []
     last = start
+    notes: dict[str, None] = {}
     for number, week in zip(range(schedule.trainings), weeks, strict=False):
         split = week if isinstance(week, (Split, Ratings)) else week.split
         if isinstance(split, Ratings):
@@ -169,6 +176,7 @@ def retrain(
                 f"the test part of data set {split.train.name!r} has no ratings, so there is no error to measure: give"
                 " more ratings per user"
             )
+        notes |= dict.fromkeys(f"{split.train.name}: {note}" for note in split.train.notes)
         keys = catalogue_keys(split.train)
         task = _task(schedule, number, split.train, spent=spent if noise else Counter(), features=features, start=last)
         spent.update(payable(schedule, number, task.definition(), spent) if noise else ())
@@ -192,7 +200,7 @@ def retrain(
             on_training(done[-1])
     if not done:
         raise ConfigurationError("Expected weeks to hold the data of at least one training")
-    return Retraining(schedule=schedule, trainings=tuple(done), start=released, warm=warm)
+    return Retraining(schedule=schedule, trainings=tuple(done), start=released, warm=warm, notes=tuple(notes))
 
 
 def _task(

@@ -105,6 +105,7 @@ class Tuning:
     Attributes:
       private: whether the data were private, so that the trials were charged.
       epsilon: of all trials together at ``delta``; 0 on proxy data.
+      notes: how the table was read: what was guessed, and how many rows were left out.
     """
 
     data: str
@@ -114,6 +115,7 @@ class Tuning:
     epsilon: float
     delta: float
     seconds: float
+    notes: tuple[str, ...] = ()
 
     @property
     def task(self) -> Task:
@@ -144,7 +146,7 @@ class Tuning:
             page.heading(title, 1),
             page.paragraph(self._verdict(), "verdict"),
             page.table("trials", *self._cells()),
-            page.paragraph(self.statement),
+            *map(page.paragraph, (self.statement, *self.notes)),
         ]
         return write_page(path, page.document(title, parts))
 
@@ -158,7 +160,7 @@ class Tuning:
         return list(rows[0]), shown
 
     def __repr__(self) -> str:
-        return f"{self._verdict()}\n{text_table(*self._cells())}\n{self.statement}"
+        return "\n".join([self._verdict(), text_table(*self._cells()), self.statement, *self.notes])
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self._verdict())}</p>{html_table(*self._cells())}"
@@ -194,6 +196,7 @@ class Tuning:
             "best": self.best.settings() | {"score": self.best.score},
             "trials": [trial.settings() | {"score": trial.score} for trial in self.trials],
             "charges": [event.to_json() for event in self.events],
+            "notes": list(self.notes),
             **({} if self.private else {"seconds": round(self.seconds, 2)}),
         }
 
@@ -294,6 +297,7 @@ def tune(
         epsilon=epsilon_of(events, delta=delta) if events else 0.0,
         delta=delta,
         seconds=time.perf_counter() - started,
+        notes=ratings.notes,
     )
 
 

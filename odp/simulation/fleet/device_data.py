@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from device_runtime import Store
+from device_runtime.store.keyed_ratings import fill_ratings
 from odp.datasets import Ratings, load
 from odp.errors import ConfigurationError, DataError
 from odp.models.example_columns import ExampleColumns
-from odp.simulation.fleet.scenario import Data
+from odp.simulation.fleet.scenario import Scenario
 
 _KEYS = frozenset({"user", "service", "type", "data"})
 #: Of a file of events.
@@ -54,7 +55,7 @@ class DeviceData:
         """Gives a device its data, which are as old as ``time`` says; a device that has them is left as it is."""
         filled_from = str(seed).encode()
         if self.ratings is not None:
-            store.fill(*self.ratings.user(device), filled_from=filled_from)
+            fill_ratings(store, self.ratings, device, filled_from=filled_from)
         elif self.examples is not None:
             columns = self.examples.user(device)
             store.fill_examples(columns, filled_from=filled_from, time=time)
@@ -64,12 +65,15 @@ class DeviceData:
                 store.data(service).replace_events(kind, rows, time=time)
 
 
-def load_data(data: Data, *, folder: Path) -> DeviceData:
+def load_data(scenario: Scenario, *, folder: Path) -> DeviceData:
     """Reads the data of a scenario; paths of files start at ``folder``, the scenario's.
+
+    With a task file, values are kept as written: the task says what they mean.
 
     Raises:
       ConfigurationError, DataError: a data set or a file is missing or malformed.
     """
+    data = scenario.data
     if data.examples is not None:
         return DeviceData(examples=ExampleColumns.load(folder / data.examples))
     if data.events is not None:
@@ -77,7 +81,8 @@ def load_data(data: Data, *, folder: Path) -> DeviceData:
     name = str(data.source)
     # A name, or a folder or file: as everywhere from the working folder, or from the scenario's.
     near = folder / name
-    return DeviceData(ratings=load(near if re.fullmatch(r"[^:]+", name) and near.exists() else name))
+    source = near if re.fullmatch(r"[^:]+", name) and near.exists() else name
+    return DeviceData(ratings=load(source, as_written=scenario.task.file is not None))
 
 
 def _by_user(path: Path) -> Iterator[tuple[Event, ...]]:

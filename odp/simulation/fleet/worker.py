@@ -144,7 +144,7 @@ class Worker:
 
     def _fill(self) -> None:
         if not self._journal.is_filled:
-            data = load_data(self._plan.scenario.data, folder=Path(self._shard.folder))
+            data = load_data(self._plan.scenario, folder=Path(self._shard.folder))
             for device in self._jump:
                 if self._stop.is_set():
                     return

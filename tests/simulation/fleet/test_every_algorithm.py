@@ -173,7 +173,7 @@ def test_every_algorithm_of_the_platform_is_tried() -> None:
 def test_a_fleet_takes_part_in_every_algorithm_and_every_fault_counts(world: World, training: str) -> None:
     path = scenario_of(world.folder, training)
     scenario = load_scenario(path)
-    data = load_data(scenario.data, folder=world.folder)
+    data = load_data(scenario, folder=world.folder)
     fleet = fleet_task(
         scenario, data, folder=world.folder, devices=DEVICES, seed=SEED, population=training.replace("_", "-")
     )
@@ -216,7 +216,7 @@ def test_what_a_fleet_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
         (tmp_path / "scenario.toml").write_text(f'{data}[task]\nfile = "task.toml"\n')
         scenario = load_scenario(tmp_path / "scenario.toml")
         with pytest.raises((ConfigurationError, DataError)) as caught:
-            fleet_task(scenario, load_data(scenario.data, folder=tmp_path), folder=tmp_path, devices=DEVICES, seed=SEED)
+            fleet_task(scenario, load_data(scenario, folder=tmp_path), folder=tmp_path, devices=DEVICES, seed=SEED)
         return str(caught.value)
 
     _, task = TASKS["fedavg"]
