@@ -6,7 +6,7 @@ one evaluation and one step run in both, on random weights and examples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _RATE = 2.0**-3
 #: How far numbers may be apart, as a share of the largest of their array: another order of sums, not another function.
 _APART = 1e-3
+_GRADIENT = "the gradient"
+
+#: (features, targets) -> results by name.
+_Compute = Callable[[Sequence[Array], Array], dict[str, Float32Array]]
 
 
 def require_equal(functions: Functions, program: Program) -> None:
@@ -36,30 +40,56 @@ def require_equal(functions: Functions, program: Program) -> None:
     vector = np.concatenate([_weights(source, one.shape) for one in program.parameters])
     features = [_numbers(source, spec, program.batch, below=2) for spec in program.features]
     targets = _numbers(source, program.target, program.batch, below=max(program.classes, 1))
+    compute = _by_tensorflow(functions, program, vector)
     try:
-        expected = _by_tensorflow(functions, program, vector, features, targets)
+        expected = compute(features, targets)
     except tf.errors.InvalidArgumentError:  # an embedding may have no row 1
         features = [np.zeros_like(one) for one in features]
-        expected = _by_tensorflow(functions, program, vector, features, targets)
+        expected = compute(features, targets)
+    _require_apart(expected, compute([_repeated(one) for one in features], _repeated(targets)))
     try:
         found = _by_litert(program, vector, features, targets)
     except (ProgramFailed, DataError) as error:
         raise ConfigurationError(f"Expected a model that LiteRT runs; it fails: {error}") from None
     for what, numbers in expected.items():
-        finite = np.isfinite(numbers)
-        apart = np.abs(found[what] - numbers)[finite].max(initial=0.0)
-        largest = np.abs(numbers[finite]).max(initial=0.0)
-        if not np.array_equal(finite, np.isfinite(found[what])) or apart > _APART * max(largest, _APART):
+        difference = _difference(numbers, found[what])
+        if difference is not None:
             raise ConfigurationError(
-                f"Expected the program to compute what the model does: {what} differs by {apart:.3g} of "
-                f"{largest:.3g} on random examples. The converter dropped or changed a part of the model; write its "
-                "activations and reshapes as layers of their own, or take other layers"
+                f"Expected the program to compute what the model does: {what} differs by {difference} on random "
+                "examples. The converter dropped or changed a part of the model; write its activations and reshapes as "
+                "layers of their own, or take other layers"
             )
 
 
-def _by_tensorflow(
-    functions: Functions, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array
-) -> dict[str, Float32Array]:
+def _require_apart(together: dict[str, Float32Array], repeated: dict[str, Float32Array]) -> None:
+    """Raises ConfigurationError where a result of the first example is another one beside examples like it.
+
+    Devices fill their batches up, so that such a model would compute from what nobody has.
+    """
+    for what, numbers in together.items():
+        difference = None if what == _GRADIENT else _difference(numbers[:1], repeated[what][:1])
+        if difference is not None:
+            raise ConfigurationError(
+                f"Expected results of an example to follow from it alone: {what} differs by {difference} with other "
+                "examples in the batch. Take no mean over the batch, and a loss of targets and predictions of one shape"
+            )
+
+
+def _repeated(batch: Array) -> Array:
+    return np.repeat(batch[:1], len(batch), axis=0)
+
+
+def _difference(expected: Float32Array, found: Float32Array) -> str | None:
+    """How far apart two arrays are; None where they are equal but for rounding."""
+    finite = np.isfinite(expected)
+    apart = np.abs(found - expected)[finite].max(initial=0.0)
+    largest = np.abs(expected[finite]).max(initial=0.0)
+    if np.array_equal(finite, np.isfinite(found)) and apart <= _APART * max(largest, _APART):
+        return None
+    return f"{apart:.3g} of {largest:.3g}"
+
+
+def _by_tensorflow(functions: Functions, program: Program, vector: Float32Array) -> _Compute:
     def computed(weights: Sequence[Any], x: Sequence[Any], y: Any) -> tuple[Any, dict[str, Any], Any]:
         measured = functions.evaluate(weights, x, y)
         slopes = tf.gradients(tf.reduce_mean(measured[LOSS]), weights)
@@ -71,11 +101,14 @@ def _by_tensorflow(
 
     weights = [tf.constant(part) for part in program.split(vector).values()]
     # In a graph: functions that come from TensorFlow Federated run nowhere else.
-    prediction, measured, gradient = tf.function(computed)(
-        weights, [tf.constant(one) for one in features], tf.constant(targets)
-    )
-    named = {f"the {name}": np.asarray(numbers, dtype=np.float32) for name, numbers in measured.items()}
-    return {"a prediction": np.asarray(prediction, np.float32), **named, "the gradient": np.asarray(gradient)}
+    graph = tf.function(computed)
+
+    def compute(features: Sequence[Array], targets: Array) -> dict[str, Float32Array]:
+        prediction, measured, gradient = graph(weights, [tf.constant(one) for one in features], tf.constant(targets))
+        named = {f"the {name}": np.asarray(numbers, dtype=np.float32) for name, numbers in measured.items()}
+        return {"a prediction": np.asarray(prediction, np.float32), **named, _GRADIENT: np.asarray(gradient)}
+
+    return compute
 
 
 def _by_litert(
@@ -90,7 +123,7 @@ def _by_litert(
         moved = runner.reconstructed(vector, features, targets, LocalSteps([batch], _RATE))
         step[shared:] = (moved - vector)[shared:]
     measured = {f"the {name}": numbers for name, numbers in runner.measures(vector, features, targets).items()}
-    return {"a prediction": runner.predictions(vector, features), **measured, "the gradient": step / -_RATE}
+    return {"a prediction": runner.predictions(vector, features), **measured, _GRADIENT: step / -_RATE}
 
 
 def _weights(source: np.random.Generator, shape: tuple[int, ...]) -> Float32Array:

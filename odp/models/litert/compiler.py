@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ _BOTH_WAYS = 16
 # The state of a layer that could draw random numbers; and what layers call the share of numbers that they drop.
 _SEED = "seed_generator_state"
 _DROPPED = ("rate", "dropout", "recurrent_dropout")
+#: Characters of another package's message.
+_SHOWN = 160
 
 #: (targets [batch, ..], predictions [batch, ..]) -> a number per example [batch].
 PerExample = Callable[[Any, Any], Any]
@@ -79,7 +82,15 @@ def compile_model(
         proximal=proximal,
     )
     functions = _functions(model, [variable for variable, _ in order], lost, measured)
-    return converted(functions, program), functions
+    try:
+        return converted(functions, program), functions
+    except ConfigurationError:
+        raise
+    except Exception as error:  # layers, losses and metrics are the developer's own code
+        raise ConfigurationError(
+            "Expected a loss and metrics of a number per example, and weights that belong to layers; TensorFlow says: "
+            + _said(error)
+        ) from error
 
 
 def initial_vector(model: Any, program: Program) -> Float32Array:
@@ -92,7 +103,16 @@ class _Loss:
     """A Keras loss or its name: ``of`` gives a number per example, or several."""
 
     def __init__(self, given: Any) -> None:
-        found = keras.losses.get(given)
+        try:
+            found = keras.losses.get(given)
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"Expected loss={given!r} to be a Keras loss or its name; {_said(error)}"
+            ) from None
+        if not callable(found):
+            raise ConfigurationError(f"Expected loss={given!r} to be a Keras loss or its name")
+        if getattr(found, "ignore_class", None) is not None:
+            raise ConfigurationError("Expected no ignore_class of the loss: devices take the mean over all examples")
         if getattr(found, "reduction", _MEANS[0]) not in _MEANS:
             raise ConfigurationError(
                 f"Expected the mean over examples as reduction of the loss, as devices take it (got {found.reduction})"
@@ -138,7 +158,7 @@ def _check(model: Any, local: Sequence[str]) -> None:
         if layer.trainable and kept:
             raise ConfigurationError(
                 f"Expected gradients to move all weights of layer {layer.name!r}, which keeps {kept[0]!r} besides: "
-                "take LayerNormalization or GroupNormalization for BatchNormalization"
+                "freeze the layer (trainable=False), or take LayerNormalization for BatchNormalization"
             )
     for variable in model.trainable_variables:
         for what in ("regularizer", "constraint"):
@@ -159,7 +179,12 @@ def _require_one_behaviour(model: Any) -> None:
         for tensor in model.inputs
     ]  # fmt: skip
     given = inputs if len(inputs) > 1 else inputs[0]
-    predicted, trained = model(given, training=False), model(given, training=True)
+    try:
+        predicted, trained = model(given, training=False), model(given, training=True)
+    except Exception as error:  # layers raise their own kinds
+        raise ConfigurationError(
+            f"Expected a model that takes numbers, and several inputs as a list; it fails: {_said(error)}"
+        ) from error
     if model.losses:
         raise ConfigurationError(f"Expected no losses that layers add, each of which {_IGNORED}")
     if getattr(predicted, "_keras_mask", None) is not None:
@@ -223,6 +248,17 @@ def _accuracy(loss: _Loss) -> PerExample:
     return by_loss[loss.name]
 
 
+def _said(error: Exception) -> str:
+    """The line of a message that says what is wrong: Keras writes colours, and first which layer or code it called."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
+    if lines[:1] == ["in user code:"]:
+        return lines[-1][:_SHOWN]
+    said = next((line for line in lines if not line.startswith("Exception encountered")), type(error).__name__)
+    return said[:_SHOWN]
+
+
 def _per_example(numbers: Any) -> Any:
     numbers = tf.cast(numbers, tf.float32)
+    if not numbers.shape.rank:
+        raise ValueError("one number for the batch")
     return tf.reduce_mean(tf.reshape(numbers, [numbers.shape[0], -1]), axis=1)

@@ -139,6 +139,81 @@ def test_a_gradient_of_something_else_is_refused() -> None:
         require_equal(dataclasses.replace(functions, evaluate=flatter), program)
 
 
+def _less_the_mean_of_the_batch(numbers: Any) -> Any:
+    return numbers - tf.reduce_mean(numbers, axis=0)
+
+
+def _all_pairs(targets: Any, predictions: Any) -> Any:
+    return tf.square(tf.reshape(targets, [-1]) - predictions)
+
+
+def test_results_that_follow_from_other_examples_of_the_batch_are_refused() -> None:
+    """Devices fill their batches up with examples of zeros, which the mean was taken over as well."""
+    mixed = [keras.Input((6,)), _LAYERS.Dense(7), _LAYERS.Lambda(_less_the_mean_of_the_batch), _LAYERS.Dense(1)]
+    with pytest.raises(ConfigurationError, match=r"a prediction differs by .* with other examples in the batch"):
+        compile_model(keras.Sequential(mixed), loss="mean_squared_error", batch=4)
+    plain = keras.Sequential([keras.Input((6,)), _LAYERS.Dense(1)])
+    with pytest.raises(ConfigurationError, match=r"the loss differs by .* with other examples in the batch"):
+        compile_model(plain, loss=_all_pairs, batch=4)
+    with pytest.raises(ConfigurationError, match=r"the error differs by .* with other examples in the batch"):
+        compile_model(plain, loss="mean_squared_error", metrics={"error": _all_pairs}, batch=4)
+
+
+def _one_for_the_batch(targets: Any, predictions: Any) -> Any:
+    return tf.reduce_mean(tf.square(targets - predictions))
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("nothing", "Expected loss='nothing' to be a Keras loss or its name"),
+        (None, "Expected loss=None to be a Keras loss or its name"),
+        (["mse"], "to be a Keras loss or its name"),
+        (_one_for_the_batch, "of a number per example, .* one number for the batch"),
+        (lambda targets, predictions: tf.reshape(targets, [3, 7]) - predictions, "Cannot reshape a tensor"),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=2), "no ignore_class"),
+    ],
+    ids=["name", "none", "list", "scalar", "raises", "ignored class"],
+)
+def test_a_loss_that_cannot_be_compiled_is_one_refusal(loss: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        compile_model(_dense("relu"), loss=loss, batch=4)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_networks_that_do_not_take_a_list_of_numbers_are_one_refusal() -> None:
+    first, second = keras.Input((3,), name="b"), keras.Input((3,), name="a")
+    by_name = keras.Model({"b": first, "a": second}, _LAYERS.Dense(1)(_LAYERS.Subtract()([first, second])))
+    words = keras.Sequential([
+        keras.Input((1,), dtype="string"), _LAYERS.StringLookup(vocabulary=["a"]), _LAYERS.Embedding(3, 1),
+        _LAYERS.Flatten(),
+    ])  # fmt: skip
+    weight = tf.Variable(tf.ones((6, 4)))
+    stray = keras.Sequential([keras.Input((6,)), _LAYERS.Lambda(lambda x: x @ weight), _LAYERS.Dense(1)])
+    for model, message in (
+        (by_name, "several inputs as a list; it fails: The structure of `inputs`"),
+        (words, "takes numbers, .* Cast int32 to string"),
+        (stray, "weights that belong to layers; TensorFlow says: Tried to export .* 'untracked'"),
+    ):
+        with pytest.raises(ConfigurationError, match=message) as refused:
+            compile_model(model, loss="mean_squared_error", batch=4)
+        assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_layer_of_fixed_statistics_is_compiled_when_it_is_frozen() -> None:
+    def network(*, trainable: bool) -> Any:
+        scaled = _LAYERS.Normalization(trainable=trainable)
+        scaled.adapt(3 + 5 * np.random.default_rng(1).normal(size=(50, 6)))
+        return keras.Sequential([keras.Input((6,)), scaled, _LAYERS.Dense(1)])
+
+    with pytest.raises(ConfigurationError, match=r"freeze the layer \(trainable=False\)"):
+        compile_model(network(trainable=True), loss="mean_squared_error", batch=4)
+    model = network(trainable=False)
+    program, _ = compile_model(model, loss="mean_squared_error", batch=4)
+    predicted = Runner(program).predictions(initial_vector(model, program), [_NUMBERS])
+    np.testing.assert_allclose(predicted, model(_NUMBERS).numpy(), atol=1e-5)
+
+
 def test_the_stored_program_is_what_the_compiler_makes() -> None:
     made, stored = compile_mlp.compiled(), compile_mlp.stored()
     assert [one.shape for one in made.parameters] == [one.shape for one in stored.parameters]
