@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from device_runtime.host.housekeeping import Housekeeping
+from device_runtime.own_service import Isolation
 from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
@@ -17,6 +20,7 @@ from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention
 from device_runtime.store.store import Store, store_path
 from odp.errors import StateError
+from odp.transport.logs import Log
 from odp.transport.private_files import private_folder
 from odp.transport.state_folder import keep_out_of_git, state_errors, write_atomically
 
@@ -33,6 +37,7 @@ class Environment:
       keyring: whether a new key may be kept in the operating system's keyring.
       sensors: readings of the device whose store lies at a path; by default this machine's.
       clock: seconds since the epoch.
+      isolation: how the service's code is held.
     """
 
     name: str | None = None
@@ -42,6 +47,7 @@ class Environment:
     keyring: bool = True
     sensors: Callable[[Path], Sensors] = machine_sensors
     clock: Callable[[], float] = time.time
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 #: A store of its own, on the machine that the program runs on.
@@ -56,13 +62,13 @@ class DeviceFolder:
       path: of the store.
       key: that the store is encrypted under.
       gate: the limits and conditions of a person who set none, and the clock.
-      retention: how long rows are kept.
+      housekeeping: removes rows that were kept for their time.
     """
 
     path: Path
     key: HostKey
     gate: Gate
-    retention: Retention
+    housekeeping: Housekeeping
 
     @classmethod
     def prepared(
@@ -73,7 +79,7 @@ class DeviceFolder:
         conditions: Conditions | None,
         retention: Retention | None,
     ) -> DeviceFolder:
-        """Makes the folder and its store where there are none, and stores the settings.
+        """Makes the folder and its store where there are none, stores the settings, and removes rows past their time.
 
         Settings that are None are those that the folder was last used with.
 
@@ -98,4 +104,7 @@ class DeviceFolder:
             # For the commands of the person, which look at the device from outside of the app.
             write_atomically(state / GATE_FILE, gate.to_json())
             write_atomically(state / RETENTION_FILE, retention.to_json())
-        return cls(path, key, gate, retention)
+        housekeeping = Housekeeping(state, retention, log=Log("devices", stream=io.StringIO()), clock=clock)
+        if environment.create:
+            housekeeping.step()
+        return cls(path, key, gate, housekeeping)

@@ -9,13 +9,15 @@ from pathlib import Path
 from device_runtime.inference.shown_results import Notes, ShownResults
 from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason, ServiceCode
 from device_runtime.round.examples import most_asked
-from device_runtime.round.made_examples import OpenedTask
+from device_runtime.round.made_examples import MadeExamples, OpenedTask
 from device_runtime.store.store import Store
 from odp.errors import ConfigurationError, DataError
 from odp.isolated import Example, Handler
 
 #: Events that ``on_training_examples`` yields are of this type; tasks ask for them (``odp.Events(type="example")``).
 EXAMPLE = "example"
+#: Of the fixed time of ``on_training_examples``, what the start of its process may take.
+_START_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +54,14 @@ class OwnService:
     ) -> None:
         limits, accept = isolation.limits, isolation.accept
         self._name, self._open_at, self._notes, self._clock = name, open_store, notes, clock
-        self.seconds = limits.seconds
+        self._seconds = limits.seconds
         self.public = IsolatedHost(code, limits=limits, accept=accept, say=say)
         self.private = IsolatedHost(code, limits=limits, accept=accept, say=notes.add)
         self.results = ShownResults(name, self.private, lambda: open_store(path), say=notes.add, clock=clock)
+
+    def made_examples(self) -> MadeExamples:
+        """What makes the examples that tasks may ask for, in a time that the limits fix."""
+        return MadeExamples(maker=self, code_seconds=self._seconds + _START_SECONDS)
 
     def most_asked(self, model: OpenedTask) -> int:
         """The most examples of this service that the task reads."""

@@ -30,7 +30,6 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from device_runtime.environment import THIS_MACHINE, DeviceFolder, Environment
-from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.learned import Learned, contributions_of, learned
 from device_runtime.host.newest import newest_of
 from device_runtime.host.program import Config, Running, start
@@ -39,13 +38,12 @@ from device_runtime.inference.best_value import best_value
 from device_runtime.inference.indexed import indexed_model, recommend_indexed
 from device_runtime.inference.offline import Available
 from device_runtime.inference.recommend import Recommendation, recommend
+from device_runtime.inference.screen import ShownItems, named_items, write_lines
 from device_runtime.inference.shown_results import NoResults, Notes, Shown
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
 from device_runtime.person.conditions import Conditions, Reading
 from device_runtime.person.limits import Limits
-from device_runtime.person.screen import ShownItems, named_items, write_lines
-from device_runtime.round.made_examples import MadeExamples
 from device_runtime.store.bounds import Bounds, require_space
 from device_runtime.store.keyed_ratings import own_catalogue, rate, require_item
 from device_runtime.store.retention import Retention
@@ -70,8 +68,6 @@ __all__ = ["EXAMPLE", "RECOMMENDED", "Device", "Environment", "Isolation", "Lear
 #: Local data of a service that the runtime sets: the best items of a personal model, as JSON [[item, score], ..], or
 #: with ranges [[item, score, low, high], ..].
 RECOMMENDED = "odp.recommended"
-#: Of the fixed time of ``on_training_examples``, what the start of its process may take.
-_START_SECONDS = 1.0
 #: What a rating takes in a store, at most.
 _RATING_BYTES = 64
 
@@ -91,8 +87,7 @@ class Device:
       catalogue: the items that ``rate`` takes, as a file of `odp catalogue` or `odp init`; by default any.
       say: a callback for lines that an app may see, about restrictions that are not enforced; failures of private
         handlers are on the person's page alone.
-      isolation: how the service's code is held.
-      environment: which store it is, how it is opened, and what the machine says of itself.
+      environment: which store it is, how it is opened, how code is held, and what the machine says of itself.
 
     Raises:
       ConfigurationError: the service is no such file, or a value is out of range.
@@ -109,7 +104,6 @@ class Device:
         retention: Retention | None = None,
         catalogue: Catalogue | Path | str | None = None,
         say: Callable[[str], None] = lambda line: None,
-        isolation: Isolation | None = None,
         environment: Environment = THIS_MACHINE,
     ) -> None:
         self.state, self._environment = Path(state), environment
@@ -119,15 +113,10 @@ class Device:
         _validate.identifier(name=self.service)
         self._catalogue = own_catalogue(catalogue)
         folder = DeviceFolder.prepared(self.state, environment, limits, conditions, retention)
-        self._key, self._gate, self._retention = folder.key, folder.gate, folder.retention
-        self._housekeeping = Housekeeping(
-            self.state, self._retention, log=Log("devices", stream=io.StringIO()), clock=self._clock
-        )
-        if environment.create:
-            self._housekeeping.step()
+        self._key, self._gate, self._housekeeping = folder.key, folder.gate, folder.housekeeping
         self._notes = Notes()
         self._own = None if code is None else OwnService(
-            code, isolation or Isolation(), name=self.service, path=folder.path, open_store=self._open_at,
+            code, environment.isolation, name=self.service, path=folder.path, open_store=self._open_at,
             notes=self._notes, say=say, clock=self._clock,
         )  # fmt: skip
         self._view: View | None = None
@@ -461,11 +450,11 @@ class Device:
         config = Config(
             state=self.state, server=server, ca=ca, reference_values=reference_values, count=1, first=self._index,
             threads=1, key_file=self._environment.key_file, keyring=self._environment.keyring,
-            limits=self._gate.limits, retention=self._retention, conditions=self._gate.conditions, **settings,
+            limits=self._gate.limits, conditions=self._gate.conditions, retention=self._housekeeping.retention,
+            **settings,
         )  # fmt: skip
         self._housekeeping.step_in_fixed_time()
-        own = self._own
-        made = None if own is None else MadeExamples(maker=own, code_seconds=own.seconds + _START_SECONDS)
+        made = None if self._own is None else self._own.made_examples()
         running = start(
             config, log=log, clock=self._clock, sensors=self._environment.sensors, made_examples=made,
             housekeeping=self._housekeeping,

@@ -104,7 +104,7 @@ class Classifier:
             raise DataError(f"Expected examples that the model can use; {left_out}")
         features = table.features.astype(np.float32) * np.float32(table.scale)
         numbers = terms.model.classes(self.parameters, features).astype(np.int64)
-        return np.array(self.classes)[numbers]
+        return np.take(np.array(self.classes), numbers)
 
     def save(self, path: str | Path) -> None:
         """Writes an .npz file that ``load`` reads, whole or not at all. Raises ConfigurationError where it cannot."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from odp.algorithms.registry import algorithm_for
 from odp.catalogues.catalogue import Catalogue
 from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.ratings import Ratings
@@ -32,8 +33,7 @@ def check_of(data: Ratings, *, keyed: bool, log: Log) -> UsedCatalogue:
     counted: set[bytes] = set()
 
     def check(definition: common_pb2.TaskDefinition, catalogue: Catalogue) -> None:
-        read = definition.WhichOneof("local_data")
-        if read not in ("data", "implicit") or getattr(definition, read).HasField("events"):
+        if not any(table.of_ratings for table in algorithm_for(definition).local_data):
             return
         if not keyed:
             raise PrivacyError(

@@ -46,7 +46,7 @@ class Housekeeping:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
-        self._retention = retention
+        self.retention = retention
         self._log = log
         self._durable = durable
         self._clock = clock
@@ -89,8 +89,8 @@ class Housekeeping:
         try:
             with Store.open(path, durable=self._durable) as store:
                 now = self._clock()
-                self._deleted += prune(store, self._retention, now=now)
-                self._needed |= records_needed(store, self._retention, now=now)
+                self._deleted += prune(store, self.retention, now=now)
+                self._needed |= records_needed(store, self.retention, now=now)
         except OdpError:
             self._whole = False
 
@@ -99,7 +99,7 @@ class Housekeeping:
         # What a store that was set aside needs is not known.
         if self._whole and not any(self._folder.glob("devices/*/*.damaged")):
             try:
-                records = prune_records(self._folder / FOLDER, self._needed, self._retention, now=self._clock())
+                records = prune_records(self._folder / FOLDER, self._needed, self.retention, now=self._clock())
             except OdpError as error:
                 self._log.warning("records_not_pruned", reason=str(error))
         if self._deleted or records:

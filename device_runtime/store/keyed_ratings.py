@@ -16,6 +16,7 @@ import numpy.typing as npt
 from device_runtime.store.database import Database
 from device_runtime.store.store import Store
 from odp import _validate
+from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows
 from odp.catalogues.catalogue import Catalogue, NumberedKeys
 from odp.catalogues.step import check_keys
@@ -98,8 +99,7 @@ def ratings_left_out(store: Store, definition: common_pb2.TaskDefinition, catalo
     Raises:
       StateError: the store cannot be read.
     """
-    data = definition.data if definition.WhichOneof("local_data") == "data" else definition.implicit
-    if data.HasField("events"):
+    if not any(table.of_ratings for table in algorithm_for(definition).local_data):
         return 0
     numbers, keys = store.ratings().items, list(ratings_by_key(store))
     if catalogue is None:

@@ -125,6 +125,11 @@ class LocalTable:
     text: bool = False
     by_id: bool = False
 
+    @property
+    def of_ratings(self) -> bool:
+        """Whether rows are the person's own ratings, and no events and no labelled examples."""
+        return self.events is None and not self.label
+
 
 class ModelTable(NamedTuple):
     """A declared table of the model: float numbers [rows, width]; keyed ones are asked for by row."""

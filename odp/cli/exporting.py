@@ -34,7 +34,7 @@ def check_export(task: Task, path: Path) -> None:
 
 def is_of_examples(definition: common_pb2.TaskDefinition) -> bool:
     """Whether a task trains on labelled examples, so that its model is a classifier and has no items."""
-    return definition.WhichOneof("local_data") == "examples"
+    return bool(definition.WhichOneof("local_data") == "examples")
 
 
 def export_run(finished: RunResult, path: Path, data: NamedData, *, out: Console) -> None:

@@ -22,24 +22,19 @@ _LABELLED = ("label", "text")
 
 def is_labelled(columns: Mapping[str, Any], task: AnyTask | None) -> bool:
     """Whether a table is to be read as labelled examples: by its options, or by the task that is to use it."""
-    from odp.algorithms.draw_and_discard.config import DrawAndDiscard
-    from odp.models.examples import Examples
-    from odp.task import Task
+    from odp.simulation.labelled_check import reads_examples
 
-    reads = task.data if isinstance(task, Task) else task
-    return any(name in columns for name in _LABELLED) or isinstance(reads, (DrawAndDiscard, Examples))
+    return any(name in columns for name in _LABELLED) or reads_examples(task)
 
 
 def check_usable(data: str, columns: dict[str, Any], task: AnyTask, *, json: bool) -> int:
     """Prints what a task can use of a table, and why not all of it; returns the exit status."""
-    from odp.algorithms.draw_and_discard.config import DrawAndDiscard
     from odp.datasets.labelled_columns import labelled_options
     from odp.errors import ConfigurationError
     from odp.models.example_tables import columns_of
-    from odp.simulation.labelled_check import read_for, usable_rows
-    from odp.task import Task
+    from odp.simulation.labelled_check import read_for, reads_examples, usable_rows
 
-    if not isinstance(task, (DrawAndDiscard, Task)):
+    if not reads_examples(task):
         raise ConfigurationError("Expected --task with a task that trains a model of labelled examples")
     table = read_for(task, data, labelled_options(columns))
     usable = usable_rows(task, columns_of(table))

@@ -29,7 +29,7 @@ def listed(found: Recommendation, names: Sequence[str] | None, keys: Sequence[st
 
 def notes_of(found: Recommendation) -> list[str]:
     """What to know of recommendations before they are read."""
-    from device_runtime.person.screen import left_out_note
+    from device_runtime.inference.screen import left_out_note
 
     return [left_out_note(found.left_out)] if found.left_out else []
 

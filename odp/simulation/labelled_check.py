@@ -19,7 +19,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -195,6 +195,11 @@ class UsableRows:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {**self.rows.to_json(), "users": self.users, "all_users": self.all_users}
+
+
+def reads_examples(task: object) -> TypeGuard[Task | DrawAndDiscard]:
+    """Whether a task trains a model of labelled examples."""
+    return isinstance(task.data if isinstance(task, Task) else task, (DrawAndDiscard, Examples))
 
 
 def read_for(task: Task | DrawAndDiscard, source: object, columns: LabelledColumns) -> LabelledTable:

@@ -31,6 +31,7 @@ NAMED = {
     "odp/interop/carried.py": "which trainings another platform has",
     "odp/operations/metrics.py": "a histogram of Prometheus has the name of one of ours",
     "odp/simulation/presets.py": "settings for data sets, written like a developer's task",
+    "odp/simulation/labelled_check.py": "a task that fits a table, written like a developer's",
     "odp/simulation/methods.py": "a comparison of algorithms",
     "odp/simulation/tuning.py": "a search among the settings of one algorithm",
     "odp/reproductions/": "published experiments, written like a developer's tasks",

@@ -71,8 +71,8 @@ def device(tmp_path: Path, said: list[str]) -> Iterator[Device]:
     service.write_text(SERVICE)
     limits = CallLimits(seconds=120.0, processor_seconds=20)
     with odp.Device(
-        tmp_path / "state", service=service, say=said.append, isolation=Isolation(limits=limits),
-        environment=Environment(keyring=False, clock=lambda: NOW),
+        tmp_path / "state", service=service, say=said.append,
+        environment=Environment(keyring=False, clock=lambda: NOW, isolation=Isolation(limits=limits)),
     ) as device:  # fmt: skip
         yield device
 

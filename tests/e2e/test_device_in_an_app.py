@@ -63,8 +63,9 @@ def test_its_service_makes_the_examples_of_every_round(tmp_path: Path, monkeypat
         device = stack.enter_context(
             odp.Device(
                 tmp_path / "app", service=tmp_path / "films.py", limits=Limits(min_cohort=20),
-                isolation=Isolation(limits=CallLimits(seconds=60.0, processor_seconds=20)),
-                environment=Environment(keyring=False),
+                environment=Environment(
+                    keyring=False, isolation=Isolation(limits=CallLimits(seconds=60.0, processor_seconds=20))
+                ),
             )
         )  # fmt: skip
         device.record("seen", {"film": 3})

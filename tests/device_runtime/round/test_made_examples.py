@@ -47,8 +47,9 @@ def device(tmp_path: Path) -> Iterator[Device]:
     service = tmp_path / "films.py"
     service.write_text(SERVICE)
     with Device(
-        tmp_path / "app", service=service, environment=Environment(keyring=False),
-        isolation=Isolation(limits=CallLimits(seconds=30.0, processor_seconds=20)),
+        tmp_path / "app", service=service, environment=Environment(
+            keyring=False, isolation=Isolation(limits=CallLimits(seconds=30.0, processor_seconds=20))
+        ),
     ) as device:  # fmt: skip
         yield device
 
