@@ -16,6 +16,7 @@ from odp.client import connect
 from odp.crypto import domains
 from odp.crypto.signing import verify
 from odp.errors import ConfigurationError, DataError
+from odp.evaluation.noise import NoNoise
 from odp.serving import IndexedModel
 from odp.signed.task import task_sha256
 from odp.task_file import render_task
@@ -65,3 +66,38 @@ def test_the_items_of_a_task_are_exported_with_a_signature_that_verifies(odp: Od
     signed = common_pb2.SignedTask.FromString(served.index.task)
     assert task_sha256(signed).hex() == identifier
     assert signed.signature
+
+
+def test_a_classifier_of_devices_with_a_labelled_table_is_exported_with_its_class_names(
+    odp: Odp, tmp_path: Path
+) -> None:
+    """One CSV file fills the devices; the file of the released model says "spam" and "ham"."""
+    draw, table = np.random.default_rng(3), tmp_path / "mail.csv"
+    lengths = draw.uniform(0, 100, 480)
+    rows = [f"r{place % 24},{length:.1f},{'spam' if length > 50 else 'ham'}" for place, length in enumerate(lengths)]
+    table.write_text("\n".join(["reader,Length,Verdict", *rows]) + "\n")
+    task = platform.Task(
+        name="mail", population="films", model=platform.Glm("logistic", 1),
+        data=platform.Examples({"length": platform.Tensor((), 0, 100, 0.01)}, label="verdict", classes=("ham", "spam")),
+        privacy=platform.UserLevelDP(epsilon=8, delta=1e-5), training=platform.DPFedAvg(rounds=2, rate=2.0, clip=2.0),
+        cohort=platform.Cohort(minimum=20, goal=24),
+    )  # fmt: skip
+    task_file, file = tmp_path / "task.toml", tmp_path / "mail.npz"
+    task_file.write_text(render_task(task))
+    people = platform.load_examples(table, user="reader", label="Verdict")
+    with contextlib.ExitStack() as stack:
+        world = World(tmp_path / "world", noise=NoNoise()).start(stack)
+        at = ("--server", world.server.address, "--state", world.root)
+        identifier = odp("task", "submit", task_file, *at).out.strip()
+        devices = world.devices(examples=people, until_finished=True)
+        stack.callback(devices.stop)
+        assert devices.join(600)
+        printed = odp("task", "export", identifier, file, *at).out
+        described = odp("task", "export", identifier, file, *at, "--json").json
+    assert "classes ham, spam; differentially private per user" in printed
+    assert described["classes"] == ["ham", "spam"]
+    read = platform.Classifier.load(file)
+    assert (read.facts["release_round"], len(read.facts["signed_by"])) == ("1", 64)
+    # What is longer is more like the second class, which devices know by its name alone.
+    assert read.parameters[0] > 0.01
+    assert set(read.classify({"length": [0.0, 100.0]}).tolist()) <= {"ham", "spam"}
