@@ -218,3 +218,13 @@ def test_what_is_read_shows_no_data(tmp_path: Path) -> None:
     path.write_text("user,x,label\nann,1,secret\nbob,2,other\n")
     assert is_table_file(path)
     assert "secret" not in repr(odp.load_examples(path))
+
+
+def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("user,x,label\nann,1,a\n")
+    monkeypatch.setattr("odp.extras.is_installed", lambda module: module != "pyarrow")
+    with pytest.raises(
+        ConfigurationError, match=r"cannot read tables: pyarrow is not installed: .*odp-platform\[data\]"
+    ):
+        odp.load_examples(path)
