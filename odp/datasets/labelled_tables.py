@@ -108,7 +108,8 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
         codes = codes[~flaws.bad]
         values = {role: column[~flaws.bad] for role, column in values.items()}
     if not len(codes):
-        raise DataError(f"{where}: holds no usable rows; expected at least one user with one example")
+        bad = f": {'; '.join(report.lines())}" if report.total else ""
+        raise DataError(f"{where}: holds no usable rows; expected at least one user with one example{bad}")
     ids, codes = used(ids, codes)
     told = [f"{report.total:,} bad rows were left out: {'; '.join(report.lines())}"] if report.total else []
     return LabelledTable(

@@ -150,7 +150,7 @@ def check_labelled(table: LabelledTable) -> LabelledCheck:
         table=table,
         activity=Spread.of(np.diff(columns.offsets)),
         proposals=proposals,
-        label=f"{told_labels(labels)}; {told}",
+        label=told if data is not None and data.label_range is not None else f"{told_labels(labels)}; {told}",
         missing={name: count for name, count in missing.items() if count},
         delta=delta,
         epsilon=epsilon,

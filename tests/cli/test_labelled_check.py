@@ -196,3 +196,12 @@ def test_devices_are_given_nothing_of_a_table_with_bad_rows(tmp_path: Path) -> N
     table = write(tmp_path / "mail.csv", rows)
     with pytest.raises(DataError, match="line 6"):
         people_of(str(table), None, None, None, {"user": "reader", "label": "Verdict"})
+
+
+def test_a_label_of_many_numbers_becomes_a_range(run: Run, tmp_path: Path) -> None:
+    rows = [[*row[:-1], row[1] * 0.01] for row in people(150)]
+    table = write(tmp_path / "mail.csv", rows)
+    out = check(run, table, "--user", "reader", "--label", "Verdict", "--output", tmp_path / "check")
+    assert "label       numbers from 0 to 10, guessed" in out
+    printed = run("simulate", tmp_path / "check" / "task.toml", "--data", table, "--user", "reader", "--json").json
+    assert printed["test_loss"] < 10

@@ -228,3 +228,10 @@ def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest
         ConfigurationError, match=r"cannot read tables: pyarrow is not installed: .*odp-platform\[data\]"
     ):
         odp.load_examples(path)
+
+
+def test_a_table_of_bad_rows_alone_says_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("user;x;label\nann;1,5;a\nbob;2,5;b\n")
+    with pytest.raises(DataError, match=r"no usable rows.*2 x a decimal comma.*line 2, 3"):
+        odp.load_examples(path, on_error="skip")
