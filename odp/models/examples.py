@@ -159,15 +159,19 @@ class ExamplesTerms:
         What is no number, no category or no token is not a number. All rows are where a feature is missing or has
         another shape than [examples, *shape].
         """
-        found = np.full((examples, self.width), np.nan, dtype=np.float32)
         read = {
             name: feature.numbers(columns[name]) if name in columns and len(columns[name]) == examples else None
             for name, feature in self.features.items()
         }
+        return self.cleaned(read, examples=examples)
+
+    def cleaned(self, read: Mapping[str, npt.NDArray[Any] | None], *, examples: int) -> Float32Array:
+        """``matrix`` of columns that were read already, as a device reads them: of names and text, their numbers."""
+        found = np.full((examples, self.width), np.nan, dtype=np.float32)
         start = 0
         for name, feature in self.features.items():
-            numbers = read[name]
-            if numbers is None:
+            numbers = read.get(name)
+            if numbers is None or numbers.dtype.kind == "U" or numbers.size != examples * feature.size:
                 found[:] = np.nan
                 return found
             part = found[:, start : start + feature.size]

@@ -269,6 +269,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_predictions_beyond_the_scale_rank_items_and_are_shown_within_it"),
         ("R412", "a guess and rows left out that a command does not name", "cli/test_reading_notes.py::"
          "test_every_command_says_what_it_guessed_and_left_out"),
+        ("R413", "names of categories that are digits", "models/test_categories_of_digits.py::"
+         "test_a_device_trains_on_the_categories_that_a_simulation_has"),
         ("R204", "a user taken out of a split, a comparison, an evaluation",
          "simulation/test_neighbours.py::"
          "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),

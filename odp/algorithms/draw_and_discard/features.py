@@ -121,11 +121,8 @@ class Levels:
         return self.category
 
     def encode(self, column: npt.NDArray[Any]) -> tuple[Float64Array, BoolArray]:
-        """(numbers [n, size], rows that can be used) of numbers or names [n]."""
-        numbers = self.category.numbers(np.asarray(column))
-        if numbers is None:
-            return np.zeros((len(column), self.size)), np.zeros(len(column), dtype=np.bool_)
-        values = np.asarray(numbers, dtype=np.float64)
+        """(numbers [n, size], rows that can be used) of the numbers [n] of categories."""
+        values = np.asarray(column, dtype=np.float64)
         known = (values >= 0) & (values < self.category.count) & (values == np.floor(values))
         return (values[:, None] == np.arange(self.size)).astype(np.float64), known
 
@@ -246,8 +243,18 @@ class LocalFeatures:
             self.table, self.table, frozenset({self.table}), None, most_rows, reads, self.label, self.class_names
         )
 
+    def numbers(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Columns as a device reads them, names of categories as numbers; without those that it cannot read."""
+        found = {}
+        for name, values in columns.items():
+            column = self.columns.get(name)
+            read = column.category.numbers(np.asarray(values)) if isinstance(column, Levels) else values
+            if read is not None:
+                found[name] = read
+        return found
+
     def encode(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> tuple[Float64Array, BoolArray]:
-        """(numbers within [0, 1], float64 [rows, inputs]; rows that can be used, bool [rows]).
+        """Of ``numbers``: (numbers within [0, 1], float64 [rows, inputs]; rows that can be used, bool [rows]).
 
         No row can be used where a column is missing or of another length or shape. Rows that cannot are zeros.
         """
@@ -269,10 +276,10 @@ class LocalFeatures:
         return found, known
 
     def unusable(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> Iterator[tuple[str, BoolArray]]:
-        """Of each feature, the rows that cannot be used for it, bool [rows]."""
+        """Of each feature and ``numbers``, the rows that cannot be used for it, bool [rows]."""
         for name, column in self.columns.items():
-            values = columns[name]
-            if isinstance(column, Category) or len(values) != rows or not _fits(column, values):
+            values = columns.get(name)
+            if isinstance(column, Category) or values is None or len(values) != rows or not _fits(column, values):
                 yield name, np.ones(rows, dtype=np.bool_)
             else:
                 yield name, ~column.encode(values)[1]
@@ -304,9 +311,9 @@ class LocalFeatures:
 
 
 def _fits(column: Column, values: npt.NDArray[Any]) -> bool:
-    """Whether a column holds numbers of the feature's shape, or names of a category."""
+    """Whether a column holds numbers of the feature's shape."""
     if isinstance(column, Levels):
-        return values.shape[1:] == ()
+        return values.dtype.kind in "biuf" and values.shape[1:] == ()
     numbers = int(np.prod(values.shape[1:], dtype=np.int64))
     return values.dtype.kind in "biuf" and numbers == column.size
 

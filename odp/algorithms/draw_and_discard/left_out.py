@@ -39,7 +39,8 @@ class UsableRows:
           DataError: a column is missing, or a label is none of the model's classes.
         """
         labels, features = labels_of(terms, columns), terms.features
-        numbers, _ = features.encode(columns, len(labels))
+        read = features.numbers(columns)
+        numbers, _ = features.encode(read, len(labels))
         targets, taken = terms.targets(features.responses(labels))
         missing = is_missing(labels)
         other = ~taken & ~missing
@@ -54,7 +55,7 @@ class UsableRows:
             f"whose label {features.label!r} is not from {features.label_low:g} to {features.label_high:g}",
         ]  # fmt: skip
         reason = np.zeros(len(labels), dtype=np.uint8)
-        for name, unusable in features.unusable(columns, len(labels)):
+        for name, unusable in features.unusable(read, len(labels)):
             reason[unusable & (reason == 0)] = len(reasons)
             reasons.append(f"whose {name!r} cannot be used")
         reason[other], reason[missing] = 2, 1

@@ -50,7 +50,7 @@ class LocalModel:
     def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
         """What the model expects of rows, float64 [n, classes]; not a number for rows that cannot be used."""
         rows = len(next(iter(columns.values())))
-        numbers, known = self.terms.features.encode(columns, rows)
+        numbers, known = self.terms.features.encode(self.terms.features.numbers(columns), rows)
         found = self.terms.means(numbers @ self.weights.reshape(self.terms.classes, -1).T)
         found[~known] = np.nan
         return found

@@ -38,7 +38,7 @@ _NO_ITEM = "whose item the model does not have"
 
 def usable_rows(model: TestedModel, examples: ExamplesTerms, rows: LocalRows) -> tuple[Float32Array, Float32Array]:
     """Features float32 [n, width] and targets float32 [n] of one device's usable rows."""
-    features = examples.matrix(rows.features, examples=len(rows.values))
+    features = examples.cleaned(rows.features, examples=len(rows.values))
     targets = examples.labels(rows.values, classes=model.classes_range is not None)
     usable = model.usable(features, targets)
     return features[usable], targets[usable]

@@ -105,7 +105,7 @@ def test_so_rare_false_alarms_that_no_simulation_shows_them_are_refused() -> Non
 def test_rows_become_numbers_with_the_last_category_as_reference() -> None:
     features = LocalFeatures(FEATURES, crosses=[("member", "kind"), ("member", "age")])
     columns = {"member": np.array([1, 0]), "kind": np.array(["b", "c"]), "age": np.array([25.0, 50.0])}
-    numbers, known = features.encode(columns, 2)
+    numbers, known = features.encode(features.numbers(columns), 2)
     assert features.names == (
         "intercept", "member", "kind=a", "kind=b", "age", "member*kind=a", "member*kind=b", "member*age"
     )  # fmt: skip

@@ -1,0 +1,71 @@
+"""Categories whose names are digits: the number 5 of a column is the category "5", on a device as in a simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import odp
+from device_runtime.host.provision import provision
+from device_runtime.store.store import Store, store_path
+from odp.algorithms.draw_and_discard.left_out import UsableRows
+from odp.algorithms.draw_and_discard.terms import Terms as LocalTerms
+from odp.algorithms.federated.reading import UsableTable, usable_rows
+from odp.algorithms.federated.terms import Terms
+from odp.algorithms.registry import algorithm_for
+from odp.models.example_columns import ExampleColumns
+
+STARS = np.array([1, 2, 3, 4, 5, 5, 1, 6])
+NAMES = [("1", "2", "3", "4", "5"), ("5", "4", "3", "2", "1"), ("1", "2", "3", "4", "5", "none")]
+KINDS = ["int64", "int8", "uint8", "float32", "float64", "str"]
+
+
+def read_on_device(folder: Path, task: Any, columns: dict[str, npt.NDArray[Any]]) -> Any:
+    """The rows of one device that was given ``columns``."""
+    (declared,) = algorithm_for(task.definition()).local_data
+    provision(folder, ExampleColumns.of_users(columns, np.zeros(len(STARS), dtype=np.int64)))
+    with Store.open(store_path(folder, 0)) as store:
+        return store.examples("examples").read(declared.features, label=declared.label, classes=declared.classes)
+
+
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_trains_on_the_categories_that_a_simulation_has(
+    tmp_path: Path, names: tuple[str, ...], kind: str
+) -> None:
+    columns = {"stars": STARS.astype(kind), "y": np.zeros(len(STARS), dtype=np.float32)}
+    task = odp.Task(
+        name="stars",
+        model=odp.Glm("logistic", features=len(names)),
+        data=odp.Examples({"stars": odp.Category(names)}, label="y"),
+        training=odp.DPFedAvg(rounds=2),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-5),
+        cohort=odp.Cohort(minimum=20, goal=40),
+    )
+    terms = Terms.of(task.definition())
+    on_device, _ = usable_rows(terms.model, terms.examples, read_on_device(tmp_path, task, columns))
+    expected = [names.index(str(star)) for star in STARS if str(star) in names]
+    assert on_device.ravel().tolist() == expected
+    users = ExampleColumns.of_users(columns, np.zeros(len(STARS), dtype=np.int64)).users_examples(task.data)
+    table = UsableTable.of(terms.model, terms.examples, users)
+    assert table.features[table.reason == 0].ravel().tolist() == expected
+
+
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_report_is_about_the_categories_that_a_simulation_has(
+    tmp_path: Path, names: tuple[str, ...], kind: str
+) -> None:
+    columns = {"stars": STARS.astype(kind), "y": np.zeros(len(STARS), dtype=np.float32)}
+    task = odp.DrawAndDiscard(name="stars", epsilon=8.0, features={"stars": odp.Category(names)}, label="y")
+    terms = LocalTerms.of(task.definition())
+    numbers, _ = terms.rows(read_on_device(tmp_path, task, columns))
+    places = [names.index(str(star)) for star in STARS if str(star) in names]
+    expected = np.eye(len(names))[places][:, :-1]
+    np.testing.assert_array_equal(numbers[:, 1:], expected)
+    table = UsableRows.of(terms, columns)
+    np.testing.assert_array_equal(table.numbers[table.reason == 0][:, 1:], expected)
