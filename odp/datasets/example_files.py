@@ -111,7 +111,8 @@ def split_examples(
     """The examples of users in two parts.
 
     Args:
-      users: of whom all take part in the training, with what is left to them.
+      users: of whom all take part in the training, with what is left to them; but for those who come last and whose
+        examples are all named as tests.
       tests: bool [k], which of their examples are for tests; or None, for a tenth: each is drawn by a keyed hash of its
         user and its place among the user's own, so that who else is there changes nothing.
       name: what reports call the data set.
@@ -121,7 +122,7 @@ def split_examples(
     Raises:
       DataError: one of the parts would be empty.
     """
-    counts = np.diff(users.offsets)
+    counts, named = np.diff(users.offsets), tests is not None
     if tests is None:
         places = np.arange(len(users.rows)) - np.repeat(users.offsets[:-1], counts)
         coins = keyed_hash(key_of("tests of examples", seed), np.repeat(users.user_keys, counts), places)
@@ -129,9 +130,13 @@ def split_examples(
     if tests.all() or not tests.any():
         raise DataError(f"{where}: expected some examples for training and some for tests")
     ends = np.concatenate(([0], np.cumsum(~tests)))[users.offsets]
+    keys = users.user_keys
+    if named:  # people whom the data set has for tests alone come last, and take no part
+        last = int(np.flatnonzero(np.diff(ends))[-1]) + 1
+        ends, keys = ends[: last + 1], keys[:last]
     everybody = np.array([0, int(tests.sum())], dtype=np.int64)
     return ExamplesSplit(
-        _part(users, users.rows[~tests], ends, keys=users.user_keys),
+        _part(users, users.rows[~tests], ends, keys=keys),
         _part(users, users.rows[tests], everybody, keys=None),
         name=name,
     )
