@@ -170,6 +170,7 @@ def test_a_guess_that_is_used_is_printed_and_a_declared_scale_is_kept(
     bare.write_text("user,item\n" + "".join(f"u{user},a\n" for user in range(PEOPLE)))
     _, printed = devices_of(bare, tmp_path / "three", monkeypatch)
     assert "guessed: there are no values" in " ".join(printed.split())
+    assert "1 items have ids that are no whole numbers from 0" in " ".join(printed.split())
 
 
 @pytest.mark.parametrize("how", [{}, {"implicit": True}])
