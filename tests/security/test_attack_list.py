@@ -959,6 +959,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r367_a_number_that_no_field_can_mean_is_refused_in_fields_that_are_not_read"),
         ("R368", "the largest tasks there can be, to take time and memory",
          "security/test_refusals.py::test_r368_the_largest_definitions_take_two_seconds_and_100_mib_to_judge"),
+        ("R423", "the longest trees", "security/test_refusals.py::"
+         "test_r423_the_longest_trees_take_two_seconds_to_judge"),
         ("R368", "the longest stream with masks",
          "security/test_refusals.py::test_r368_the_longest_stream_with_masks_is_judged_without_its_past_sums"),
         ("R369", "a record that no check of an audit foresaw",

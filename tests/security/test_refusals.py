@@ -14,6 +14,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from transparency.world import CHARTER, DEVELOPER, LogWorld
 import odp
 from device_runtime.tasks.assignment import open_model
 from device_runtime.tasks.local_assignment import LocalAssignmentReader
+from odp.algorithms.dpftrl.stream import MOST_TREE_ROUNDS
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.enclave.reference_values import ReferenceValues
@@ -293,6 +295,20 @@ def test_r368_the_largest_definitions_take_two_seconds_and_100_mib_to_judge() ->
         env={"PYTHONPATH": ":".join([*sys.path, str(tests)]), "OPENBLAS_NUM_THREADS": "1", "PATH": ""},
     )  # fmt: skip
     assert run.stdout.strip() == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("most", "separation"), [(8, 1), (16, 100), (32, 60)])
+def test_r423_the_longest_trees_take_two_seconds_to_judge(most: int, separation: int) -> None:
+    """One is judged in vain by the exact way before its bound; the other has the costliest bound that is legal."""
+    kinds = [one for one in hostile.kinds() if one.HasField("dpftrl") and one.dpftrl.stream.HasField("tree")]
+    definition = hostile.changed(kinds[0])
+    assert definition is not None
+    definition.dpftrl.blocks[0].rounds = MOST_TREE_ROUNDS
+    definition.dpftrl.stream.most, definition.dpftrl.stream.separation = most, separation
+    signed, start = hostile.signed(definition), time.thread_time()
+    at_the_enclave(signed)
+    assert time.thread_time() - start < 2.0
 
 
 def test_r368_columns_that_are_alike_are_one_number_in_memory() -> None:

@@ -37,7 +37,7 @@ from odp.errors import ConfigurationError, PrivacyError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.matrix.participation import Participation
 
-_EXACT = 2**53
+_EXACT, _EXACT_SINGLE = 2**53, 2**24
 _MOST_EXACT = 8  # rounds per user: with more, the blocks of a tree have too many different squares
 # Numbers that either way may touch: about two seconds. A party computes this for whatever a stranger's task asks.
 _MOST_WORK = 2**30
@@ -111,30 +111,35 @@ def upper_bound(matrix: Int64Array | Float64Array, allowed: Participation) -> in
     if matrix.min() < 0:
         raise PrivacyError("Expected the entries of an encoder matrix to be non-negative")
     floats, rounds = matrix.astype(np.float64, copy=False), np.arange(allowed.rounds)
-    weights = np.empty(allowed.rounds)
+    # No entry of C'C is above the largest square of a column, and the square of a pattern is the sum of as many of them
+    # as its rounds have pairs: whole numbers, which a double holds exactly, and for a tree a single float, too.
+    largest = float(np.square(floats).sum(axis=0).max()) * allowed.largest**2
+    if largest >= _EXACT:
+        raise ConfigurationError("Expected smaller entries of the encoder matrix: take fewer bits")
+    if largest < _EXACT_SINGLE:
+        floats = floats.astype(np.float32)
+    weights = np.empty(allowed.rounds, dtype=floats.dtype)
     for start in range(0, allowed.rounds, _ROWS):
         own = rounds[start : start + _ROWS]
         gram = floats[:, own].T @ floats
-        if gram.max() * allowed.rounds >= _EXACT:  # otherwise every sum below is a whole number that a double holds
-            raise ConfigurationError("Expected smaller entries of the encoder matrix: take fewer bits")
         square = gram[np.arange(len(own)), own]
         gram[np.abs(own[:, None] - rounds[None, :]) < allowed.separation] = 0.0
         weights[own] = square + _heaviest(gram, allowed, allowed.largest - 1)
     return int(_heaviest(weights[None, :], allowed, allowed.largest)[0])
 
 
-def _heaviest(values: Float64Array, allowed: Participation, most: int) -> Float64Array:
+def _heaviest(values: NDArray[np.floating], allowed: Participation, most: int) -> NDArray[np.floating]:
     """For each row of ``values`` [m, rounds], the largest sum over a pattern of at most ``most`` rounds, [m]."""
     columns = np.ascontiguousarray(values.T)
-    best = np.zeros((allowed.rounds + 1, len(values)))
+    best = np.zeros((allowed.rounds + 1, len(values)), dtype=values.dtype)
+    after = np.zeros_like(best)
     for _ in range(most):
-        after = np.zeros_like(best)
-        for place in range(1, allowed.rounds + 1):
-            before = best[max(0, place - allowed.separation)]
-            np.maximum(after[place - 1], before + columns[place - 1], out=after[place])
-        best = after
-    found: Float64Array = best[-1]
-    return found
+        for place, (row, column) in enumerate(zip(after[1:], columns, strict=True), 1):
+            np.add(best[max(0, place - allowed.separation)], column, out=row)
+            np.maximum(after[place - 1], row, out=row)
+        best, after = after, best
+    heaviest: NDArray[np.floating] = best[-1]
+    return heaviest
 
 
 # For blocks of a tree: (rounds of the user in the block, sum of squares) -> the earliest possible last round of the
@@ -216,7 +221,7 @@ def _joined(
 ) -> _Block:
     """Two neighbouring blocks as one of ``left_size + right_size`` rounds."""
     joined: _Block = {}
-    floors = np.arange(left_size + right_size + 1)
+    floors, largest = np.arange(left_size + right_size + 1), allowed.largest
     in_right = np.maximum(floors - left_size, 0)
 
     def offer(count: int, square: int, last: NDArray[np.int64]) -> None:
@@ -232,7 +237,7 @@ def _joined(
         # Where the right part may begin, after the last round in the left one; beyond the block where there is none.
         resumes = np.minimum(np.maximum(last + allowed.separation - left_size, 0), right_size)
         for (more, squares), last_right in right.items():
-            if count + more <= allowed.largest:
+            if count + more <= largest:
                 work.count(left_size + right_size)
                 both = np.concatenate((left_size + last_right[resumes], padding))
                 offer(count + more, square + squares, both)
