@@ -127,7 +127,7 @@ def test_no_other_small_or_large_number_agrees_on_zeros() -> None:
     own = X25519PrivateKey.generate()
     for number in (*range(2, 64), *range(PRIME - 64, PRIME - 1)):
         require_x25519(encoded(number), name="the key")
-        own.exchange(X25519PublicKey.from_public_bytes(encoded(number)))
+        assert own.exchange(X25519PublicKey.from_public_bytes(encoded(number))) != bytes(32)
 
 
 @given(st.binary(min_size=32, max_size=32))

@@ -65,7 +65,7 @@ def test_the_task_of_the_page_asks_for_the_examples_of_its_service() -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_every_block_of_the_page_is_python(block: str) -> None:
-    ast.parse(block)
+    assert ast.parse(block).body
 
 
 def test_every_limit_stands_on_the_page() -> None:

@@ -62,8 +62,12 @@ def _documents(path):
 @pytest.mark.parametrize("manifest", _MANIFESTS, ids=lambda path: path.name)
 def test_manifests_hold_their_schemas(manifest):
     validate = pytest.importorskip("kubernetes_validate")
-    for one in _documents(manifest):
-        validate.validate(one, "1.37", strict=True)
+    documents = _documents(manifest)
+    assert documents
+    for document in documents:
+        validate.validate(document, "1.37", strict=True)
+        with pytest.raises(validate.ValidationError):
+            validate.validate({**document, "nothing": 1}, "1.37", strict=True)
 
 
 def test_workloads_have_probes_limits_and_commands_that_there_are():

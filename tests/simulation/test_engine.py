@@ -121,6 +121,9 @@ def test_bounds_that_float32_cannot_hold_are_met_by_values_at_the_bound() -> Non
         cohort=odp.Cohort(minimum=1),
     )
     check_population(task, ratings)
+    narrower = dataclasses.replace(task, data=odp.RatingsData(low=0.1, high=4.8))
+    with pytest.raises(DataError, match="values outside the task's bounds"):
+        check_population(narrower, ratings)
 
 
 def test_a_delta_that_is_no_guarantee_for_so_many_users_is_refused() -> None:
