@@ -250,9 +250,9 @@ class Device:
             allow_private_addresses=allow_private_addresses,
         )  # fmt: skip
         with self._open() as store:
-            found = recommend(store, model.downloaded, clock=self._clock, **ways)
-            self._keep(store, found)
-        return model, found
+            best = recommend(store, model.downloaded, clock=self._clock, **ways)
+            self._keep(store, best)
+        return model, best
 
     def use_index(
         self,
@@ -274,14 +274,14 @@ class Device:
         _validate.integer(low=1, high=2**31, count=count)
         model = indexed_model(index, population=population, sha256=sha256)
         with self._open() as store:
-            found = recommend_indexed(store, model, k=count, candidates=candidates, clock=self._clock)
-            self._keep(store, found)
+            best = recommend_indexed(store, model, k=count, candidates=candidates, clock=self._clock)
+            self._keep(store, best)
 
-    def _keep(self, store: Store, found: Recommendation) -> None:
+    def _keep(self, store: Store, best: Recommendation) -> None:
         """Gives the service its recommendations."""
         # A service that filled its local data would tell the app so.
         with self._notes.failures(DataError):
-            store.data(self.service).set(RECOMMENDED, json.dumps(found.rows()).encode(), time=self._clock())
+            store.data(self.service).set(RECOMMENDED, json.dumps(best.rows()).encode(), time=self._clock())
 
     # What the app asks
 

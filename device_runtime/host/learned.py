@@ -61,10 +61,10 @@ class Learned:
         tasks: dict[tuple[str, float, float, bool], list[int]] = {}
         for one in self.contributions:
             tasks.setdefault((one.task, one.epsilon, one.delta, one.local_trust), []).append(one.round)
-        told = [_told(*task, rounds=rounds) for task, rounds in tasks.items()]
+        sentences = [_told(*task, rounds=rounds) for task, rounds in tasks.items()]
         if self.reason:
-            told.append(f"did not contribute{' again' if told else ''}: {self.reason}")
-        return "; ".join(told)
+            sentences.append(f"did not contribute{' again' if sentences else ''}: {self.reason}")
+        return "; ".join(sentences)
 
     def __repr__(self) -> str:
         return f"<Learned in {self.population!r}: {self}>"

@@ -158,16 +158,16 @@ class Prepared:
         self._client = None if local else self._algorithm.client()
         self._catalogue = Catalogue(tuple(catalogue)) if catalogue else None
 
-    def computation(self, told: Described) -> Computation:
+    def computation(self, described: Described) -> Computation:
         """The computation of one contribution."""
         if self._client is None and isinstance(self._algorithm, LocalReporter):
             return ReportComputation(
-                definition=self._definition, algorithm=self._algorithm, drawn=told.drawn, now=told.now,
+                definition=self._definition, algorithm=self._algorithm, drawn=described.drawn, now=described.now,
                 source=RandomSource(),
             )  # fmt: skip
-        if self._client is None or told.round is None:
+        if self._client is None or described.round is None:
             raise ValueError("a round's contribution is of a task with rounds")
         return RoundComputation(
-            definition=self._definition, client=self._client, round=told.round, seed=told.seed, now=told.now,
-            keyed=told.keyed, catalogue=self._catalogue,
+            definition=self._definition, client=self._client, round=described.round, seed=described.seed,
+            now=described.now, keyed=described.keyed, catalogue=self._catalogue,
         )  # fmt: skip

@@ -45,9 +45,9 @@ class ComputingProcess:
     def __init__(self, template: Template, number: int, channel: socket.socket) -> None:
         self._template, self._number, self._channel = template, number, channel
 
-    def begin(self, path: Path, key: StoreKey, told: Described, window: Window) -> None:
+    def begin(self, path: Path, key: StoreKey, described: Described, window: Window) -> None:
         """Tells it what to compute. Raises OSError, TimeoutError."""
-        self._send((path, key, told, time.monotonic() + window.seconds_to_read), window)
+        self._send((path, key, described, time.monotonic() + window.seconds_to_read), window)
 
     def keys(self, window: Window, *, most: int) -> Int64Array:
         """The rows that the device asks for, at most ``most``. Raises as ``contribution``."""
@@ -128,13 +128,13 @@ class Template:
             with theirs, self._lock:
                 self._control.settimeout(_CONTROL_SECONDS)
                 socket.send_fds(self._control, [b"f"], [theirs.fileno()])
-                told = bytearray()
-                while len(told) < _NUMBER.size:
-                    part = self._control.recv(_NUMBER.size - len(told))
+                number_bytes = bytearray()
+                while len(number_bytes) < _NUMBER.size:
+                    part = self._control.recv(_NUMBER.size - len(number_bytes))
                     if not part:
                         raise ConnectionError("the template ended")
-                    told += part
-                (number,) = _NUMBER.unpack(told)
+                    number_bytes += part
+                (number,) = _NUMBER.unpack(number_bytes)
                 if number == NO_PROCESS:
                     raise BlockingIOError("this machine has no process left")
                 self._living.add(number)

@@ -125,10 +125,10 @@ def _fork(descriptor: int, prepared: Any, memory_bytes: int, seconds: int) -> in
 
 
 def _whole(channel: socket.socket) -> bytes:
-    found = receive(channel, most=2**40)
-    if not found:
+    parts = receive(channel, most=2**40)
+    if not parts:
         raise ConnectionError("the host ended")
-    return found[0]
+    return parts[0]
 
 
 def _compute(descriptor: int, prepared: Any, *, memory_bytes: int, seconds: int) -> None:
@@ -153,14 +153,14 @@ def _compute(descriptor: int, prepared: Any, *, memory_bytes: int, seconds: int)
 def _converse(channel: socket.socket, prepared: Any) -> None:
     from device_runtime.store.reader import beside
 
-    path, key, told, until = pickle.loads(_whole(channel))
-    computation = prepared.computation(told)
+    path, key, described, until = pickle.loads(_whole(channel))
+    computation = prepared.computation(described)
     with beside(path, key, over=lambda: time.monotonic() >= until) as store:
-        own = computation.read(store)
-    if told.keyed:
-        send(channel, (own.keys.astype("<i8").tobytes(),))
+        own_data = computation.read(store)
+    if described.keyed:
+        send(channel, (own_data.keys.astype("<i8").tobytes(),))
     slices = pickle.loads(_whole(channel))
-    payload, local = computation.compute(own, slices)
+    payload, local = computation.compute(own_data, slices)
     send(channel, (payload,) if local is None else (payload, local))
 
 

@@ -160,9 +160,9 @@ class Contributing:
         """
         self._take_place()
         window = self._door.reading(self._terms)
-        found = window.compute(lambda: self._computer.keys(window))
-        self._usable = found is not None
-        return NO_KEYS if found is None else found
+        keys = window.compute(lambda: self._computer.keys(window))
+        self._usable = keys is not None
+        return NO_KEYS if keys is None else keys
 
     def contribution(self, slices: Slices | None) -> Contribution:
         """The contribution, at a fixed time: what is made of it until ``leave`` leaves with it. Raises as ``keys``."""
@@ -177,10 +177,10 @@ class Contributing:
             return Contribution(payload, local)
 
         try:
-            found = window.compute(computed)
+            contribution = window.compute(computed)
         finally:
             self._end()
-        return Contribution(self._empty, None) if found is None else found
+        return Contribution(self._empty, None) if contribution is None else contribution
 
     def leave(self) -> None:
         """Returns when the contribution may leave the device."""
