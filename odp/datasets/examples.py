@@ -120,18 +120,10 @@ class UsersExamples:
         """Examples of which each belongs to one user: ``users`` int [n], from 0. Rows keep their order within a user.
 
         Raises:
-          DataError: as the class, a user is negative, or a target is neither a number nor text.
+          DataError: as the class, a user is no whole number from 0, or a target is neither a number nor text.
         """
-        owners = np.asarray(users, dtype=np.int64)
-        if owners.shape != (len(features),) or (len(owners) and owners.min() < 0):
-            raise DataError(f"Expected users from 0, one for each of the {len(features)} examples")
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners))))
-        return cls(
-            np.ascontiguousarray(features),
-            label_column(targets),
-            np.argsort(owners, kind="stable"),
-            offsets.astype(np.int64),
-        )
+        rows, offsets = rows_of_users(users, len(features))
+        return cls(np.ascontiguousarray(features), label_column(targets), rows, offsets)
 
     @property
     def n_users(self) -> int:
@@ -159,6 +151,24 @@ class UsersExamples:
         if self.scale != 1.0:
             features *= np.float32(self.scale)
         return features, self.targets[rows]
+
+
+def rows_of_users(users: npt.ArrayLike, count: int) -> tuple[Int64Array, Int64Array]:
+    """(rows [count] of all users, one user after the other; where each user's begin, int64 [users + 1]).
+
+    Raises:
+      DataError: ``users`` are not ``count`` whole numbers from 0 below 2**31.
+    """
+    owners = np.asarray(users)
+    if owners.size == 0 and count == 0:
+        owners = owners.astype(np.int64)
+    if owners.dtype.kind not in "iu" or owners.shape != (count,) or (count and owners.min() < 0):
+        raise DataError(f"Expected users from 0, as whole numbers, one for each of the {count} examples")
+    if count and owners.max() >= 2**31:
+        raise DataError(f"Expected users below {2**31} (got {owners.max()})")
+    owners = owners.astype(np.int64)
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(owners), dtype=np.int64)))
+    return np.argsort(owners, kind="stable"), offsets
 
 
 @dataclass(frozen=True, eq=False)

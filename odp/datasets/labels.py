@@ -34,12 +34,18 @@ def label_column(labels: npt.ArrayLike) -> npt.NDArray[Any]:
     if found.dtype.kind not in "biuf":
         raise DataError(f"Expected labels to be numbers or text (got {found.dtype})")
     wide = found.astype(np.float64)
-    size = float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
-    if found.dtype.kind in "iu" and size > _EXACT_IN_FLOAT64:
+    if found.dtype.kind in "iu" and float(np.abs(wide).max(initial=0.0)) > _EXACT_IN_FLOAT64:
         return found.astype(str)
+    return narrowed(wide)
+
+
+def narrowed(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.floating[Any]]:
+    """The same as float32, or as they are where whole numbers would lose digits: two classes would become one."""
     with np.errstate(over="ignore"):
-        narrow = wide.astype(np.float32)
-    return wide if size > _EXACT_IN_FLOAT32 and (narrow != wide)[np.isfinite(wide)].any() else narrow
+        narrow = numbers.astype(np.float32)
+    size = np.abs(numbers)
+    whole = (size > _EXACT_IN_FLOAT32) & (size <= _EXACT_IN_FLOAT64) & (numbers == np.floor(numbers))
+    return numbers if (narrow != numbers)[whole].any() else narrow
 
 
 def _of_one_kind(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:

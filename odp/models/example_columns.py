@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.datasets.ids import Ids, id_keys
-from odp.datasets.labels import label_column
+from odp.datasets.labels import label_column, narrowed
 from odp.errors import DataError
 from odp.models.examples import Examples
 from odp.models.features import MOST_AXES, Category, described
@@ -38,7 +38,8 @@ def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArr
     """Columns of examples [n, ..] as arrays of truth values, whole numbers, floats or text, in order of their names.
 
     Text has one string per example; null characters at its end are dropped. Floats of 64 bits become float32, as which
-    models read them; beyond its range they become infinite.
+    models read them; beyond its range they become infinite. A column of one number per example stays as it is where
+    whole numbers would lose digits, since they may name classes.
 
     Raises:
       ConfigurationError: a column's name is no name.
@@ -63,13 +64,17 @@ def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArr
                 f"at most {MOST_AXES} further axes, none of them empty; or a list of one text per example"
             )
         if numbers.dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                numbers = numbers.astype(np.float32)
+            numbers = narrowed(numbers.astype(np.float64)) if numbers.ndim == 1 else _as_float32(numbers)
         checked[name] = np.ascontiguousarray(numbers, dtype=numbers.dtype.newbyteorder("<"))
     lengths = {name: len(numbers) for name, numbers in checked.items()}
     if len(set(lengths.values())) != 1:
         raise DataError(f"Expected all columns of the examples to have the same length (got {lengths})")
     return checked
+
+
+def _as_float32(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,15 +122,10 @@ class ExampleColumns:
         Raises:
           ConfigurationError, DataError: as the class, or a user is no whole number from 0.
         """
-        numbers, owners = checked_columns(columns), np.asarray(users)
-        length = len(next(iter(numbers.values())))
-        if owners.dtype.kind not in "iu" or owners.shape != (length,) or (length and owners.min() < 0):
-            raise DataError(f"Expected users from 0, one for each of the {length} examples")
-        if length and owners.max() >= 2**31:
-            raise DataError(f"Expected users below {2**31} (got {owners.max()})")
-        owners = owners.astype(np.int64)
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners), dtype=np.int64)))
-        return cls(numbers, np.argsort(owners, kind="stable"), offsets)
+        from odp.datasets.examples import rows_of_users
+
+        numbers = checked_columns(columns)
+        return cls(numbers, *rows_of_users(users, len(next(iter(numbers.values())))))
 
     @classmethod
     def of(cls, users: UsersExamples, data: Examples) -> Self:

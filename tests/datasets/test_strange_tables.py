@@ -328,6 +328,29 @@ def test_truth_values_are_not_positions_among_names(tmp_path: Path) -> None:
         examples_of_name(str(tmp_path / "people.npz"), ExamplesTerms.of(definition.examples), classes=None)
 
 
+@pytest.mark.parametrize(
+    "users", [[0.0, 1.5], ["5", "7"], ["a", "b"], [True, False], [10**12, 1], [0, float("nan")], [-1, 0], [0]]
+)
+def test_users_of_examples_are_whole_numbers(users: list[Any]) -> None:
+    """1.5 was the user 1, and so two people were one."""
+    for made in (
+        lambda: odp.UsersExamples.of_users(np.zeros((2, 1), np.float32), [0, 1], users),
+        lambda: odp.ExampleColumns.of_users({"x": [0, 1], "label": [0, 1]}, users),
+    ):
+        with pytest.raises(DataError, match=r"Expected users (from 0|below)"):
+            made()
+
+
+def test_whole_numbers_that_name_classes_keep_their_digits_on_devices() -> None:
+    days = np.array([20240101.0, 20240102.0, np.nan])
+    people = odp.ExampleColumns.of_users({"day": days, "label": [0, 1, 1]}, [0, 1, 1])
+    numbers = odp.Category(("20240102", "20240104")).numbers(people.columns["day"])
+    assert numbers is not None
+    np.testing.assert_array_equal(numbers, [np.nan, 0, np.nan])
+    people = odp.ExampleColumns.of_users({"x": np.array([0.1, 1e300, -2.5]), "label": [0, 1, 1]}, [0, 1, 1])
+    assert people.columns["x"].dtype == np.float32
+
+
 # Anything.
 
 
