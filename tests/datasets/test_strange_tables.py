@@ -342,7 +342,7 @@ def test_users_of_examples_are_whole_numbers(users: list[Any]) -> None:
 
 
 def test_whole_numbers_that_name_classes_keep_their_digits_on_devices() -> None:
-    days = np.array([20240101.0, 20240102.0, np.nan])
+    days = np.array([20240103.0, 20240102.0, np.nan])
     people = odp.ExampleColumns.of_users({"day": days, "label": [0, 1, 1]}, [0, 1, 1])
     numbers = odp.Category(("20240102", "20240104")).numbers(people.columns["day"])
     assert numbers is not None
