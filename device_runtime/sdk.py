@@ -38,7 +38,6 @@ from device_runtime.inference.best_value import best_value
 from device_runtime.inference.indexed import indexed_model, recommend_indexed
 from device_runtime.inference.offline import Available
 from device_runtime.inference.recommend import Recommendation, recommend
-from device_runtime.inference.screen import ShownItems, named_items, write_lines
 from device_runtime.inference.shown_results import NoResults, Notes, Shown
 from device_runtime.isolated import ServiceCode
 from device_runtime.own_service import EXAMPLE, Isolation, OwnService
@@ -53,6 +52,7 @@ from device_runtime.view import View, start_view
 from device_runtime.view.overview import explain, overview_for_app
 from device_runtime.view.privacy_page import DeviceControls
 from device_runtime.view.sanitizer import require_sanitizer
+from device_runtime.view.shown_items import ShownItems, titles_of, write_lines
 from odp import _validate
 from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, DataError, OdpError
@@ -84,7 +84,6 @@ class Device:
       conditions: when the device may train; by default as for limits.
       retention: how long rows are kept; by default as for limits. What is past it goes when the device is opened, and
         every hour while it trains.
-      catalogue: the items that ``rate`` takes, as a file of `odp catalogue` or `odp init`; by default any.
       say: a callback for lines that an app may see, about restrictions that are not enforced; failures of private
         handlers are on the person's page alone.
       environment: which store it is, how it is opened, how code is held, and what the machine says of itself.
@@ -102,7 +101,6 @@ class Device:
         limits: Limits | None = None,
         conditions: Conditions | None = None,
         retention: Retention | None = None,
-        catalogue: Catalogue | Path | str | None = None,
         say: Callable[[str], None] = lambda line: None,
         environment: Environment = THIS_MACHINE,
     ) -> None:
@@ -111,7 +109,6 @@ class Device:
         code = None if service is None else ServiceCode.load(Path(service))
         self.service = environment.name or (code.module if code is not None else "app")
         _validate.identifier(name=self.service)
-        self._catalogue = own_catalogue(catalogue)
         folder = DeviceFolder.prepared(self.state, environment, limits, conditions, retention)
         self._key, self._gate, self._housekeeping = folder.key, folder.gate, folder.housekeeping
         self._notes = Notes()
@@ -122,6 +119,7 @@ class Device:
         self._view: View | None = None
         self._running: list[Running] = []
         self._shown: ShownItems | None = None
+        self._catalogue: Catalogue | None = None
 
     # What the app gives
 
@@ -141,8 +139,7 @@ class Device:
         An item is a key of the population's catalogue, or a number where tasks name no catalogue.
 
         Raises:
-          ConfigurationError: the item is not in the device's ``catalogue``, is no number from 0 and can be no key, or
-            the value is not finite.
+          ConfigurationError: the item is not in the catalogue, no number from 0 and no key, or the value is not finite.
           DataError: the store has no room.
         """
         _validate.within(low=-1e300, high=1e300, value=value)
@@ -151,6 +148,10 @@ class Device:
         with self._open() as store:
             require_space(store, _RATING_BYTES, Bounds(), whose="ratings")
             rate(store, item, value)
+
+    def use_catalogue(self, catalogue: Catalogue | Path | str) -> None:
+        """Has ``rate`` take items of this catalogue, or of this file of one, and no others. Raises DataError."""
+        self._catalogue = own_catalogue(catalogue)
 
     def about(self, said: Mapping[str, str | None]) -> None:
         """Keeps what the person says of themselves, ``{"age_group": "25-34"}``; None forgets one. It is never sent.
@@ -219,8 +220,7 @@ class Device:
         """
         prior = None if side is None else SidePrior.load(side)
         ways: dict[str, Any] = {"k": count, "level": level, "explore": explore, "side": prior}
-        model, _ = self._best(population, services, allow_private_addresses, **ways)
-        return model.offline
+        return self._best(population, services, allow_private_addresses, **ways)[0].offline
 
     def recommend(
         self,
@@ -233,12 +233,12 @@ class Device:
     ) -> None:
         """Prints the person's best items to their terminal, and puts them on their page (``show``), as ``use_model``.
 
-        Items have their titles in the file ``titles``, found by key, else their keys. The app gets no value.
-
-        Raises as ``use_model``; DataError also where the file of titles cannot be read, or is of other items.
+        Items have their titles in the file ``titles``, found by key, else their keys. The app gets no value. Raises as
+        ``use_model``; DataError also where the file of titles cannot be read, or is of other items.
         """
         model, found = self._best(population, services, allow_private_addresses, k=count)
-        self._shown = ShownItems.of(found, named_items(titles, model.downloaded), offline=model.offline)
+        named = titles_of(titles, model.downloaded.model.definition, model.downloaded.catalogue)
+        self._shown = ShownItems.of(found, named, offline=model.offline)
         write_lines(self._shown.lines())
 
     def _best(

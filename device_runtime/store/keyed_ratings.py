@@ -46,9 +46,9 @@ def rate(store: Store, item: int | str, value: float) -> None:
         store.execute("INSERT OR REPLACE INTO keyed_ratings (key, value) VALUES (?, ?)", (item, value))
 
 
-def own_catalogue(catalogue: Catalogue | Path | str | None) -> Catalogue | None:
-    """A catalogue, that of a file, or None. Raises DataError."""
-    return catalogue if catalogue is None or isinstance(catalogue, Catalogue) else Catalogue.load(catalogue)
+def own_catalogue(catalogue: Catalogue | Path | str) -> Catalogue:
+    """A catalogue, or that of a file. Raises DataError."""
+    return catalogue if isinstance(catalogue, Catalogue) else Catalogue.load(catalogue)
 
 
 def require_item(catalogue: Catalogue, item: object) -> None:

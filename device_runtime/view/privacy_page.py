@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from device_runtime.inference.screen import ShownItems
 from device_runtime.person.decisions import Person
 from device_runtime.person.limits import Limits
 from device_runtime.round.gate import Gate
 from device_runtime.store.store import Store
 from device_runtime.view.overview import explain, overview
+from device_runtime.view.shown_items import ShownItems
 from odp.errors import ConfigurationError
 
 

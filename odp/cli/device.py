@@ -323,13 +323,15 @@ def _print_recommendations(
 ) -> None:
     """Prints items by title, else by key, else by number."""
     names = keys if named is None else named.names(found.items.tolist() if keys is None else keys)
+    from device_runtime.view.shown_items import untitled_note
+
     untitled = 0 if named is None else named.missing
     if json:
         titles = {} if named is None else {"items_without_title": untitled}
         print_json({"device": device, **listed(found, names, keys), **titles})
         return
     if untitled:
-        console().print(f"note: {untitled:,} items of the model have no title, and are called by their keys")
+        console().print(f"note: {untitled_note(untitled)}")
     for line in notes_of(found):
         console().print(f"note: {line}", markup=False)
     if not len(found.items):

@@ -70,7 +70,7 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
         "item": repr(0 if catalogue is None else item),
         "item_type": "int" if catalogue is None else "str",
         "shell_item": shlex.quote(item),
-        "catalogue": "None" if catalogue is None else f"HERE / {CATALOGUE_FILE!r}",
+        "use_catalogue": "" if catalogue is None else f'        device.use_catalogue(HERE / "{CATALOGUE_FILE}")\n',
         "items_are": "Items are numbers from 0."
         if catalogue is None
         else f"Items are called by their keys: `odp catalogue show {CATALOGUE_FILE} --keys` prints all of them.",

@@ -29,7 +29,7 @@ def listed(found: Recommendation, names: Sequence[str] | None, keys: Sequence[st
 
 def notes_of(found: Recommendation) -> list[str]:
     """What to know of recommendations before they are read."""
-    from device_runtime.inference.screen import left_out_note
+    from device_runtime.view.shown_items import left_out_note
 
     return [left_out_note(found.left_out)] if found.left_out else []
 
@@ -40,11 +40,13 @@ def table_of(found: Recommendation, names: Sequence[str] | None, *, title: str) 
     A range says in its head how often it covers the person's own value.
     """
     from rich.table import Table
+    from rich.text import Text
 
     ranges = found.ranges
     head = [] if ranges is None else [f"{100 * ranges.level:g} times in 100 within"]
     shown = Table("", "item", "predicted value" if found.values else "score", *head, title=title)
     for rank, (item, score, *ends) in enumerate(found.rows()):
         name = str(item) if names is None else names[rank]
-        shown.add_row(str(rank + 1), name, f"{score:.2f}", *([f"{ends[0]:.2f} to {ends[1]:.2f}"] if ends else []))
+        # A title may hold what a terminal's markup would take for a style.
+        shown.add_row(str(rank + 1), Text(name), f"{score:.2f}", *([f"{ends[0]:.2f} to {ends[1]:.2f}"] if ends else []))
     return shown

@@ -45,8 +45,8 @@ class Intervals:
     @classmethod
     def around(cls, mean: Float64Array, half: Float64Array, *, level: float, least: float, most: float) -> Intervals:
         """``mean`` +- ``half``, cut to values from ``least`` to ``most``."""
-        value, low, high = (np.clip(values, least, most) for values in (mean, mean - half, mean + half))
-        return cls(level, value, low, high, mean, mean + half)
+        middle, low, high = (np.clip(values, least, most) for values in (mean, mean - half, mean + half))
+        return cls(level, middle, low, high, mean, mean + half)
 
     def take(self, places: Int64Array) -> Intervals:
         """Those at ``places``, in that order."""

@@ -68,7 +68,7 @@ def test_own_data_are_named_by_their_path_and_fit_the_task(tmp_path: Path, monke
     assert odp.load_task(tmp_path / "films" / "task.toml") == task
     assert (task.name, task.population, task.factorization.items, task.cohort.goal) == ("films", "films", 25, 130)
     text = (tmp_path / "films" / "app.py").read_text(encoding="utf-8")
-    assert f"DATA, COLUMNS = {str(tmp_path / 'mine.npz')!r}, {{}}\n" in text
+    assert f"DATA, COLUMNS, TITLES = {str(tmp_path / 'mine.npz')!r}, {{}}, None\n" in text
     compile(text, "app.py", "exec")
     readme = (tmp_path / "films" / "README.md").read_text(encoding="utf-8")
     assert "--devices 129 " in readme

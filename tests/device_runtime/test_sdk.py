@@ -273,9 +273,10 @@ def test_an_app_without_a_service_keeps_labelled_examples(tmp_path: Path) -> Non
 def test_an_item_that_the_catalogue_does_not_have_is_an_error_where_the_app_hands_it_in(tmp_path: Path) -> None:
     catalogue = odp.Catalogue.make("shop", ["SKU0700", "SKU0701"])
     catalogue.save(tmp_path / "items.catalogue")
-    with odp.Device(
-        tmp_path / "app", catalogue=tmp_path / "items.catalogue", environment=Environment(keyring=False)
-    ) as device:
+    with odp.Device(tmp_path / "app", environment=Environment(keyring=False)) as device:
+        with pytest.raises(DataError, match="cannot read the catalogue"):
+            device.use_catalogue(tmp_path / "none")
+        device.use_catalogue(tmp_path / "items.catalogue")
         device.rate("SKU0700", 5.0)
         with pytest.raises(ConfigurationError, match=r"item='SKU700' to be in version 1.*did you mean 'SKU0700'"):
             device.rate("SKU700", 5.0)
@@ -285,8 +286,6 @@ def test_an_item_that_the_catalogue_does_not_have_is_an_error_where_the_app_hand
     with Store.open(store_path(device.state, 0)) as store:
         assert ratings_by_key(store) == {"SKU0700": 5.0}
         assert not len(store.ratings().items)
-    with pytest.raises(DataError, match="cannot read the catalogue"):
-        odp.Device(tmp_path / "other", catalogue=tmp_path / "none")
 
 
 def test_a_rating_of_the_app_is_the_table_that_tasks_read(tmp_path: Path) -> None:

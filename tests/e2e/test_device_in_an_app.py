@@ -153,9 +153,10 @@ def test_an_app_of_a_catalogue_shows_items_by_title_to_the_person_alone(
     titles.write_text("\n".join(["item,title", "Unknown,Nothing", *rows]), encoding="utf-8")
     lines: list[str] = []
     with _world_and_device(tmp_path, min_cohort=20) as (world, numbered), odp.Device(
-        tmp_path / "keyed", limits=odp.Limits(min_cohort=20), catalogue=catalogue,
+        tmp_path / "keyed", limits=odp.Limits(min_cohort=20),
         environment=Environment(keyring=False),
     ) as device:  # fmt: skip
+        device.use_catalogue(catalogue)
         device.rate(keys[3], 5.0)
         numbered.rate(3, 5.0)
         world.connection.publish_catalogue(catalogue)
@@ -169,7 +170,8 @@ def test_an_app_of_a_catalogue_shows_items_by_title_to_the_person_alone(
         ]
         capsys.readouterr()
         device.recommend(POPULATION, services=world.root, count=12, titles=titles)
-        printed = capsys.readouterr().out.splitlines()
+        note, *printed = capsys.readouterr().out.splitlines()
+        assert note == "note: 1 items of the model have no title, and are called by their keys"
         with Store.open(store_path(device.state, 0)) as store:
             best = [key for key, _ in json.loads(store.data(device.service).get(RECOMMENDED) or "[]")]
         assert len(best) == 11

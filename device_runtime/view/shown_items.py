@@ -6,12 +6,39 @@ No app gets these as values: a device prints them and puts them on the page.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from device_runtime.inference.recommend import DownloadedModel, Recommendation
-from odp.datasets.item_titles import ItemTitles
+from odp.catalogues.catalogue import Catalogue
+from odp.datasets.item_titles import ItemTitles, NamedItems
+from odp.numerics.arrays import Float64Array
+from odp.v1 import common_pb2
+
+
+class Best(Protocol):
+    """Recommendations as a device finds them; ``device_runtime.Recommendation`` is such."""
+
+    @property
+    def names(self) -> Sequence[int | str]:
+        """The key of each item, or its number where there is none."""
+        ...
+
+    @property
+    def scores(self) -> Float64Array:
+        """Their predictions."""
+        ...
+
+    @property
+    def values(self) -> bool:
+        """Whether scores are values of the declared range."""
+        ...
+
+    @property
+    def left_out(self) -> int:
+        """Own ratings whose items the model does not know."""
+        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,14 +56,16 @@ class ShownItems:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, found: Recommendation, titles: Mapping[str, str], *, offline: str | None = None) -> ShownItems:
+    def of(cls, found: Best, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
         """``found`` by title, else by key or number; ``offline`` says why the model may be outdated."""
         notes = [] if offline is None else [offline]
         if found.left_out:
             notes.append(left_out_note(found.left_out))
-        if not len(found.items):
+        if named is not None and named.missing:
+            notes.append(untitled_note(named.missing))
+        if not len(found.scores):
             notes.append("there is nothing to recommend: you have rated every item")
-        names = [titles.get(str(name), str(name)) for name in found.names]
+        names = map(str, found.names) if named is None else named.names(found.names)
         return cls(
             "predicted value" if found.values else "score",
             tuple((name, f"{score:.2f}") for name, score in zip(names, found.scores.tolist(), strict=True)),
@@ -61,13 +90,14 @@ def write_lines(lines: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def named_items(titles: Path | str | None, downloaded: DownloadedModel) -> Mapping[str, str]:
-    """The titles of a model's items by key or number, of a file; none without one. Raises DataError."""
+def titles_of(
+    titles: Path | str | None, definition: common_pb2.TaskDefinition, catalogue: Catalogue | None
+) -> NamedItems | None:
+    """The titles of a model's items, of a file; None without one. Raises DataError as ``odp.datasets.item_titles``."""
     if titles is None:
-        return {}
-    definition, catalogue = downloaded.model.definition, downloaded.catalogue
+        return None
     keys = None if catalogue is None else catalogue.keys
-    return ItemTitles.load(str(titles)).of_model(keys, definition.model.items, task=definition.name).titles
+    return ItemTitles.load(str(titles)).of_model(keys, definition.model.items, task=definition.name)
 
 
 def left_out_note(count: int) -> str:
@@ -75,3 +105,8 @@ def left_out_note(count: int) -> str:
     return (
         f"{count:,} of your own ratings take no part: the model does not have their items, or knows items by other ids"
     )
+
+
+def untitled_note(count: int) -> str:
+    """Says how many items a file of titles lacks."""
+    return f"{count:,} items of the model have no title, and are called by their keys"
