@@ -154,9 +154,11 @@ class Deployment:
         child = self.services.children[name]
         tree = [psutil.Process(child.process.pid)] if child.process.poll() is None else []
         for process in tree:
-            tree += process.children()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ends meanwhile
+                tree += process.children()
         if tree:
-            tree[min(inside, len(tree) - 1)].send_signal(signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                tree[min(inside, len(tree) - 1)].send_signal(signal.SIGKILL)
         _, alive = psutil.wait_procs(tree, timeout=20.0)
         if alive:
             raise Stuck(f"{name} did not end after its {'host' if not inside else 'inner process'} was killed")
@@ -227,7 +229,7 @@ class Deployment:
         self.machine.note(self.services.reference_values)
         for name in handed:
             self.kill(name)
-        adopt_successor(self.root / "aggregator", image=lambda: told["to"])
+        adopt_successor(self.root / "aggregator", image=lambda: to)
         self.services.handed_over ^= handed
         for name in sorted(handed, reverse=True):
             self.start(name)
