@@ -45,7 +45,7 @@ from odp.simulation.data_check import EPSILONS, FEW_USERS, Spread, usual_delta
 from odp.task import Cohort, Task, UserLevelDP
 from odp.task_text import task_text
 
-_DECADES = tuple(10.0**power for power in range(10))
+_ROUND = (*(first * 10.0**power for power in range(9) for first in (1, 2, 5)), 1e9)
 _HELD = 0.99
 _MOST_CATEGORIES, _MOST_CLASSES, _MOST_NUMBERED = 50, 100, 20
 _FEWEST_USERS = 10
@@ -166,7 +166,8 @@ def proposed_text(check: LabelledCheck, *, name: str, comment: str) -> str:
       DataError: there is no task.
     """
     if check.task is None:
-        raise DataError(f"no task fits {check.columns.name!r}; {'; '.join(check.advice)}")
+        reasons = "; ".join([f"label {check.table.columns.label!r}: {check.label}", *check.advice])
+        raise DataError(f"no task fits {check.columns.name!r}; {reasons}")
     remarks = {f"data.features.{name}": proposal.told for name, proposal in check.proposals.items()}
     remarks |= dict.fromkeys(("data.classes", "data.label_low"), "guessed from the labels")
     task = dataclasses.replace(check.task, name=name, population="")
@@ -273,7 +274,7 @@ def _of_numbers(numbers: npt.NDArray[np.float64]) -> Proposal:
         return Proposal(None, "one number in all rows" if len(numbers) else "no numbers")
     bounds = _range(numbers)
     if bounds is None:
-        return Proposal(None, f"numbers beyond {_DECADES[-1]:g}, such as dates or ids")
+        return Proposal(None, f"numbers beyond {_ROUND[-1]:g}, such as dates or ids")
     low, high = bounds
     outside = int(((numbers < low) | (numbers > high)).sum())
     clamped = f"; {outside:,} rows are outside, and are clamped" if outside else ""
@@ -284,7 +285,7 @@ def _of_numbers(numbers: npt.NDArray[np.float64]) -> Proposal:
 def _range(numbers: npt.NDArray[np.float64]) -> tuple[float, float] | None:
     """The smallest round range that holds nearly all numbers: constants, and no extremes of single people."""
     sign = -1.0 if (numbers < 0).mean() > 1.0 - _HELD else 0.0
-    for size in _DECADES:
+    for size in _ROUND:
         low = sign * size
         if ((numbers >= low) & (numbers <= size)).mean() >= _HELD:
             return low, size
@@ -325,7 +326,7 @@ def _model(
         return model, data, f"{len(names)} classes, guessed{others if rare else ''}"
     bounds = _range(given.astype(np.float64))
     if bounds is None:
-        return None, None, f"labels beyond {_DECADES[-1]:g}"
+        return None, None, f"labels beyond {_ROUND[-1]:g}"
     low, high = bounds
     return (
         Glm("linear", inputs), Examples(features, label=label, label_low=low, label_high=high),

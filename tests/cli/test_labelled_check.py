@@ -205,3 +205,19 @@ def test_a_label_of_many_numbers_becomes_a_range(run: Run, tmp_path: Path) -> No
     assert "label       numbers from 0 to 10, guessed" in out
     printed = run("simulate", tmp_path / "check" / "task.toml", "--data", table, "--user", "reader", "--json").json
     assert printed["test_loss"] < 10
+
+
+def test_ranges_are_the_smallest_round_ones_that_hold_nearly_all(run: Run, tmp_path: Path) -> None:
+    """A range that is too wide makes the feature too small beside the noise."""
+    draws = np.random.default_rng(4).normal(size=(1600, 2))
+    rows = [[f"u{row // 8}", *pair, 1 if sum(pair) > 0 else -1] for row, pair in enumerate(draws.tolist())]
+    table = write(tmp_path / "table.csv", rows, ("user", "x", "y", "label"))
+    assert "feature     x  numbers from -5 to 5, guessed" in check(run, table, "--label", "label")
+
+
+def test_a_label_of_one_value_is_refused_by_its_name(run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "mail.csv", [[*row[:-1], "ham"] for row in people()])
+    told = r"label 'Verdict': 'ham' \(360\); one label in all rows, and nothing to learn"
+    with pytest.raises(DataError, match=told):
+        check(run, table, "--user", "reader", "--label", "Verdict", "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
