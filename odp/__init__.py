@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from odp.algorithms.statistics.task import Statistics
     from odp.broadcast.config import Broadcast
     from odp.catalogues.catalogue import Catalogue
+    from odp.classifier import Classifier
+    from odp.classifier_export import export_classifier
     from odp.client import Connection, connect
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.datasets.examples import ExamplesSplit, UsersExamples
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from odp.living_model import LivingModel
     from odp.models.events import Events
     from odp.models.example_columns import ExampleColumns
+    from odp.models.example_tables import load_examples
     from odp.models.examples import Examples
     from odp.models.features import Category, Tensor, Text
     from odp.models.glm import Glm

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import odp
 
 _HEAVY = ("tensorflow", "scipy", "dp_accounting", "matplotlib", "sqlalchemy", "numba")
 
@@ -52,3 +56,10 @@ def test_the_commands_load_no_numbers_and_no_network_before_one_runs() -> None:
         capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert told.stdout.strip() == "[]"
+
+
+def test_type_checkers_and_the_docs_know_every_public_name() -> None:
+    """They read the file, and cannot follow names that are loaded when first used."""
+    tree = ast.parse(Path(odp.__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert set(odp.__all__) - {alias.asname or alias.name for node in imports for alias in node.names} == set()
