@@ -22,6 +22,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from odp.algorithms.experiment import Diagnostics, Metrics
+from odp.catalogues.catalogue import Catalogue
 from odp.datasets.examples import ExamplesSplit
 from odp.datasets.ratings import Split
 from odp.errors import DataError
@@ -194,7 +195,7 @@ def plain(value: Any) -> Any:
 
 
 def _fields(part: Any) -> dict[str, Any]:
-    """The fields of a part of a task; arrays by shape and bytes in hexadecimal, since the record is for people."""
+    """The fields of a part of a task; arrays and catalogues by their size, since the record is for people."""
     values = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
@@ -204,6 +205,8 @@ def _fields(part: Any) -> dict[str, Any]:
             value = f"{value.dtype} {list(value.shape)}"
         elif isinstance(value, enum.Enum):
             value = value.value
+        elif isinstance(value, Catalogue):
+            value = f"version {value.version} of the catalogue of {value.population!r}: {value.items} items"
         elif isinstance(value, Mapping):
             value = {key: _fields(one) for key, one in value.items()}
         values[field.name] = value

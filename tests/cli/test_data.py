@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,8 +69,10 @@ def test_check_says_what_a_table_holds_and_what_fits(odp: Odp, club: Path, tmp_p
     task = library.load_task(tmp_path / "check" / "task.toml")
     assert isinstance(task, library.Task)
     assert (task.name, task.factorization.items, task.data.high) == ("club", 30, 10.0)  # type: ignore[union-attr]
-    run = odp("simulate", str(tmp_path / "check" / "task.toml"), "--data", str(club), *COLUMNS, "--json")
-    assert run.json["rounds"]
+    paths = [str(tmp_path / "check" / "task.toml"), "--data", str(club), "--output", str(tmp_path / "run")]
+    assert odp("simulate", *paths, *COLUMNS, "--json").json["rounds"]
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["task"]["model"]["catalogue"] == "version 1 of the catalogue of 'club': 30 items"
 
 
 def test_check_counts_bad_rows_and_exits_with_1(odp: Odp, club: Path) -> None:

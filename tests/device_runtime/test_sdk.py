@@ -238,7 +238,8 @@ def test_r422_a_device_that_stays_open_forgets_before_it_learns_at_most_once_an_
     now, services = NOW, tmp_path / "services"
     ended = SimpleNamespace(join=lambda seconds: True, stop=lambda: None, reason=("idle", "no round"), outage=None)
     monkeypatch.setattr("device_runtime.sdk.start", lambda config, **options: ended)
-    monkeypatch.setattr("device_runtime.sdk.Housekeeping", functools.partial(Housekeeping, monotonic=lambda: now))
+    housekeeping = functools.partial(Housekeeping, monotonic=lambda: now)
+    monkeypatch.setattr("device_runtime.environment.Housekeeping", housekeeping)
     (services / "server").mkdir(parents=True)
     (services / "ca").mkdir()
     for path, text in {"server/address": "127.0.0.1:1\n", "ca/ca.pem": "", "reference_values.json": "{}"}.items():
