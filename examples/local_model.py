@@ -35,7 +35,8 @@ def task(epsilon: float) -> odp.DrawAndDiscard:
 
 def chances(columns: dict[str, np.ndarray]) -> np.ndarray:
     """How probable each person's answer is to be 1, by the true model."""
-    numbers, _ = task(1.0).terms().features.encode(columns, len(columns["member"]))
+    features = task(1.0).terms().features
+    numbers, _ = features.encode(features.numbers(columns), len(columns["member"]))
     return 1 / (1 + np.exp(-numbers @ np.array(list(TRUE.values()))))
 
 

@@ -171,7 +171,7 @@ class ExamplesTerms:
         start = 0
         for name, feature in self.features.items():
             numbers = read.get(name)
-            if numbers is None or numbers.dtype.kind == "U" or numbers.size != examples * feature.size:
+            if numbers is None or numbers.dtype.kind == "U" or numbers.shape != (examples, *feature.shape):
                 found[:] = np.nan
                 return found
             part = found[:, start : start + feature.size]

@@ -95,7 +95,9 @@ def test_categories_and_text_run_from_a_task_file_and_a_file_of_text(odp, tmp_pa
 
 def test_an_unknown_kind_of_feature_is_refused_by_name(odp, tmp_path):
     path = written(tmp_path)
-    path.write_text(path.read_text().replace('"kind" = "tensor"', '"kind" = "tenser"'))
+    text = path.read_text()
+    assert 'kind = "tensor"' in text
+    path.write_text(text.replace('kind = "tensor"', 'kind = "tenser"'))
     with pytest.raises(OdpError, match="has kind 'tenser'; did you mean 'tensor'"):
         odp("task", "show", path)
 

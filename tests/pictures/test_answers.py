@@ -38,7 +38,9 @@ COUNTS = HistogramResult(np.array([30.0, -2.0, 9.0]), 3.0, None, "users")
 VALUES = HistogramResult(np.array([30.0, 5.0]), np.array([3.0, 4.0]), np.array([0.0, 1.0, 5.0]), "records")
 MEAN = MeanResult(3.0, 20.0, 1.0, 0.0, 60.0)
 MODEL = LocalModel(
-    SimpleNamespace(features=SimpleNamespace(names=("age", "hour")), classes=1, model_epsilon=1.0),  # type: ignore[arg-type]
+    SimpleNamespace(  # type: ignore[arg-type]
+        features=SimpleNamespace(names=("age", "hour"), class_names=()), classes=1, model_epsilon=1.0
+    ),
     np.array([0.5, -1.5]), 40, 0.1,
 )  # fmt: skip
 ROUND = UpdateFigures(
