@@ -133,7 +133,7 @@ def test_with_a_third_gone_before_any_step_the_sum_is_that_of_those_who_sent(
     # Each step waits this long for the devices that are gone; on a busy machine the others have to answer within it.
     world = World(tmp_path, pace=Pace(step=5.0, vector=5.0, silent=10.0)).start(stack)
     limits = device_runtime.Limits(min_cohort=20)
-    changes = {"minimum": 20, "goal": 30, "round_seconds": 15, "corrupt_fraction": 0.05, "dropout_fraction": 0.3}
+    changes = {"minimum": 20, "goal": 30, "round_seconds": 16, "corrupt_fraction": 0.05, "dropout_fraction": 0.3}
     for step in ("advertise", "reveal", "masked", "unmask"):
         vanishing.plan(step, gone)
         task = dataclasses.replace(

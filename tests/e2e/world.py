@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import math
 import threading
 from dataclasses import field
 from pathlib import Path
@@ -64,8 +65,8 @@ def measured(entry: str) -> str:
 
 
 class PatientConnection(Connection):
-    """Gives devices a second for a contribution: they share this process with all services, on a machine that is busy
-    with other tests, and what is late is empty.
+    """Gives devices up to four seconds for a contribution: they share this process with all services, on a machine that
+    is busy with other tests, and what is late is empty. Nobody waits longer than a device computes.
     """
 
     def submit(self, task: Task | Question | LocalTask) -> TaskHandle:
@@ -90,9 +91,10 @@ class _Patient:
         definition = self.task.definition()
         if is_table(definition):
             return definition
-        rounds_allow_it = not definition.HasField("cohort") or definition.cohort.round_seconds >= 4
-        if rounds_allow_it and not definition.computing_milliseconds and fixed_seconds(definition) < 1.0:
-            definition.computing_milliseconds = 1000
+        longest = definition.cohort.round_seconds / 4 if definition.HasField("cohort") else math.inf
+        seconds = max((one for one in (0.0, 1.0, 4.0) if one <= longest), default=0.0)
+        if not definition.computing_milliseconds and fixed_seconds(definition) < seconds:
+            definition.computing_milliseconds = int(1000 * seconds)
         return definition
 
 
