@@ -36,8 +36,10 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TypeVar
 
 from device_runtime.tasks.computing_terms import ComputingTerms, Place
@@ -67,6 +69,33 @@ _SHARE_OF_READING = 0.8
 _T = TypeVar("_T")
 _PASSED = threading.Event()
 _PASSED.set()
+
+
+class _Threads:
+    """Runs each act at once, on an idle thread or on a new one: one that takes too long delays no other act.
+
+    Idle threads are used again, as the memory of a new one costs more than most computations.
+    """
+
+    def __init__(self) -> None:
+        self._idle: deque[SimpleQueue[Callable[[], object]]] = deque()
+
+    def start(self, act: Callable[[], object]) -> None:
+        """Begins ``act``, which raises nothing."""
+        try:
+            acts = self._idle.pop()
+        except IndexError:
+            acts = SimpleQueue()
+            threading.Thread(target=self._work, args=(acts,), name="computing", daemon=True).start()
+        acts.put(act)
+
+    def _work(self, acts: SimpleQueue[Callable[[], object]]) -> None:
+        while True:
+            acts.get()()  # its result is held by nothing else than its window
+            self._idle.append(acts)
+
+
+_threads = _Threads()
 # Of the computation that a thread runs: the algorithm between it and a trainer of networks knows nothing of time.
 _here = threading.local()
 
@@ -268,7 +297,7 @@ class Window:
                 failures.append(error)
             self._finished.set()
 
-        threading.Thread(target=run, name="computing", daemon=True).start()
+        _threads.start(run)
         self._door.sleep(self.seconds_left, self._finished)
         if not self._finished.is_set():
             return None
