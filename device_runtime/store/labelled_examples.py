@@ -26,10 +26,10 @@ from device_runtime.store.database import Database
 from odp import _validate
 from odp.algorithms.seam import LocalRows
 from odp.errors import DataError
-from odp.models.class_names import class_numbers
 from odp.models.example_columns import checked_columns
 from odp.models.examples import service_of
 from odp.models.features import Feature
+from odp.models.named_numbers import places_of
 
 #: Of a text that a task reads, per number that it makes of it, and of so many numbers at least.
 TEXT_BYTES, _SHORT_TEXT = 64, 16
@@ -117,9 +117,9 @@ class LabelledExamples:
 
         Tensors have the types in which they were stored; numbers of any size, also such that are none. Names and text
         become numbers (``odp.models.features``), and so do labels whose ``classes`` have names: another label is not a
-        number (``odp.models.class_names``). No more is read than the task's own numbers say: neither the other columns
-        of an example, nor what a text has beyond ``TEXT_BYTES`` for each number that is made of it. An example of more
-        than ``LONG_ROW`` bytes is left out where the task reads less than a quarter of it: all would be read.
+        number (``odp.models.named_numbers``). No more is read than the task's own numbers say: neither the other
+        columns of an example, nor what a text has beyond ``TEXT_BYTES`` for each number that is made of it. An example
+        of more than ``LONG_ROW`` bytes is left out where the task reads less than a quarter of it: all would be read.
 
         Raises:
           StateError: the store cannot be read.
@@ -147,7 +147,7 @@ class LabelledExamples:
             )  # fmt: skip
             data = np.frombuffer(b"".join(piece for row in rows for piece in row[2:]), np.uint8).reshape(-1, size)
             read = {name: _moved(column, pieces).of(data) for name, column in columns.items()}
-            part = {label: class_numbers(read[label], classes) if classes else read[label]}
+            part = {label: places_of(read[label], classes) if classes else read[label]}
             for name, feature in features.items():
                 numbers = feature.numbers(read[name])
                 if numbers is not None:

@@ -74,7 +74,7 @@ class UsersExamples:
     Attributes:
       features: float32 or uint8 [n, features], row-major.
       targets: labels as their column holds them, float32, float64 or text [n]: classes by the names that the task
-        gives them (``odp.models.class_names``), or as whole numbers from 0.
+        gives them (``odp.models.named_numbers``), or as whole numbers from 0.
       rows: int64 [k], the rows of all users, one user after the other.
       offsets: int64 [users + 1], from 0 to k, never decreasing; user u has ``rows[offsets[u]:offsets[u + 1]]``.
       scale: what the features are multiplied by; 1 / 255 makes images numbers from 0 to 1.

@@ -1,21 +1,10 @@
 """The classes of a label by name, and the columns that hold them.
 
-A column of labels holds names of classes as text, or numbers whose text they are:
-
-=====================  ========================================================================
-in a column            the name of its class
-=====================  ========================================================================
-text                   as it is written, in Unicode normal form C: "007" is not "7", and "1.0" is not "1"
-12, 12.0               "12": whole numbers of every type have the same text
-0.5                    "0.5"
-True                   "1"
-"", NaN                none: the label is missing
-=====================  ========================================================================
+A column of labels holds names as ``odp.models.named_numbers`` lists them: text, or numbers whose text they are.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,15 +15,10 @@ import numpy.typing as npt
 from odp.errors import ConfigurationError, DataError
 from odp.identity import normal
 from odp.models.features import checked_texts
-from odp.numerics.arrays import Float32Array
+from odp.models.named_numbers import number_text
 
 #: Different labels that a message counts one by one.
 _SHOWN = 8
-
-
-def number_text(number: Any) -> str:
-    """A number as text: whole ones of every type alike, and others as short as their type allows."""
-    return str(int(number)) if math.isfinite(number) and number == int(number) else str(number)
 
 
 def checked_classes(classes: Sequence[str | float]) -> tuple[str, ...]:
@@ -74,31 +58,6 @@ def is_missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     if column.dtype.kind == "U":
         return np.asarray(column == "")
     return np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), dtype=np.bool_)
-
-
-def class_numbers(column: npt.NDArray[Any], classes: Sequence[str]) -> Float32Array:
-    """The number of each label's class, from 0, float32 [n]; not a number where it is none of ``classes``."""
-    found = _places_of(column, classes)
-    others = np.flatnonzero(np.isnan(found))
-    if len(others) and column.dtype.kind == "U":
-        # A name of another form is rare, and no array operation makes normal forms.
-        found[others] = _places_of(np.array([normal(text) for text in column[others].tolist()]), classes)
-    return found
-
-
-def _places_of(column: npt.NDArray[Any], classes: Sequence[str]) -> Float32Array:
-    values = column.astype(np.uint8) if column.dtype.kind == "b" else column
-    names = [(name, number) for number, name in enumerate(classes)]
-    pairs = names if values.dtype.kind == "U" else [(_typed(name, values.dtype), number) for name, number in names]
-    known = sorted((value, number) for value, number in pairs if value is not None)
-    found = np.full(len(values), np.nan, dtype=np.float32)
-    if known:
-        ordered = np.array([value for value, _ in known], dtype=None if values.dtype.kind == "U" else values.dtype)
-        places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-        numbers = np.array([number for _, number in known], dtype=np.float32)
-        same = ordered[places] == values
-        found[same] = numbers[places[same]]
-    return found
 
 
 def told_labels(column: npt.NDArray[Any]) -> str:
@@ -161,12 +120,3 @@ class TakenLabels:
 
 def _told(label: Any) -> str:
     return repr(str(label)) if isinstance(label, str) else number_text(label)
-
-
-def _typed(name: str, kind: np.dtype[Any]) -> Any:
-    """The number of a type whose text is ``name``; None where no number of the type has it."""
-    try:
-        number = kind.type(int(name) if kind.kind in "iu" else name)
-    except (ValueError, OverflowError):
-        return None
-    return number if number_text(number) == name else None

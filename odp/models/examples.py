@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError, DataError
-from odp.models.class_names import check_count, checked_classes, class_numbers
+from odp.models.class_names import check_count, checked_classes
 from odp.models.features import MOST_NUMBERS, Category, Encoding, Feature, Tensor, Text, check_range, feature_of
+from odp.models.named_numbers import places_of
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class ExamplesTerms:
     def targets(self, column: npt.NDArray[Any], *, classes: bool) -> Float32Array:
         """Labels [n] as their column holds them, as the model reads them, float32 [n]; no number for what is none."""
         if self.classes:
-            return class_numbers(column, self.classes)
+            return places_of(column, self.classes)
         if column.dtype.kind == "U":
             return np.full(len(column), np.nan, dtype=np.float32)
         return self.labels(column, classes=classes)

@@ -30,8 +30,9 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.errors import ConfigurationError
-from odp.identity import integer_of, normal
+from odp.identity import normal
 from odp.models.computing_cost import NUMBER_SECONDS, TOKEN_SECONDS
+from odp.models.named_numbers import names_numbers, places_of
 from odp.numerics.arrays import Float32Array, Float64Array
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ class Category:
 
     Attributes:
       classes: how many there are: columns hold whole numbers from 0; or the name of each: columns hold names. Whole
-        numbers in a column are names where any name is the digits of one, as in ``("1", "2", "3", "more")``, and count
-        the names from 0 where none is. Truth values are no names, except of ``("0", "1")``.
+        numbers in a column are names where any name is a number or a truth value, as in ``("1", "2", "3", "more")``
+        and ``("true", "false")``, and count the names from 0 where none is.
 
     Raises:
       ConfigurationError: the number is out of range, or names are malformed or not distinct.
@@ -182,37 +183,24 @@ class Category:
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Numbers [n] of a column of numbers, as they are, or of names, where an unknown name is not a number.
 
-        None where the column has another shape, names where none are declared, or truth values where names are.
+        None where the column has another shape, names where none are declared, or truth values where other names are.
         """
         if column.shape[1:] != ():
             return None
         if isinstance(self.classes, int):
             return None if column.dtype.kind == "U" else column
-        if column.dtype.kind == "U":
-            number_of = {normal(name): float(number) for number, name in enumerate(self.classes)}
-            return np.array([number_of.get(normal(name), np.nan) for name in column.tolist()], dtype=np.float32)
-        if self.has_digits:
-            return self._of_digits(column)
-        # Truth values have no place among names: of ("true", "false") the first is number 0, which is false.
+        if column.dtype.kind == "U" or self._names_numbers:
+            return places_of(column, self.classes)
+        # Truth values have no place among other names.
         return None if column.dtype.kind == "b" else column
 
     @property
-    def has_digits(self) -> bool:
-        """Whether any name is the digits of a whole number, so that numbers in a column are names."""
-        return not isinstance(self.classes, int) and any(integer_of(name) is not None for name in self.classes)
-
-    def _of_digits(self, column: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        assert not isinstance(self.classes, int)
-        number_of = {integer_of(name): number for number, name in enumerate(self.classes)}
-        number_of.pop(None, None)
-        digits = np.array(sorted(number for number in number_of if number is not None), dtype=np.int64)
-        numbers = np.array([number_of[number] for number in digits.tolist()], dtype=np.float32)
-        place = np.clip(np.searchsorted(digits, column), 0, len(digits) - 1)
-        return np.where(digits[place] == column, numbers[place], np.float32(np.nan))
+    def _names_numbers(self) -> bool:
+        return not isinstance(self.classes, int) and names_numbers(self.classes)
 
     def column(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The opposite of :meth:`numbers`: what a column holds for clean numbers [n]."""
-        if isinstance(self.classes, int) or not self.has_digits:
+        if isinstance(self.classes, int) or not self._names_numbers:
             return numbers
         known = (numbers >= 0) & (numbers < self.count) & (numbers == np.floor(numbers))
         names = np.array([*self.classes, ""])

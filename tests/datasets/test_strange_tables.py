@@ -316,12 +316,13 @@ def test_labels_of_another_kind_are_no_numbers(labels: Any) -> None:
 
 def test_truth_values_are_not_positions_among_names(tmp_path: Path) -> None:
     truth = np.array([True, False])
-    assert odp.Category(("true", "false")).numbers(truth) is None
-    digits = odp.Category(("1", "0")).numbers(truth)
-    assert digits is not None
-    assert digits.tolist() == [0.0, 1.0]
+    assert odp.Category(("yes", "no")).numbers(truth) is None
+    for names in ("1", "0"), ("true", "false"):
+        places = odp.Category(names).numbers(truth)
+        assert places is not None
+        assert places.tolist() == [0.0, 1.0]
     definition = common_pb2.TaskDefinition()
-    odp.Examples({"is_new": odp.Category(("true", "false"))}, label_low=0, label_high=1).write(definition)
+    odp.Examples({"is_new": odp.Category(("yes", "no"))}, label_low=0, label_high=1).write(definition)
     arrays = {"is_new": truth, "label": np.zeros(2), "user": np.arange(2), "test": truth}
     np.savez(tmp_path / "people.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"expected 'is_new' to be as the task declares it \(got bool\)"):

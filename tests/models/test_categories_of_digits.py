@@ -69,3 +69,38 @@ def test_a_report_is_about_the_categories_that_a_simulation_has(
     np.testing.assert_array_equal(numbers[:, 1:], expected)
     table = UsableRows.of(terms, columns)
     np.testing.assert_array_equal(table.numbers[table.reason == 0][:, 1:], expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "places"),
+    [
+        (("1.0", "2.0"), [1.0, 2.0], [None, None]), (("01", "02"), [1, 2], [None, None]),
+        (("0.5", "1.5", "2"), [0.5, 1.5, 2], [0, 1, 2]), (("true", "false"), [1, 0], [0, 1]),
+        (("false", "true", "maybe"), [1, 0, 2], [1, 0, None]), (("1", "0", "true"), [1, 0], [0, 1]),
+        (("low", "high"), [1, 0], [1, 0]), (("infinity", "nan"), [1, 0], [1, 0]),
+    ],
+)  # fmt: skip
+def test_a_number_is_no_place_among_names_of_numbers(
+    names: tuple[str, ...], values: list[float], places: list[float | None]
+) -> None:
+    """Of ("1.0", "2.0") and ("01", "02"), 1 was the second name, and so it was of ("true", "false")."""
+    for kind in ("float64", "float32", *(["int64", "uint8"] if all(value == int(value) for value in values) else [])):
+        read = odp.Category(names).numbers(np.array(values, dtype=kind))
+        assert read is not None
+        np.testing.assert_array_equal(read, [np.nan if place is None else place for place in places])
+
+
+def test_truth_values_of_a_device_have_the_class_that_a_table_gives_them(tmp_path: Path) -> None:
+    """A table's labels True and False are the classes "true" and "false"; an app's were no class at all."""
+    for classes in (("false", "true"), ("0", "1")):
+        task = odp.Task(
+            name="links",
+            model=odp.Glm("logistic", features=1),
+            data=odp.Examples({"x": odp.Tensor((), 0, 1)}, label="y", classes=classes),
+            training=odp.DPFedAvg(rounds=2),
+            privacy=odp.UserLevelDP(epsilon=8, delta=1e-5),
+            cohort=odp.Cohort(minimum=20, goal=40),
+        )
+        columns = {"x": np.zeros(len(STARS)), "y": STARS > 2}
+        rows = read_on_device(tmp_path / classes[0], task, columns)
+        assert rows.values.tolist() == (STARS > 2).astype(float).tolist()

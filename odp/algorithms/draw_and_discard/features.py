@@ -30,9 +30,10 @@ import numpy.typing as npt
 from odp import _validate
 from odp.algorithms.seam import LocalTable
 from odp.errors import ConfigurationError
-from odp.models.class_names import checked_classes, class_numbers
+from odp.models.class_names import checked_classes
 from odp.models.examples import TABLE, service_of
 from odp.models.features import Category, Feature, Tensor, check_range
+from odp.models.named_numbers import places_of
 from odp.numerics.arrays import BoolArray, Float64Array
 from odp.v1 import draw_and_discard_pb2
 
@@ -234,7 +235,7 @@ class LocalFeatures:
 
     def responses(self, column: npt.NDArray[Any]) -> Float64Array:
         """Responses [n] as numbers, those of classes with names too; not a number where one is missing or no class."""
-        return class_numbers(column, self.class_names).astype(np.float64) if self.classes else column.astype(np.float64)
+        return places_of(column, self.class_names).astype(np.float64) if self.classes else column.astype(np.float64)
 
     def local_table(self, *, most_rows: int) -> LocalTable:
         """What a device reads."""

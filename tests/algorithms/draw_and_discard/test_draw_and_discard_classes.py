@@ -11,7 +11,7 @@ import odp
 from odp.algorithms.draw_and_discard.terms import Terms
 from odp.algorithms.seam import LocalRows
 from odp.errors import ConfigurationError, DataError
-from odp.models.class_names import class_numbers
+from odp.models.named_numbers import places_of
 from odp.task_file import parse_task, render_task
 
 USERS = 4000
@@ -59,7 +59,7 @@ def test_devices_read_names_by_the_signed_definition() -> None:
     assert terms.features.class_names == ("ham", "spam")
     read = terms.features.local_table(most_rows=10)
     assert read.classes == ("ham", "spam")
-    labels = class_numbers(np.array(["spam", "ham", "other"]), read.classes)
+    labels = places_of(np.array(["spam", "ham", "other"]), read.classes)
     rows = LocalRows(np.zeros(3, np.int64), labels.astype(np.float64), {"x": np.zeros(3, np.float32)})
     assert terms.rows(rows)[1].tolist() == [1.0, 0.0]
 
