@@ -38,6 +38,8 @@ _MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 _TRUE, _FALSE = "true", "false"
 _LOSES_DIGITS = r"^\s*[+-]?(0\d.*|\d{16,})\s*$"
 _WHOLE = r"^-?\d+$"
+_EXACT = 1e15
+"""Text of more digits than 15 is no number: whole numbers of other types become text from here on, where some lack."""
 _MOST_TEXT_BYTES = 2**31
 
 
@@ -129,9 +131,12 @@ def _values(column: Any, title: str, where: str, flaws: Flaws, *, words: bool, l
     if not pa.types.is_string(kind):
         if words:
             return _texts(column.cast(pa.string()), title, where)
+        whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)
         if pa.types.is_integer(kind) and not column.null_count:
-            whole: npt.NDArray[Any] = column.to_numpy()
-            return whole
+            exact: npt.NDArray[Any] = column.to_numpy()
+            return exact
+        if whole and pc.any(pc.greater(pc.abs(column.cast(pa.float64(), safe=False)), _EXACT)).as_py():
+            return _texts(column.cast(pa.string()), title, where)
         return numbers(column, title, where, flaws, missing=True)
     if words:
         return _texts(column, title, where)

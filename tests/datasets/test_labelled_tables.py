@@ -137,6 +137,18 @@ def test_labels_of_two_values_keep_their_kind(tmp_path: Path, cells: list[str], 
         assert odp.load_examples(frame).columns["label"].tolist() == expected
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.decimal128(20, 0), pa.dictionary(pa.int8(), pa.int64())])
+def test_long_whole_numbers_keep_their_digits_beside_missing_ones(tmp_path: Path, kind: pa.DataType) -> None:
+    """2**53 and 2**53 + 1 were one class as soon as one row had none."""
+    cells = [2**53, 2**53 + 1, None]
+    plain = pa.array(cells, kind.value_type if pa.types.is_dictionary(kind) else kind)
+    labels = plain.dictionary_encode() if pa.types.is_dictionary(kind) else plain
+    table = pa.table({"user": ["a", "b", "c"], "x": [1, 2, 3], "label": labels})
+    pq.write_table(table, tmp_path / "long.parquet")
+    for source in (table, tmp_path / "long.parquet"):
+        assert odp.load_examples(source).columns["label"].tolist() == [str(2**53), str(2**53 + 1), ""]
+
+
 def test_a_word_among_numbers_is_refused_by_its_line_or_counted(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('user,x,label\nann,1,a\nann,unknown,b\n,3,a\nbob,"1,5",a\nbob,4,b\n')
