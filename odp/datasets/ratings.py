@@ -20,7 +20,7 @@ from odp.datasets import ratings_files
 from odp.datasets._check import checked, index_array, value_array
 from odp.datasets.columns import ANY_VALUE, Columns
 from odp.datasets.ids import Ids, id_keys
-from odp.datasets.repeats import Repeats, without_repeats
+from odp.datasets.repeats import Repeats, repeats_note, without_repeats
 from odp.datasets.sorting import ranks_in_time, rows_by_user_and_item
 from odp.errors import DataError
 from odp.identity import integer_of
@@ -282,6 +282,8 @@ class Ratings:
         # What only says "seen" says no more when it is said twice.
         way = "newest" if implicit and repeats in ("mean", "sum") else repeats
         rows, value = without_repeats(rows, user, item, value, clock, way)
+        repeated = len(user) - len(rows)
+        attributes["notes"] = (*attributes.get("notes", ()), *repeats_note(repeated, way))
         counts = np.bincount(user[rows] if len(rows) < len(user) else user, minlength=n_users)
         offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
         return cls(
@@ -294,7 +296,7 @@ class Ratings:
             high=high,
             order=None if clock is None else ranks_in_time(clock, rows, user, offsets),
             times=None if when is None else when[rows],
-            duplicates=int(len(user) - len(rows)),
+            duplicates=repeated,
             implicit=implicit,
             **attributes,
         )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.datasets.ids import packed, unpacked
+from odp.datasets.repeats import repeats_note
 from odp.errors import DataError
 from odp.numerics.archives import arrays_of
 
@@ -77,6 +78,7 @@ def read_npz(path: Path) -> dict[str, Any]:
             "high": high,
             "implicit": bool(implicit),
             "duplicates": duplicates,
+            "notes": repeats_note(duplicates),
             # Files of before this field hold what their owner declared.
             "inferred": tuple(str(fact) for fact in arrays.get("inferred", ())),
             **optional,
@@ -131,7 +133,8 @@ def read_folder(source: Path) -> dict[str, Any]:
     optional = (field for field in _OPTIONAL_ARRAYS if (source / f"{field}.npy").exists())
     try:
         # A map of an empty array is an error of the operating system's; such a file is read.
-        return meta | {field: unpacked(_mapped(source / f"{field}.npy")) for field in (*_ARRAYS, *optional)}
+        arrays = {field: unpacked(_mapped(source / f"{field}.npy")) for field in (*_ARRAYS, *optional)}
+        return {**meta, **arrays, "notes": repeats_note(meta["duplicates"])}
     except DataError:
         raise
     except (OSError, ValueError, EOFError, TypeError):

@@ -164,7 +164,7 @@ def _load(
             saved = Ratings.load(path)
             _require_no_catalogue(whole_catalogue and "items" in saved.inferred, path)
             told = "its scale was guessed, or its values were taken for 'seen', when it was saved"
-            return replace(saved, notes=(f"guessed: {told}",)) if "scale" in saved.inferred else saved
+            return replace(saved, notes=(f"guessed: {told}", *saved.notes)) if "scale" in saved.inferred else saved
         case "movielens":
             return load_movielens(path, whole_catalogue=whole_catalogue, **options)
         case "jester":

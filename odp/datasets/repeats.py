@@ -20,6 +20,20 @@ def checked_repeats(repeats: str) -> None:
         raise ConfigurationError(f"Expected repeats={repeats!r} to be one of {', '.join(get_args(Repeats))}")
 
 
+_COUNTS = {
+    "newest": "the newest row of each pair counts, by time or else by row (--repeats)",
+    "oldest": "the oldest row of each pair counts, by time or else by row",
+    "mean": "each pair has the mean of its rows",
+    "sum": "each pair has the sum of its rows",
+    "": "each pair counts once",
+}
+
+
+def repeats_note(count: int, repeats: str = "") -> tuple[str, ...]:
+    """What the owner of a table has to know of ``count`` rows that were no rating of their own; "": a saved table."""
+    return (f"{count:,} rows name a user and an item again: {_COUNTS[repeats]}",) if count else ()
+
+
 def without_repeats(
     rows: Rows,
     user: npt.NDArray[Any],

@@ -122,11 +122,6 @@ def _notes_of_ratings(ratings: Ratings) -> list[str]:
             found.append(f"{number:,} of {ratings.n_users:,} users {what}")
     if ratings.n_ratings >= _MANY_RATINGS and not is_installed("numba"):
         found.append(f"{ratings.n_ratings:,} ratings take several times longer, as {advice('numba')}")
-    if ratings.duplicates:
-        found.append(
-            f"{ratings.duplicates:,} rows named a (user, item) pair again: the last one of each pair counts, by time "
-            "where rows have one, unless --repeats said otherwise"
-        )
     return found
 
 

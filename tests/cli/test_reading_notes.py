@@ -15,6 +15,7 @@ from device_runtime.host.provision import provision
 
 GUESSED = "guessed: ratings in 'stars' are from 1 to 10"
 SKIPPED = "2 bad rows were left out"
+REPEATED = "3 rows name a user and an item again: the newest row of each pair counts"
 PEOPLE = 120
 TASK = """\
 name = "club"
@@ -50,14 +51,14 @@ NAMES = {"user": "member", "item": "film", "value": "stars", "on_error": "skip"}
 
 @pytest.fixture
 def club(tmp_path: Path) -> Path:
-    """A table of 120 members, 12 films and ten stars, with two bad rows and no declared scale."""
+    """A table of 120 members, 12 films and ten stars, with two bad rows, three repeated ones and no declared scale."""
     chance = np.random.default_rng(2)
     lines = ["member,film,stars"]
     for member in range(PEOPLE):
         for film in chance.choice(12, size=8, replace=False).tolist():
             stars = int(np.clip(round(float(chance.normal(4 + film % 5, 1.5))), 1, 10))
             lines.append(f"m{member},film {film},{stars}")
-    lines += ["m1,film 1,many", "m2,film 2"]
+    lines += [*lines[1:4], "m1,film 1,many", "m2,film 2"]
     file = tmp_path / "club.csv"
     file.write_text("\n".join(lines) + "\n")
     return file
@@ -107,10 +108,12 @@ def test_every_command_says_what_it_guessed_and_left_out(
     guess = name not in ("ask", "run")
     told = " ".join((printed.out + printed.err).split())
     assert SKIPPED in told
+    assert REPEATED in told
     assert (GUESSED in told) == guess
     if "--json" in command:
         notes = " ".join(printed.json["notes"])
         assert SKIPPED in notes
+        assert REPEATED in notes
         assert (GUESSED in notes) == guess
 
 
@@ -125,9 +128,10 @@ def test_results_in_python_say_it_too(club: Path, tmp_path: Path) -> None:
     ]
     for found in results:
         assert found.notes == table.notes
-        assert len(table.notes) == 2
+        assert len(table.notes) == 3
         assert found.to_json()["notes"] == list(table.notes)
         assert SKIPPED in repr(found)
+        assert REPEATED in repr(found)
         assert GUESSED in repr(found)
 
 
@@ -143,7 +147,11 @@ def test_a_guess_outlives_the_file_that_it_was_saved_to(club: Path, tmp_path: Pa
     platform.load(club, **NAMES).save(tmp_path / "club.npz")
     assert "guessed" in platform.load(tmp_path / "club.npz").notes[0]
     platform.load(club, **NAMES, low=1, high=10).save(tmp_path / "declared.npz")
-    assert platform.load(tmp_path / "declared.npz").notes == ()
+    assert platform.load(tmp_path / "declared.npz").notes == (
+        "3 rows name a user and an item again: each pair counts once",
+    )
+    platform.load(tmp_path / "declared.npz").save_folder(tmp_path / "declared")
+    assert platform.Ratings.open_folder(tmp_path / "declared").notes == platform.load(tmp_path / "declared.npz").notes
 
 
 def test_a_retraining_takes_the_columns_of_its_tables_and_of_no_invented_ratings(odp: Callable[..., Any]) -> None:

@@ -75,7 +75,9 @@ def test_each_form_of_file_gives_the_same_ratings(tmp_path: Path, form: str) -> 
 def test_each_data_frame_gives_the_same_ratings(make: Any) -> None:
     ratings = odp.Ratings.from_dataframe(make(ROWS), **NAMED, low=1, high=5)
     assert interactions(ratings) == EXPECTED
-    assert ratings.notes == ()
+    assert ratings.notes == (
+        "1 rows name a user and an item again: the newest row of each pair counts, by time or else by row (--repeats)",
+    )
     assert interactions(odp.load(make(ROWS), **NAMED)) == EXPECTED
 
 
