@@ -9,8 +9,8 @@ from device_runtime.host.learned import Ended, Taken, why
 
 #: How often a host is asked whether it has ended; a look at the store as well opens its file.
 _SLICE_SECONDS, _LOOK_SECONDS = 0.2, 1.0
-#: The kind of reason of a host that only waits for the server: no news.
-_IDLE = "idle"
+#: The kind of reason of a host that only waits for the server: news after some looks, since each round has such a gap.
+_IDLE, _IDLE_LOOKS = "idle", 5
 
 
 class Host(Ended, Protocol):
@@ -28,7 +28,8 @@ def wait_for(
 
     Args:
       host: of one device.
-      say: gets a line for each contribution, and for each new reason why there is none; None gets nothing.
+      say: gets a line for each contribution, for each new reason why there is none, and for each new outage; None gets
+        nothing.
       contributions: that the device made so far, as ``device_runtime.host.learned.contributions_of`` reads them.
 
     Raises whatever ended the host.
@@ -38,6 +39,7 @@ def wait_for(
             pass
         return
     before, reason, ended = contributions(), (_IDLE, ""), False
+    idle, outage = 0, ""
     while not ended:
         ended = host.join(_LOOK_SECONDS)
         now = contributions()
@@ -47,3 +49,9 @@ def wait_for(
         if host.reason != reason and host.reason[0] != _IDLE:
             say(why(host.reason))
         reason = host.reason
+        idle = idle + 1 if reason[0] == _IDLE and reason[1] else 0
+        if idle == _IDLE_LOOKS and not ended:
+            say(f"{why(reason)}; the device waits for one")
+        if (trouble := str(host.outage or "")) != outage and trouble and not ended:
+            say(f"{trouble}; the device tries again")
+        outage = trouble
