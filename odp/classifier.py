@@ -17,7 +17,8 @@ from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, Terms
 from odp.datasets.examples import UsersExamples
 from odp.errors import ConfigurationError, DataError
-from odp.models.example_columns import checked_columns
+from odp.models.example_columns import ExampleColumns, checked_columns
+from odp.models.example_tables import columns_of_task
 from odp.models.features import described
 from odp.numerics.archives import arrays_of
 from odp.v1 import common_pb2
@@ -75,8 +76,12 @@ class Classifier:
         assert terms.model.classes_range is not None
         return terms.examples.classes or range(int(terms.model.classes_range[1]) + 1)
 
-    def classify(self, columns: Mapping[str, npt.ArrayLike]) -> npt.NDArray[Any]:
+    def classify(self, columns: Mapping[str, npt.ArrayLike] | ExampleColumns | Any) -> npt.NDArray[Any]:
         """The likeliest class of each example, [n]: its name as text, or its number as int64 where the task names none.
+
+        Args:
+          columns: by name, a data frame, or what ``odp.load_examples`` gives; others than the task's features are not
+            looked at.
 
         Raises:
           DataError: a column is missing or of another shape, or an example cannot be used; the message says how many,
@@ -84,11 +89,9 @@ class Classifier:
         """
         terms = self._terms
         declared = terms.examples.features
-        given = checked_columns({name: column for name, column in columns.items() if name != terms.examples.label})
+        given = checked_columns(columns_of_task(columns, list(declared)))
         count, parts = len(next(iter(given.values()))), []
         for name, feature in declared.items():
-            if name not in given:
-                raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(given)})")
             numbers = feature.numbers(given[name])
             if numbers is None:
                 raise DataError(f"Expected the column {name!r} to hold {described(feature)}")

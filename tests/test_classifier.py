@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import odp
@@ -61,6 +64,38 @@ def test_examples_that_cannot_be_used_are_named(run: odp.RunResult, change: dict
     given = {"x": np.zeros((2, 2)), "day": ["mon", "tue"], **change}
     with pytest.raises(DataError, match=message):
         odp.export_classifier(run).classify({name: one for name, one in given.items() if one is not None})
+
+
+def test_frames_and_tables_are_classified_as_columns_are(tmp_path: Path) -> None:
+    """A column of text of a frame was refused as no text, and what load_examples gives ended in an AttributeError."""
+    task = odp.Task(
+        name="mail", model=odp.Glm("logistic", 3), privacy=odp.UserLevelDP(epsilon=4, delta=1e-4),
+        data=odp.Examples(
+            {"mail_length": odp.Tensor((), 0, 9), "topic": odp.Category(("a", "b"))}, label="label",
+            classes=("no", "yes"),
+        ),
+        training=odp.DPFedAvg(rounds=1, clip=1.0), cohort=odp.Cohort(minimum=2, goal=2),
+    )  # fmt: skip
+    frame = pd.DataFrame(
+        {"user": ["u", "v"], "Mail length": [1, 9], "Topic": ["a", "b"], "Label": ["no", "yes"], "on": [object()] * 2}
+    )
+    table = frame.drop(columns="on")
+    run = odp.simulate(task, odp.load_examples(pd.concat([table] * 40)))
+    classifier = odp.export_classifier(run)  # type: ignore[arg-type]
+    expected = classifier.classify({"mail_length": [1, 9], "topic": ["a", "b"]}).tolist()
+    polars, arrow = pl.from_pandas(table), pa.Table.from_pandas(table)
+    categories = table.astype({"Topic": "category", "Mail length": "Int64"})
+    for source in (frame, table, polars, arrow, categories, odp.load_examples(table), dict(frame)):
+        assert classifier.classify(source).tolist() == expected
+    for missing, why in ({"Topic": [None, "b"]}, "'topic' is none of its 2"), (
+        {"Mail length": pd.array([None, 9], "Int64")}, "'mail_length' is not a number",
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=f"1 whose {why}"):
+            classifier.classify(table.assign(**missing))
+    with pytest.raises(DataError, match=r"Expected one column 'topic', as the task reads it .got Topic, TOPIC."):
+        classifier.classify(table.assign(TOPIC="a"))
+    with pytest.raises(DataError, match=r"by name, or a data frame .got a list."):
+        classifier.classify([1, 2])
 
 
 @pytest.mark.parametrize("broken", ["format", "definition", "parameters", "facts", "no numbers", "no json", "bytes"])

@@ -28,7 +28,7 @@ def label_column(labels: npt.ArrayLike) -> npt.NDArray[Any]:
     except ValueError:  # lists of different lengths
         raise DataError("Expected labels to be numbers or text, one for each example") from None
     if found.dtype.kind in "OT":
-        found = _of_one_kind(found)
+        found = of_one_kind(found)
     if found.dtype.kind == "U" or found.dtype == np.float32:
         return found
     if found.dtype.kind not in "biuf":
@@ -48,8 +48,8 @@ def narrowed(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.floating[Any]]:
     return numbers if (narrow != numbers)[whole].any() else narrow
 
 
-def _of_one_kind(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Objects [n] as an array of text or of numbers."""
+def of_one_kind(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Objects [n] as an array of text or of numbers; "" or not a number where one is missing. Raises DataError."""
     missing = np.array([is_missing(one) for one in labels.flat], dtype=np.bool_)
     values = labels.ravel()[~missing].tolist()
     texts = [isinstance(one, str) for one in values]

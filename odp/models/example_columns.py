@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from odp import _validate
 from odp.datasets.ids import Ids, id_keys
-from odp.datasets.labels import label_column, narrowed
+from odp.datasets.labels import label_column, narrowed, of_one_kind
 from odp.errors import DataError
 from odp.models.examples import Examples
 from odp.models.features import MOST_AXES, Category, described
@@ -31,15 +31,15 @@ MOST_COLUMNS = 128
 #: Of a file, the array that says whose each example is.
 USER = "user"
 
-_NUMBERS, _TEXT = "biuf", "U"
+_NUMBERS, _TEXT, _OBJECTS = "biuf", "U", "OT"
 
 
 def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
     """Columns of examples [n, ..] as arrays of truth values, whole numbers, floats or text, in order of their names.
 
-    Text has one string per example; null characters at its end are dropped. Floats of 64 bits become float32, as which
-    models read them; beyond its range they become infinite. A column of one number per example stays as it is where
-    whole numbers would lose digits, since they may name classes.
+    Text has one string per example, also as objects; null characters at its end are dropped, and missing text is empty.
+    Floats of 64 bits become float32, as which models read them; beyond its range they become infinite. A column of one
+    number per example stays as it is where whole numbers would lose digits, since they may name classes.
 
     Raises:
       ConfigurationError: a column's name is no name.
@@ -55,7 +55,9 @@ def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArr
     for name in sorted(columns):
         try:
             numbers = np.asarray(columns[name])
-        except ValueError:  # rows of different lengths
+            if numbers.dtype.kind in _OBJECTS and numbers.ndim == 1:
+                numbers = of_one_kind(numbers)
+        except (ValueError, DataError):  # rows of different lengths, or values of several kinds
             numbers = np.empty(0, dtype=object)
         axes = {**dict.fromkeys(_NUMBERS, MOST_AXES), _TEXT: 0}.get(numbers.dtype.kind)
         if axes is None or not 1 <= numbers.ndim <= axes + 1 or 0 in numbers.shape[1:]:

@@ -88,6 +88,34 @@ def examples_for(data: Examples, source: Any, options: Mapping[str, Any]) -> Exa
     return columns_of(read_examples(source, columns))
 
 
+def columns_of_task(source: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The columns of ``names`` that unlabelled examples have, a column called ``Is new?`` as ``is_new``.
+
+    Args:
+      source: columns by name, what :func:`load_examples` gives, or a frame of pandas, Polars or Arrow.
+      names: of the columns that a task reads.
+
+    Raises:
+      DataError: it is none of these, lacks a column, or has two columns of one name.
+    """
+    if isinstance(source, ExampleColumns):
+        source = source.columns
+    if is_frame(source):
+        source = {str(name): source[name].to_numpy() for name in getattr(source, "column_names", source.columns)}
+    if not isinstance(source, Mapping):
+        raise DataError(f"Expected columns of examples by name, or a data frame (got a {type(source).__name__})")
+    columns: dict[str, Any] = {}
+    for name in names:
+        titles = [title for title in source if column_name(str(title)) == name or title == name]
+        if len(titles) != 1:
+            which = "a column" if not titles else "one column"
+            raise DataError(
+                f"Expected {which} {name!r}, as the task reads it (got {', '.join(map(str, titles or source))})"
+            )
+        columns[name] = source[titles[0]]
+    return columns
+
+
 def of_task(columns: LabelledColumns, *, features: Iterable[str], label: str) -> LabelledColumns:
     """The same without columns that a task does not read. Raises ConfigurationError for another label than its own."""
     if columns.label is not None and column_name(columns.label) != label:
