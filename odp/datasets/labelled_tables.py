@@ -17,7 +17,8 @@ Missing are an empty cell, null, and in numbers NA, N/A, NaN, None and ``?``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class LabelledTable:
       user_ids: in their order.
       rows: rows of the table, with the bad ones.
       bad: rows that were left out.
+      place: what messages call a row of ``values``.
       notes: what the owner of the table has to know of how it was read.
     """
 
@@ -67,6 +69,7 @@ class LabelledTable:
     user_ids: Ids
     rows: int
     bad: BadRows
+    place: Callable[[int], str]
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -106,6 +109,7 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
         if any("no number as a value" in why for why, _, _ in report.reasons):
             hint = "; a column of words and numbers is declared with text=('NAME',) (--text NAME)"
         raise DataError(f"{refused}{hint}")
+    kept = None if flaws.bad is None else np.flatnonzero(~flaws.bad)
     if flaws.bad is not None:
         codes = codes[~flaws.bad]
         values = {role: column[~flaws.bad] for role, column in values.items()}
@@ -114,9 +118,23 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
         raise DataError(f"{where}: holds no usable rows; expected at least one user with one example{bad}")
     ids, codes = used(ids, codes)
     told = [f"{report.total:,} bad rows were left out: {'; '.join(report.lines())}"] if report.total else []
+
+    def place(row: int) -> str:
+        return raw.place(row if kept is None else int(kept[row]))
+
     return LabelledTable(
-        name, where, columns, values, codes.astype(np.int64), ids, rows, report, (*told, *raw.notes)
+        name, where, columns, values, codes.astype(np.int64), ids, rows, report, place, (*told, *raw.notes)
     )  # fmt: skip
+
+
+def is_missing_word(text: str) -> bool:
+    """Whether a cell of a column of numbers that holds ``text`` is missing."""
+    return text.strip().lower() in _MISSING
+
+
+def is_plain_number(text: str) -> bool:
+    """Whether a cell is a number in each column, whatever the others hold."""
+    return re.match(NUMBER, text) is not None and re.match(_LOSES_DIGITS, text) is None
 
 
 def _values(column: Any, title: str, where: str, flaws: Flaws, *, words: bool, label: bool) -> npt.NDArray[Any]:

@@ -170,7 +170,9 @@ class ExampleColumns:
         for name, feature in data.features.items():
             numbers = feature.numbers(self.columns[name])
             if numbers is None:
-                raise DataError(f"Expected the column {name!r} to hold {described(feature)}")
+                column = self.columns[name]
+                held = "text" if column.dtype.kind == _TEXT else f"numbers of shape {[*column.shape[1:]]}"
+                raise DataError(f"Expected the column {name!r} to hold {described(feature)} (got {held})")
             parts.append(numbers.reshape(len(targets), feature.size))
         features: npt.NDArray[np.float32] | npt.NDArray[np.uint8]
         if len(parts) == 1 and parts[0].dtype == np.uint8:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ import numpy as np
 
 from odp.datasets.columns import OnError
 from odp.datasets.labelled_columns import LabelledColumns, column_name, labelled_options
-from odp.datasets.labelled_tables import LabelledTable, read_labelled
+from odp.datasets.labelled_tables import LabelledTable, is_missing_word, is_plain_number, read_labelled
 from odp.datasets.table_files import is_frame, is_table_file
 from odp.errors import ConfigurationError, DataError
 from odp.models.example_columns import ExampleColumns
+from odp.models.features import Category, Feature, Text
+from odp.models.named_numbers import has_no_number, places_of
 
 if TYPE_CHECKING:
     from odp.datasets.examples import ExamplesSplit
@@ -84,8 +87,46 @@ def examples_for(data: Examples, source: Any, options: Mapping[str, Any]) -> Exa
       DataError: as :func:`load_examples`.
       ConfigurationError: an option is unknown, or the label is another one than the task's.
     """
-    columns = of_task(labelled_options(options), features=data.features, label=data.label)
-    return columns_of(read_examples(source, columns))
+    columns = labelled_options(options)
+    return columns_of(
+        read_for_task(source, columns, features=data.features, label=data.label, classes=tuple(map(str, data.classes)))
+    )
+
+
+def read_for_task(
+    source: Any, columns: LabelledColumns, *, features: Mapping[str, Feature], label: str, classes: Sequence[str]
+) -> LabelledTable:
+    """The columns of a table that a task reads.
+
+    Raises:
+      DataError: as :func:`load_examples`, or a column is not read as what the task declares it to be.
+      ConfigurationError: as :func:`examples_for`.
+    """
+    table = read_examples(source, of_task(columns, features=features, label=label))
+    for name, feature in features.items():
+        names = feature.classes if isinstance(feature, Category) and not isinstance(feature.classes, int) else ()
+        _check_read(table, name, names, text=isinstance(feature, Text), numbers=not names)
+    _check_read(table, label, classes, text=False, numbers=False)
+    return table
+
+
+def _check_read(table: LabelledTable, name: str, names: Sequence[str], *, text: bool, numbers: bool) -> None:
+    """Raises DataError where a column is text in place of ``numbers``, or numbers in place of ``text`` or ``names``."""
+    values, title = table.values[name], table.columns.by_name[name]
+    where = f"{table.where}: column {title!r} is read as"
+    hint = f"declare text=({title!r},) (--text {shlex.quote(title)})"
+    if values.dtype.kind != "U":
+        if text:
+            raise DataError(f"{where} numbers, and the task reads text: {hint}")
+        lost = [one for one in names if is_missing_word(one) or has_no_number(one)]
+        if lost and np.isnan(places_of(values, names)).any():
+            raise DataError(f"{where} numbers, none of which is called {lost[0]!r}, as the task names it: {hint}")
+    elif numbers and not text:
+        row = next((row for row, cell in enumerate(values.tolist()) if cell and not is_plain_number(cell)), None)
+        cell = "its columns" if row is None else table.place(row)
+        raise DataError(
+            f"{where} text, and the task reads numbers: {cell} has none that is plain, as 7 for 007, 1234 for 1,234"
+        )
 
 
 def columns_of_task(source: Any, names: Sequence[str]) -> dict[str, Any]:

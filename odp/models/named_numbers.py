@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.identity import normal
+from odp.identity import integer_of, normal
 from odp.numerics.arrays import Float32Array
 
 _TRUTH = {"false": "0", "true": "1"}
@@ -34,6 +34,11 @@ def number_text(number: Any) -> str:
 def names_numbers(names: Sequence[str]) -> bool:
     """Whether any name is a number or a truth value, so that numbers in a column are names and no places."""
     return any(name in _TRUTH or _is_number(name) for name in names)
+
+
+def has_no_number(name: str) -> bool:
+    """Whether a name looks like a number, and is the text of none: "007", "1.0"."""
+    return _is_number(name) and integer_of(name) is None and number_text(float(name)) != name
 
 
 def places_of(column: npt.NDArray[Any], names: Sequence[str]) -> Float32Array:

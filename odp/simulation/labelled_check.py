@@ -29,13 +29,14 @@ from odp.algorithms.draw_and_discard.simulation import EncodedUsers
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import Terms
+from odp.algorithms.seam import LocalTable
 from odp.datasets.labelled_columns import LabelledColumns
 from odp.datasets.labelled_tables import LabelledTable
 from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.identity import normal
 from odp.models.class_names import is_missing, proposed_classes, told_labels
 from odp.models.example_columns import ExampleColumns
-from odp.models.example_tables import columns_of, of_task, read_examples
+from odp.models.example_tables import columns_of, read_for_task
 from odp.models.examples import MOST_FEATURES, Examples
 from odp.models.features import MOST_CHARACTERS, Category, Feature, Tensor
 from odp.models.glm.shape import Glm
@@ -210,11 +211,13 @@ def read_for(task: Task | DrawAndDiscard, source: object, columns: LabelledColum
       ConfigurationError: the task is not of labelled examples.
       DataError: as ``odp.load_examples``.
     """
-    reads = task if isinstance(task, DrawAndDiscard) else task.data
-    if not isinstance(reads, (DrawAndDiscard, Examples)):
+    reads = task.terms().features.local_table(most_rows=1) if isinstance(task, DrawAndDiscard) else task.data
+    if not isinstance(reads, (LocalTable, Examples)):
         raise ConfigurationError("Expected a task of labelled examples")
-    own = of_task(columns, features=reads.features, label=reads.label)
-    return read_examples(source, dataclasses.replace(own, on_error="skip"))
+    return read_for_task(
+        source, dataclasses.replace(columns, on_error="skip"), features=reads.features, label=reads.label,
+        classes=tuple(map(str, reads.classes)),
+    )  # fmt: skip
 
 
 def usable_rows(task: Task | DrawAndDiscard, columns: ExampleColumns) -> UsableRows:

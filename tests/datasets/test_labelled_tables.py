@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import odp
-from odp.datasets.labelled_columns import column_name
+from odp.datasets.labelled_columns import LabelledColumns, column_name
 from odp.datasets.table_files import is_table_file
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.users import user_seeds
-from odp.models.example_tables import split_for
+from odp.models.example_tables import examples_for, split_for
+from odp.simulation.labelled_check import read_for
 
 Row = tuple[str, int | None, str, str, str]
 NAMES = ("Who", "Some Length", "word", "code", "Is spam?")
@@ -247,3 +248,43 @@ def test_a_table_of_bad_rows_alone_says_what_is_wrong(tmp_path: Path) -> None:
     path.write_text("user;x;label\nann;1,5;a\nbob;2,5;b\n")
     with pytest.raises(DataError, match=r"no usable rows.*2 x a decimal comma.*line 2, 3"):
         odp.load_examples(path, on_error="skip")
+
+
+@pytest.mark.parametrize(
+    ("cells", "feature", "message"),
+    [
+        (["7", "1,234.5", "9,876.1"], odp.Tensor((), 0, 9), "'x' is read as text, .* reads numbers: line 3 has"),
+        (["7", "8", "007"], odp.Tensor((), 0, 9), "'x' is read as text, .* reads numbers: line 4 has"),
+        (["a", "8", "b"], odp.Category(9), "'x' is read as text, .* reads numbers: line 2 has"),
+        (["7", "8", "9"], odp.Text(("7", "8"), 2), r"'x' is read as numbers, and the task reads text: .*--text x"),
+        (["1", "2", "none"], odp.Category(("1", "2", "none")), "none of which is called 'none'.*--text x"),
+        (["1.0", "2.0", "1.0"], odp.Category(("1.0", "2.0")), "none of which is called '1.0'.*--text x"),
+    ],
+)  # fmt: skip
+def test_a_column_of_another_kind_than_its_task_declares_is_refused_by_its_place(
+    tmp_path: Path, cells: list[str], feature: Any, message: str
+) -> None:
+    """Of categories "none" and "1.0" all rows were left out, and other columns were refused without a place."""
+    task = odp.Task(
+        name="x", model=odp.Glm("logistic", feature.encoded_size), data=odp.Examples({"x": feature}, label="y"),
+        training=odp.DPFedAvg(rounds=1), privacy=odp.UserLevelDP(epsilon=8, delta=1e-5),
+        cohort=odp.Cohort(minimum=2, goal=3),
+    )  # fmt: skip
+    file = tmp_path / "x.csv"
+    pd.DataFrame({"user": ["a", "b", "c"], "x": cells, "y": [0, 1, 0]}).to_csv(file, index=False)
+    for read in (lambda: examples_for(task.data, file, {}), lambda: read_for(task, file, LabelledColumns(user="user"))):
+        with pytest.raises(DataError, match=message):
+            read()
+
+
+def test_a_label_of_missing_words_is_no_class_unless_it_is_declared_text(tmp_path: Path) -> None:
+    """Of classes "1", "2" and "none" the rows of the third were read as rows without a label."""
+    data = odp.Examples({"x": odp.Tensor((), 0, 9)}, label="y", classes=("1", "2", "none"))
+    file = tmp_path / "x.csv"
+    pd.DataFrame({"user": ["a", "b", "c"], "x": [1, 2, 3], "y": ["1", "2", "none"]}).to_csv(file, index=False)
+    with pytest.raises(DataError, match=r"'y' is read as numbers, none of which is called 'none'.*--text y"):
+        examples_for(data, file, {})
+    labels = examples_for(data, file, {"text": ("y",)}).columns["y"]
+    assert labels.tolist() == ["1", "2", "none"]
+    pd.DataFrame({"user": ["a", "b"], "x": [1, 2], "y": ["1", "2"]}).to_csv(file, index=False)
+    assert examples_for(data, file, {}).columns["y"].tolist() == [1, 2]
