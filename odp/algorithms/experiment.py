@@ -75,6 +75,12 @@ class NamedData:
 
         return ratings if self.catalogue is None else numbered_by(ratings, self.catalogue)
 
+    def cut_notes(self, split: Split) -> list[str]:
+        """What has to be said of a split in time, a line each; nothing of another."""
+        from odp.datasets.time_cut import only_tested
+
+        return [] if self.cut is None else self.cut.notes(self.ratings, only_tested(split))
+
     def split(self, seed: int) -> Split:
         """As ``odp.datasets.load_split``: the published one, or a random one of ``ratings``; or that of ``cut``."""
         from odp.datasets.registry import published_split

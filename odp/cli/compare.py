@@ -73,7 +73,7 @@ def compare(
     cut = None if split is None else TimeCut.parse(split)
     named = NamedData(data, cut=cut, **columns)
     ratings = named.ratings
-    for note in [*notes(ratings), *([] if cut is None else cut.notes(ratings, named.split(1)))]:
+    for note in [*notes(ratings), *([] if cut is None else named.cut_notes(named.split(1)))]:
         out.print(f"note: {note}")
     past = time_split(ratings) if by_time else None
 

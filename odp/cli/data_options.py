@@ -34,8 +34,8 @@ class RepeatedRows(StrEnum):
 SplitAt = Annotated[
     str | None,
     typer.Option(
-        help="Test on what everybody rated from one moment on: time:DATE, or time:0.9 for the last tenth of all "
-        "ratings \\[default: at random].",
+        help="Test on everybody's rows from one moment on: time:DATE, or time:0.9 for the last tenth of all rows "
+        "\\[default: at random].",
     ),
 ]
 

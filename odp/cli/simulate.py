@@ -115,13 +115,13 @@ def simulate(
 
     The ratings of each user are split 80/10/10 into training, validation and test, or at one moment (--split). A task
     of labelled examples takes a table with a column for each feature, the label and the user (--user), of whose rows
-    a tenth is for tests; or an .npz file of arrays: each feature, the label, `user`, and `test` where some are test
-    examples.
+    a tenth is for tests, or those from one moment on (--split, by the column --time); or an .npz file of arrays: each
+    feature, the label, `user`, and `test` where some are test examples.
     """
     from odp.algorithms.experiment import NamedData, experiment_of
     from odp.algorithms.registry import starting_for
     from odp.datasets.catalogue import catalogue_keys
-    from odp.datasets.ratings import Split
+    from odp.datasets.examples import ExamplesSplit
     from odp.datasets.time_cut import TimeCut, only_tested
     from odp.errors import ConfigurationError
     from odp.simulation.record import plain
@@ -173,11 +173,6 @@ def simulate(
     if export is not None:
         check_export(planned, export)
     experiment = experiment_of(planned, named, seed=seed, held_out=held_out)
-    if cut is not None:
-        if not isinstance(experiment.split, Split):
-            raise ConfigurationError("--split is for ratings: examples name their tests themselves")
-        for line in cut.notes(named.ratings, experiment.split):
-            console().print(f"note: {line}")
     summary, rounds = _train(
         planned,
         experiment,
@@ -194,8 +189,9 @@ def simulate(
         export=None if export is None else (export, named),
     )
     if cut is not None:
-        users, items = only_tested(experiment.split)
-        summary["split"] = {"at": split, "users_only_tested": users, "items_only_tested": items}
+        parts = experiment.split
+        later = parts.only_tested if isinstance(parts, ExamplesSplit) else only_tested(parts)
+        summary["split"] = {"at": split, **({} if later is None else later.to_json())}
     if json:
         print_json(plain(summary), rows=rounds)
 

@@ -50,7 +50,7 @@ def tune(
     from rich.table import Table
 
     from odp.datasets import load
-    from odp.datasets.time_cut import TimeCut
+    from odp.datasets.time_cut import TimeCut, only_tested
     from odp.errors import ConfigurationError
     from odp.privacy.accounting import epsilon as epsilon_of
     from odp.privacy.events import Event
@@ -72,7 +72,7 @@ def tune(
     out = console()
     ratings: Any = load(source, whole_catalogue=private, **columns) if columns or cut is not None else source
     # Of private data, the counts of a note would be a release that nobody is charged for.
-    for note in [] if cut is None or private else cut.notes(ratings, cut.split(ratings, seed=seed)):
+    for note in [] if cut is None or private else cut.notes(ratings, only_tested(cut.split(ratings, seed=seed))):
         out.print(f"note: {note}")
     table = Table(
         "trial", "rank", "features", "steps", "K", "bias share", "user ridge", "item ridge", "exponent", "score",

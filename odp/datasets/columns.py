@@ -134,7 +134,7 @@ class Columns:
         return replace(self, **found)  # type: ignore[arg-type]
 
 
-USUAL_USERS = _USUAL["user"]
+USUAL_USERS, USUAL_TIMES = _USUAL["user"], _USUAL["time"]
 
 
 def is_usual(role: str, name: str) -> bool:

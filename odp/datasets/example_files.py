@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,44 +100,43 @@ def _split(found: dict[str, npt.NDArray[Any]], terms: DeclaredExamples, *, path:
     features = np.concatenate(columns, axis=1).astype(kept, copy=False)
     labels = label_column(found[terms.label])
     people = UsersExamples.of_users(features, labels, users)
-    tests = found.get(_TEST)
-    return split_examples(
-        people, None if tests is None else tests[people.rows], name=path.stem, where=str(path), seed=seed
-    )  # fmt: skip
+    if _TEST not in found:
+        return split_examples(people, drawn_tests(people, seed=seed), name=path.stem, where=str(path))
+    split = split_examples(people, found[_TEST][people.rows], name=path.stem, where=str(path))
+    # People whom the file has for tests alone come last, and take no part.
+    last = int(np.flatnonzero(np.diff(split.train.offsets))[-1]) + 1
+    return replace(split, train=split.train.select_users(np.arange(last)))
 
 
-def split_examples(
-    users: UsersExamples, tests: npt.NDArray[np.bool_] | None = None, *, name: str, where: str, seed: int
-) -> ExamplesSplit:
+def drawn_tests(users: UsersExamples, *, seed: int) -> npt.NDArray[np.bool_]:
+    """Which examples of users are for tests, bool [k]: about a tenth.
+
+    Each is drawn by a keyed hash of its user and its place among the user's own: who else is there changes nothing.
+    """
+    counts = np.diff(users.offsets)
+    places = np.arange(len(users.rows)) - np.repeat(users.offsets[:-1], counts)
+    coins = keyed_hash(key_of("tests of examples", seed), np.repeat(users.user_keys, counts), places)
+    return fraction_of(coins) < 1.0 / _TESTS
+
+
+def split_examples(users: UsersExamples, tests: npt.NDArray[np.bool_], *, name: str, where: str) -> ExamplesSplit:
     """The examples of users in two parts.
 
     Args:
-      users: of whom all take part in the training, with what is left to them; but for those who come last and whose
-        examples are all named as tests.
-      tests: bool [k], which of their examples are for tests; or None, for a tenth: each is drawn by a keyed hash of its
-        user and its place among the user's own, so that who else is there changes nothing.
+      users: of whom all take part in the training, with what is left to them.
+      tests: bool [k], which of their examples are for tests.
       name: what reports call the data set.
       where: the data set in messages.
-      seed: of the draw.
 
     Raises:
       DataError: one of the parts would be empty.
     """
-    counts, named = np.diff(users.offsets), tests is not None
-    if tests is None:
-        places = np.arange(len(users.rows)) - np.repeat(users.offsets[:-1], counts)
-        coins = keyed_hash(key_of("tests of examples", seed), np.repeat(users.user_keys, counts), places)
-        tests = fraction_of(coins) < 1.0 / _TESTS
     if tests.all() or not tests.any():
         raise DataError(f"{where}: expected some examples for training and some for tests")
     ends = np.concatenate(([0], np.cumsum(~tests)))[users.offsets]
-    keys = users.user_keys
-    if named:  # people whom the data set has for tests alone come last, and take no part
-        last = int(np.flatnonzero(np.diff(ends))[-1]) + 1
-        ends, keys = ends[: last + 1], keys[:last]
     everybody = np.array([0, int(tests.sum())], dtype=np.int64)
     return ExamplesSplit(
-        _part(users, users.rows[~tests], ends, keys=keys),
+        _part(users, users.rows[~tests], ends, keys=users.user_keys),
         _part(users, users.rows[tests], everybody, keys=None),
         name=name,
     )

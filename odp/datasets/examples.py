@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.datasets.labels import label_column
+from odp.datasets.time_cut import OnlyTested
 from odp.errors import DataError
 from odp.numerics.arrays import Float32Array, Int64Array
 
@@ -179,8 +180,10 @@ class ExamplesSplit:
       train: of the users.
       test: of anybody; which of them are whose does not matter.
       name: what reports call the data set.
+      only_tested: what the tests alone have, where a cut in time chose them.
     """
 
     train: UsersExamples
     test: UsersExamples
     name: str = "examples"
+    only_tested: OnlyTested | None = None

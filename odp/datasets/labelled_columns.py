@@ -8,13 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from odp import _validate
-from odp.datasets.columns import USUAL_USERS, OnError, guessed, no_column, refuse_doubled, unrecognised
+from odp.datasets.columns import USUAL_TIMES, USUAL_USERS, OnError, guessed, no_column, refuse_doubled, unrecognised
 from odp.datasets.raw_table import Kind
 from odp.errors import ConfigurationError, DataError
 
 USUAL_LABELS = ("label", "labels", "target", "class", "outcome", "response", "y")
 #: The role of ids; no example has a column of this name.
 USER = "user"
+#: The role of times; no name of a task has this form.
+TIME = "#time"
+#: As ``LabelledColumns.time``: the column of a usual name.
+USUAL_TIME = "*"
 
 _NO_NAME = re.compile(r"[^a-z0-9_.-]+")
 _MOST_CHARACTERS = 64
@@ -34,10 +38,11 @@ class LabelledColumns:
     Attributes:
       user: column of ids of users.
       label: column of labels.
+      time: column of times; None reads none.
       text: columns that are text, whatever they look like.
       only: the names of the columns that are read beside the user's; None is all.
       on_error: "raise" refuses a table with bad rows, "skip" leaves them out and counts them.
-      by_name: of a table that was looked at, the columns by their names in a task, without the user's.
+      by_name: of a table that was looked at, the columns by their names in a task, without the user's and the time's.
 
     Raises:
       ConfigurationError: two fields contradict each other.
@@ -45,6 +50,7 @@ class LabelledColumns:
 
     user: str | None = None
     label: str | None = None
+    time: str | None = None
     text: Sequence[str] = ()
     only: Sequence[str] | None = None
     on_error: OnError = "raise"
@@ -56,19 +62,20 @@ class LabelledColumns:
             raise ConfigurationError(f"Expected on_error={self.on_error!r} to be 'raise' or 'skip'")
         if isinstance(self.text, str) or not all(isinstance(name, str) for name in self.text):
             raise ConfigurationError(f"Expected text={self.text!r} to be names of columns, such as text=('comment',)")
-        if self.user is not None and self.user == self.label:
-            raise ConfigurationError(f"Expected user and label to be different columns (got {self.user!r} for both)")
+        named = [name for name in (self.user, self.label, self.time) if name is not None]
+        if len(set(named)) < len(named):
+            raise ConfigurationError(f"Expected user, label and time to be different columns (got {named})")
 
     @property
     def roles(self) -> dict[str, str]:
-        """The columns by role: "user", and the others by their names in a task."""
-        given = {} if self.user is None else {USER: self.user}
-        return {**given, **self.by_name}
+        """The columns by role: "user", ``TIME``, and the others by their names in a task."""
+        named = {USER: self.user, TIME: self.time}
+        return {**{role: name for role, name in named.items() if name is not None}, **self.by_name}
 
     def kind(self, role: str) -> Kind:
-        """Ids of users; other columns are text where they are declared to be, and what they look like otherwise."""
-        if role == USER:
-            return Kind.ID
+        """Ids of users, and times; others are text where they are declared to be, or else what they look like."""
+        if role in (USER, TIME):
+            return Kind.ID if role == USER else Kind.TIME
         return Kind.TEXT if self.by_name[role] in self.text else Kind.ANY
 
     def within(self, names: Sequence[str], *, where: str) -> LabelledColumns:
@@ -83,9 +90,10 @@ class LabelledColumns:
             user = guessed(USER, USUAL_USERS, free, where=where)
         if user is None:
             raise unrecognised(USER, names, where=where)
+        time = self._timed([name for name in names if name not in (user, self.label)], names, where)
         others: dict[str, str] = {}
         for name in names:
-            if name == user:
+            if name in (user, time):
                 continue
             short = column_name(name)
             if self.only is not None and short not in self.only:
@@ -102,8 +110,22 @@ class LabelledColumns:
             if role not in others:
                 raise no_column(role, "task", names, where=where)
         text = [self._named(name, names, where) for name in self.text]
-        refuse_doubled(names, (user, *others.values()), where=where)
-        return replace(self, user=user, label=label, text=tuple(text), by_name=others)
+        refuse_doubled(names, (user, time, *others.values()), where=where)
+        return replace(self, user=user, label=label, time=time, text=tuple(text), by_name=others)
+
+    def _timed(self, free: Sequence[str], names: Sequence[str], where: str) -> str | None:
+        if self.time is None:
+            return None
+        read = () if self.only is None else self.only
+        if self.time == USUAL_TIME:
+            time = guessed("time", USUAL_TIMES, [name for name in free if column_name(name) not in read], where=where)
+            if time is None:
+                raise unrecognised("time", names, where=where)
+            return time
+        time = self._named(self.time, names, where)
+        if column_name(time) in read:
+            raise DataError(f"{where}: column {time!r} is read by the task and cannot be the time; add a copy of it")
+        return time
 
     def _label(self, others: Sequence[str], names: Sequence[str], where: str) -> str:
         label = None if self.label is None else self._named(self.label, names, where)
@@ -112,7 +134,7 @@ class LabelledColumns:
         if label is None:
             raise unrecognised("label", names, where=where)
         if label not in others:
-            raise DataError(f"{where}: column {label!r} is the user's and cannot be the label")
+            raise DataError(f"{where}: column {label!r} is the user's or the time's, and cannot be the label")
         return label
 
     def _named(self, name: str, names: Sequence[str], where: str) -> str:
@@ -122,9 +144,8 @@ class LabelledColumns:
         for column in names:
             if column_name(column) == name:
                 return column
-        raise no_column(
-            name, "label" if name == self.label else "user" if name == self.user else "text", names, where=where
-        )
+        roles = {self.user: "user", self.label: "label", self.time: "time"}
+        raise no_column(name, roles.get(name, "text"), names, where=where)
 
     @property
     def label_name(self) -> str:
@@ -134,7 +155,9 @@ class LabelledColumns:
 
 def labelled_options(options: Mapping[str, object]) -> LabelledColumns:
     """The settings of a table. Raises ConfigurationError for an option that a table of examples does not have."""
-    _validate.known_keys(options, ("user", "label", "text", "on_error"), where="the options of labelled examples")
+    _validate.known_keys(
+        options, ("user", "label", "time", "text", "on_error"), where="the options of labelled examples"
+    )
     return LabelledColumns(**options)  # type: ignore[arg-type]
 
 

@@ -28,11 +28,12 @@ import numpy.typing as npt
 
 from odp.datasets.id_columns import coded, decoded, used
 from odp.datasets.ids import Ids
-from odp.datasets.labelled_columns import USER, LabelledColumns
+from odp.datasets.labelled_columns import TIME, USER, LabelledColumns
 from odp.datasets.raw_table import Kind, RawTable, arrow
 from odp.datasets.row_flaws import DECIMAL_COMMA, NUMBER, BadRows, Flaws, bad_rows, numbers, refusal
 from odp.datasets.table_files import read_file, read_frame
 from odp.datasets.tables import stem
+from odp.datasets.time_columns import times_of
 from odp.errors import DataError
 
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
@@ -59,6 +60,8 @@ class LabelledTable:
       bad: rows that were left out.
       place: what messages call a row of ``values``.
       notes: what the owner of the table has to know of how it was read.
+      times: when each row happened, numbers [n]; None where no column of times was asked for.
+      time_unit: what they count from 1970 on, where they were dates.
     """
 
     name: str
@@ -71,6 +74,8 @@ class LabelledTable:
     bad: BadRows
     place: Callable[[int], str]
     notes: tuple[str, ...]
+    times: npt.NDArray[Any] | None = None
+    time_unit: str | None = None
 
     def __repr__(self) -> str:
         """Names and sizes only: what a person has stays out of logs and tracebacks."""
@@ -96,6 +101,9 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
     titles = columns.roles
     ids, codes = coded(raw.parts.pop(USER), where=f"{where}: column {titles[USER]!r}", place=raw.place)
     flaws.add(codes < 0, f"no user (column {titles[USER]!r})")
+    times, unit = None, None
+    if TIME in raw.parts:
+        times, unit = times_of(raw.parts.pop(TIME), titles[TIME], where, flaws)
     values = {}
     for role in list(raw.parts):
         column = decoded(raw.parts.pop(role))
@@ -113,6 +121,7 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
     if flaws.bad is not None:
         codes = codes[~flaws.bad]
         values = {role: column[~flaws.bad] for role, column in values.items()}
+        times = None if times is None else times[~flaws.bad]
     if not len(codes):
         bad = f": {'; '.join(report.lines())}" if report.total else ""
         raise DataError(f"{where}: holds no usable rows; expected at least one user with one example{bad}")
@@ -123,7 +132,7 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
         return raw.place(row if kept is None else int(kept[row]))
 
     return LabelledTable(
-        name, where, columns, values, codes.astype(np.int64), ids, rows, report, place, (*told, *raw.notes)
+        name, where, columns, values, codes.astype(np.int64), ids, rows, report, place, (*told, *raw.notes), times, unit
     )  # fmt: skip
 
 

@@ -90,9 +90,12 @@ class ExampleColumns:
       user_ids: what a table calls the users, from which seeds and coins follow; their numbers where it is None.
       name: what reports call the examples.
       notes: what their owner has to know of how they were read.
+      times: when each example happened, numbers [n], for a cut in time; None where nobody asked for them.
+      time_unit: what they count from 1970 on, where they were dates.
 
     Raises:
-      ConfigurationError, DataError: as ``checked_columns``; or rows or offsets are of another shape or out of range.
+      ConfigurationError, DataError: as ``checked_columns``; or rows, offsets or times are of another shape or out of
+        range.
     """
 
     columns: Mapping[str, npt.NDArray[Any]]
@@ -101,6 +104,8 @@ class ExampleColumns:
     user_ids: Ids | None = None
     name: str = "examples"
     notes: tuple[str, ...] = ()
+    times: npt.NDArray[Any] | None = None
+    time_unit: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", checked_columns(self.columns))
@@ -110,6 +115,8 @@ class ExampleColumns:
         length = len(next(iter(self.columns.values())))
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < length:
             raise DataError(f"Expected rows from 0 to {length - 1}")
+        if self.times is not None and self.times.shape != (length,):
+            raise DataError(f"Expected times [{length}] (got {list(self.times.shape)})")
         if self.user_ids is not None and len(self.user_ids) != self.n_users:
             raise DataError(f"Expected user_ids of {self.n_users} users (got {len(self.user_ids)})")
 

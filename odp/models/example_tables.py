@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from odp.datasets.columns import OnError
-from odp.datasets.labelled_columns import LabelledColumns, column_name, labelled_options
+from odp.datasets.labelled_columns import USUAL_TIME, LabelledColumns, column_name, labelled_options
 from odp.datasets.labelled_tables import LabelledTable, is_missing_word, is_plain_number, read_labelled
 from odp.datasets.table_files import is_frame, is_table_file
+from odp.datasets.time_cut import OnlyTested, TimeCut
 from odp.errors import ConfigurationError, DataError
+from odp.models.class_names import is_missing
 from odp.models.example_columns import ExampleColumns
 from odp.models.features import Category, Feature, Text
 from odp.models.named_numbers import has_no_number, places_of
 
 if TYPE_CHECKING:
-    from odp.datasets.examples import ExamplesSplit
+    import numpy.typing as npt
+
+    from odp.datasets.examples import ExamplesSplit, UsersExamples
     from odp.models.examples import Examples
 
 
@@ -29,6 +33,7 @@ def load_examples(
     *,
     user: str | None = None,
     label: str | None = None,
+    time: str | None = None,
     text: Sequence[str] = (),
     on_error: OnError = "raise",
     name: str | None = None,
@@ -42,6 +47,7 @@ def load_examples(
       source: a path, or a table in memory.
       user: column of ids of users; by default the one of a usual name.
       label: column of labels, words or numbers; by default the one of a usual name, such as "label" or "target".
+      time: column of times, numbers or dates; it is no feature. By default no column.
       text: columns that are text although most of their cells are numbers.
       on_error: "raise" refuses a table with bad rows by their lines, "skip" leaves them out and counts them in
         ``notes``. A missing number or label is no bad row: whoever uses the examples counts it.
@@ -51,7 +57,7 @@ def load_examples(
       DataError: it is no table, a column is missing, or rows are bad.
       ConfigurationError: an option contradicts another, or the package that reads tables is missing.
     """
-    columns = LabelledColumns(user=user, label=label, text=text, on_error=on_error)
+    columns = LabelledColumns(user=user, label=label, time=time, text=text, on_error=on_error)
     return columns_of(read_examples(source, columns, name=name))
 
 
@@ -71,23 +77,26 @@ def columns_of(table: LabelledTable) -> ExampleColumns:
     ends = np.cumsum(np.bincount(table.users, minlength=len(table.user_ids)), dtype=np.int64)
     return ExampleColumns(
         table.values, np.argsort(table.users, kind="stable"), np.concatenate(([0], ends)), table.user_ids, table.name,
-        table.notes,
+        table.notes, table.times, table.time_unit,
     )  # fmt: skip
 
 
-def examples_for(data: Examples, source: Any, options: Mapping[str, Any]) -> ExampleColumns:
+def examples_for(data: Examples, source: Any, options: Mapping[str, Any], *, timed: bool = False) -> ExampleColumns:
     """The columns of a table that a task reads; its other columns may hold anything.
 
     Args:
       data: what the task reads.
       source: as of :func:`load_examples`.
       options: arguments of it.
+      timed: read a column of times, by default the one of a usual name.
 
     Raises:
-      DataError: as :func:`load_examples`.
+      DataError: as :func:`load_examples`; or there is no column of times.
       ConfigurationError: an option is unknown, or the label is another one than the task's.
     """
     columns = labelled_options(options)
+    if timed and columns.time is None:
+        columns = replace(columns, time=USUAL_TIME)
     return columns_of(
         read_for_task(source, columns, features=data.features, label=data.label, classes=tuple(map(str, data.classes)))
     )
@@ -166,13 +175,33 @@ def of_task(columns: LabelledColumns, *, features: Iterable[str], label: str) ->
     return replace(columns, label=label, only=(*features, label))
 
 
-def split_for(data: Examples, columns: ExampleColumns, *, seed: int) -> ExamplesSplit:
-    """What a simulation of a task that reads ``data`` trains and tests on: a tenth of the examples is for tests.
+def split_for(data: Examples, columns: ExampleColumns, *, seed: int, cut: TimeCut | None = None) -> ExamplesSplit:
+    """What a simulation of a task that reads ``data`` trains and tests on.
+
+    A tenth of the examples is for tests; or those from ``cut`` on, and what they alone have is counted. Everybody takes
+    part, also people without an example for training.
 
     Raises:
-      DataError: a column is missing, or of another shape or kind than the task reads.
+      DataError: a column is missing, or of another shape or kind than the task reads; or as ``TimeCut.tests``.
     """
-    from odp.datasets.example_files import split_examples
+    from odp.datasets.example_files import drawn_tests, split_examples
 
     users = columns.users_examples(data)
-    return split_examples(users, name=columns.name, where=columns.name, seed=seed)
+    if cut is None:
+        return split_examples(users, drawn_tests(users, seed=seed), name=columns.name, where=columns.name)
+    tests = cut.tests(columns, what="example")[users.rows]
+    split = split_examples(users, tests, name=columns.name, where=columns.name)
+    return replace(split, only_tested=_only_tested(data, users, tests))
+
+
+def _only_tested(data: Examples, users: UsersExamples, tests: npt.NDArray[np.bool_]) -> OnlyTested:
+    owners = np.repeat(np.arange(users.n_users), np.diff(users.offsets))
+    sides = (owners[tests], owners[~tests])
+    tested, trained = (np.bincount(side, minlength=users.n_users) > 0 for side in sides)
+    counts = {"users": (int((tested & ~trained).sum()), users.n_users)}
+    if data.label_range is None:
+        labels = users.targets[users.rows]
+        classes = places_of(labels, [str(name) for name in data.classes]) if data.classes else labels
+        later, earlier = (np.unique(side[~is_missing(side)]) for side in (classes[tests], classes[~tests]))
+        counts["classes"] = (len(np.setdiff1d(later, earlier)), len(np.union1d(later, earlier)))
+    return OnlyTested(counts)

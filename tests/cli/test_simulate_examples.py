@@ -146,3 +146,55 @@ def test_rows_that_are_left_out_stand_beside_every_figure(odp, tmp_path):
     text = html.unescape((tmp_path / "both.html").read_text())
     assert left in text
     assert "all examples" in text
+
+
+def visits(file: Path) -> Path:
+    """Numbers of 40 users over ten days, the tenth of which has a new user and a new class."""
+    chance = np.random.default_rng(5)
+    lines = ["member,x,label,day"]
+    for day in range(1, 10):
+        for member in range(40):
+            x = chance.random()
+            lines.append(f"m{member},{x:.4f},{'yes' if x > 0.5 else 'no'},2001-01-{day:02d}")
+    lines += ["new,0.5,maybe,2001-01-10", "m1,0.1,no,2001-01-10", "m2,0.9,yes,2001-01-10"]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def timed_task(folder: Path, features: dict[str, object]) -> Path:
+    data = platform.Examples(features, classes=("no", "yes", "maybe"))  # type: ignore[arg-type]
+    return written(
+        folder, model=platform.Glm("multinomial", len(features), 3), data=data,
+        cohort=platform.Cohort(minimum=10, goal=40), privacy=platform.UserLevelDP(epsilon=8, delta=1e-3),
+    )  # fmt: skip
+
+
+def test_a_labelled_table_is_cut_at_one_moment_and_what_only_the_tests_have_is_counted(odp, tmp_path):
+    table = visits(tmp_path / "visits.csv")
+    task = timed_task(tmp_path, {"x": platform.Tensor((), 0.0, 1.0)})
+    options = ("--data", table, "--user", "member", "--time", "day", "--split", "time:2001-01-10")
+    printed = odp("simulate", task, *options, "--output", tmp_path / "run", "--json")
+    told = "only the test part has 1 of 41 users and 1 of 3 classes"
+    assert told in " ".join(printed.err.split())
+    assert told in printed.json["notes"]
+    assert printed.json["split"] == {
+        "at": "time:2001-01-10", "users_only_tested": 1, "classes_only_tested": 1,
+    }  # fmt: skip
+    assert "on 3 examples" in printed.out + printed.err
+    assert told in json.dumps(json.loads((tmp_path / "run" / "run.json").read_text())["notes"])
+
+
+def test_a_cut_of_examples_needs_a_column_of_times(odp, tmp_path):
+    table = visits(tmp_path / "visits.csv")
+    task = timed_task(tmp_path, {"x": platform.Tensor((), 0.0, 1.0)})
+    odp_of = ("simulate", task, "--split", "time:0.9", "--user", "member", "--data")
+    with pytest.raises(OdpError, match=r"visits.csv: no column of times was recognised; name one with time=.."):
+        odp(*odp_of, table)
+    renamed = tmp_path / "named.csv"
+    renamed.write_text(table.read_text().replace(",day\n", ",date\n"))
+    assert "only the test part has 1 of 41 users" in " ".join(odp(*odp_of, renamed).err.split())
+    with pytest.raises(OdpError, match=r"--split is for tables: .* its examples have no times"):
+        odp("simulate", task, "--split", "time:0.9", "--data", DATA)
+    both = timed_task(tmp_path, {"x": platform.Tensor((), 0.0, 1.0), "day": platform.Tensor((), 0.0, 1.0)})
+    with pytest.raises(OdpError, match="'day' is read by the task and cannot be the time"):
+        odp("simulate", both, "--split", "time:0.9", "--user", "member", "--time", "day", "--data", table)

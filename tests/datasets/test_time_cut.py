@@ -18,6 +18,7 @@ from odp.algorithms.experiment import NamedData
 from odp.datasets import Ratings, Split
 from odp.datasets.time_cut import TimeCut, only_tested
 from odp.errors import ConfigurationError, DataError
+from odp.models.example_tables import split_for
 
 START = int(datetime(2001, 1, 1, tzinfo=UTC).timestamp())
 DAY = 86_400
@@ -77,7 +78,7 @@ def test_a_share_is_one_cut_of_all_ratings(days: list[tuple[int, int, int]], sha
     assert {pair for pair, part in facts(split).items() if part == "test"} == {
         row[:2] for row in days if row[2] >= moment
     }
-    assert any("follows from everybody's times" in note for note in cut.notes(ratings, split))
+    assert any("follows from everybody's times" in note for note in cut.notes(ratings, only_tested(split)))
 
 
 def test_one_in_nine_of_the_past_is_for_validation_and_the_rest_is_counted() -> None:
@@ -85,8 +86,9 @@ def test_one_in_nine_of_the_past_is_for_validation_and_the_rest_is_counted() -> 
     split = TimeCut.parse("time:2001-01-27").split(ratings_of(days), seed=1)
     assert 5 <= split.validation.n_ratings <= 40
     assert split.train.n_ratings + split.validation.n_ratings == 7 * 26
-    assert only_tested(split) == (1, 4)
-    notes = TimeCut.parse("time:2001-01-27").notes(ratings_of(days), split)
+    later = only_tested(split)
+    assert later.counts == {"users": (1, 8), "items": (4, 30)}
+    notes = TimeCut.parse("time:2001-01-27").notes(ratings_of(days), later)
     assert notes == ["only the test part has 1 of 8 users and 4 of 30 items"]
 
 
@@ -98,7 +100,7 @@ def test_the_unit_of_numbers_is_recognised_and_told(scale: int) -> None:
     split = cut.split(ratings, seed=3)
     assert split.test.n_ratings == 2
     unit = {1: "s", 10**3: "ms", 10**6: "us", 10**9: "ns"}[scale]
-    assert f"guessed: times count from 1970 in {unit}" in cut.notes(ratings, split)
+    assert f"guessed: times count from 1970 in {unit}" in cut.notes(ratings, only_tested(split))
 
 
 def test_times_that_are_no_dates_are_cut_by_number_and_not_by_date() -> None:
@@ -148,3 +150,91 @@ def test_movielens_is_cut_by_its_seconds(tmp_path: Path) -> None:
 def test_what_is_no_cut_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="to be time:DATE"):
         TimeCut.parse(text)
+
+
+CLASSES = odp.Examples({"x": odp.Tensor((), 0.0, 100.0)}, classes=("no", "yes", "maybe"))
+LABELLED = st.tuples(st.integers(0, 7), st.integers(0, 99), st.sampled_from(CLASSES.classes))
+
+
+def labelled(rows: list[tuple[int, int, str]]) -> odp.ExampleColumns:
+    """From (user, day, label); the feature is the day, so that parts can be told."""
+    users, days, labels = zip(*rows, strict=True)
+    moments = [datetime(2001, 1, 1, tzinfo=UTC) + timedelta(days=day) for day in days]
+    table = pa.table({"user": [f"u{one}" for one in users], "x": days, "label": labels, "when": moments})
+    return odp.load_examples(table, time="when", name="timed")
+
+
+def parts_of(split: odp.ExamplesSplit, columns: odp.ExampleColumns) -> dict[str, list[float]]:
+    assert columns.user_ids is not None
+    ids = [str(one) for one in columns.user_ids.tolist()]
+    assert split.train.n_users == len(ids)
+    return {name: sorted(split.train.of(user)[0][:, 0].tolist()) for user, name in enumerate(ids)}
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(LABELLED, min_size=2, max_size=40), cut=st.integers(1, 99), user=st.integers(0, 7))
+def test_examples_are_cut_at_a_date_as_ratings_are(rows: list[tuple[int, int, str]], cut: int, user: int) -> None:
+    if len({day < cut for _, day, _ in rows}) < 2:
+        return
+    at = TimeCut.parse("time:" + (datetime(2001, 1, 1, tzinfo=UTC) + timedelta(days=cut)).isoformat())
+    columns = labelled(rows)
+    split = split_for(CLASSES, columns, seed=1, cut=at)
+    trained = parts_of(split, columns)
+    assert trained == {
+        f"u{one}": sorted(float(day) for other, day, _ in rows if other == one and day < cut) for one, _, _ in rows
+    }
+    assert sorted(split.test.features[:, 0].tolist()) == sorted(float(day) for _, day, _ in rows if day >= cut)
+    early = [row for row in rows if row[1] < cut]
+    late = [row for row in rows if row[1] >= cut]
+    assert split.only_tested is not None
+    assert split.only_tested.counts == {
+        "users": (len({row[0] for row in late} - {row[0] for row in early}), len({row[0] for row in rows})),
+        "classes": (len({row[2] for row in late} - {row[2] for row in early}), len({row[2] for row in rows})),
+    }
+    fewer = [row for row in rows if row[0] != user]
+    if len({day < cut for _, day, _ in fewer}) == 2:
+        others = labelled(fewer)
+        found = parts_of(split_for(CLASSES, others, seed=1, cut=at), others)
+        assert found == {name: part for name, part in trained.items() if name != f"u{user}"}
+
+
+def test_labels_that_are_numbers_count_no_classes_and_a_share_says_that_it_is_everybodys() -> None:
+    table = pa.table({"user": [1, 1, 2, 3], "x": [1, 2, 3, 4], "label": [0.5, 0.25, 1.0, 0.0], "time": [1, 2, 3, 4]})
+    columns = odp.load_examples(table, time="time")
+    assert "time" not in columns.columns
+    data = odp.Examples({"x": odp.Tensor((), 0.0, 9.0)}, label_low=0.0, label_high=1.0)
+    cut = TimeCut.parse("time:0.5")
+    later = split_for(data, columns, seed=1, cut=cut).only_tested
+    assert later is not None
+    assert later.counts == {"users": (2, 3)}
+    notes = cut.notes(columns, later)
+    assert notes[0] == "only the test part has 2 of 3 users"
+    assert any("follows from everybody's times" in note for note in notes)
+
+
+def test_rows_without_a_time_are_bad_where_times_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "visits.csv"
+    file.write_text("user,x,label,when\na,1,0,2001-01-01\nb,2,1,\nc,3,1,2001-13-40\n")
+    assert odp.load_examples(file, text=("when",)).n_users == 3
+    with pytest.raises(DataError, match=r"2 x no time \(column 'when'\): line 3, 4"):
+        odp.load_examples(file, time="when")
+    columns = odp.load_examples(file, time="when", on_error="skip")
+    assert columns.n_users == 1
+    assert columns.times is not None
+    assert len(columns.times) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time": "whan"}, "no column 'whan' for the time; did you mean 'when'"),
+        ({"time": "label", "label": "label"}, "different columns"),
+        ({"time": "Label?", "label": "label"}, "is the user's or the time's, and cannot be the label"),
+        ({"time": "user"}, "different columns"),
+    ],
+)
+def test_a_column_that_cannot_be_the_time_is_refused(options: dict[str, str], message: str) -> None:
+    table = pa.table({"user": [1, 2], "x": [1, 2], "label": [0, 1], "when": [1, 2]})
+    label = "Label?" if options["time"] == "Label?" else "label"
+    with pytest.raises((ConfigurationError, DataError), match=message):
+        odp.load_examples(table.rename_columns(["user", "x", label, "when"]), **{"user": "user", **options})

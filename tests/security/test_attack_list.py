@@ -239,6 +239,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R409", "a user taken out of a cut in time",
          "datasets/test_time_cut.py::"
          "test_a_date_cuts_everybody_at_once_and_one_user_changes_nobody_elses_parts"),
+        ("R409", "a user taken out of a cut in time of labelled examples",
+         "datasets/test_time_cut.py::test_examples_are_cut_at_a_date_as_ratings_are"),
         ("R410", "the only user of an item who is taken out of a histogram",
          "algorithms/statistics/test_bins_by_id.py::test_the_only_people_of_an_hour_move_nobody_else"),
         ("R410", "ids that are no bin", "algorithms/statistics/test_bins_by_id.py::"

@@ -47,15 +47,16 @@ class TaskExperiment:
         self._task, self._seed = task, seed
         self.population = data.ratings
         self.split = self.tested = data.split(seed)
+        self._notes = data.cut_notes(self.split)
 
     def notes(self, *, noise: bool) -> list[str]:
-        """Whether noise will drown the signal."""
+        """What a cut in time leaves to the tests, and whether noise will drown the signal."""
         from odp.algorithms.dpam.signal import weak_signal
 
         if not noise or self.population.n_items != self._task.factorization.items:
-            return []
+            return self._notes
         weak = weak_signal(self._task, self.split.train)
-        return [] if weak is None else [str(weak)]
+        return self._notes if weak is None else [*self._notes, str(weak)]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
         return [f"{metrics[name]:.4f}" for name in ("validation_rmse", "test_rmse")]

@@ -56,9 +56,16 @@ class TaskExperiment:
         classes = None if range_ is None else int(range_[1]) + 1
         self._notes: tuple[str, ...] = ()
         if isinstance(task.data, Examples) and is_table_file(Path(data.name)):
-            columns = examples_for(task.data, data.name, data.options)
+            columns = examples_for(task.data, data.name, data.options, timed=data.cut is not None)
             self._notes = columns.notes
-            self.split = self.tested = split_for(task.data, columns, seed=seed)
+            self.split = self.tested = split_for(task.data, columns, seed=seed, cut=data.cut)
+            if data.cut is not None and self.split.only_tested is not None:
+                self._notes += (*data.cut.notes(columns, self.split.only_tested),)
+        elif data.cut is not None:
+            raise ConfigurationError(
+                f"--split is for tables: {data.name!r} is none, and its examples have no times; write them into a "
+                "table with a column of times (.csv, .tsv, .parquet, .jsonl)"
+            )
         elif data.options:
             raise ConfigurationError(
                 f"Expected a table for {', '.join(f'--{name}' for name in data.options)}: {data.name!r} is none, and "
@@ -69,7 +76,7 @@ class TaskExperiment:
         self.population = self.split.train
 
     def notes(self, *, noise: bool) -> list[str]:
-        """How a table was read, and what a report costs a device by itself, where the task has such reports."""
+        """How a table was read and cut, and what a report costs a device by itself, where the task has such reports."""
         return [*self._notes, *([] if self.local_charge is None else [self.local_charge.in_words])]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:

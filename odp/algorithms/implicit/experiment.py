@@ -51,11 +51,12 @@ class TaskExperiment:
             self.split = training_split(self._strong)
             self.tested = Split(self.split.train, self.split.validation, self._strong.targets)
         self.population = self.split.train
+        self._notes = data.cut_notes(self.split)
 
     def notes(self, *, noise: bool) -> list[str]:
-        """Who is tested, where it is not those who took part."""
+        """What a cut in time leaves to the tests, or who is tested, where it is not those who took part."""
         if self._strong is None:
-            return []
+            return self._notes
         return [f"tested on {self._held_out:,} users who took no part; Recall@k divides by min(k, held-out items)"]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
