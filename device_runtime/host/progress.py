@@ -24,7 +24,7 @@ class Host(Ended, Protocol):
 def wait_for(
     host: Host, say: Callable[[str], None] | None, contributions: Callable[[], Mapping[tuple[bytes, int], Taken]]
 ) -> None:
-    """Waits until a host has ended; slices let a Ctrl-C through.
+    """Waits in slices until a host has ended, so that Ctrl-C is handled after one slice.
 
     Args:
       host: of one device.

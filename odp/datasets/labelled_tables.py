@@ -30,7 +30,7 @@ from odp.datasets.id_columns import coded, decoded, used
 from odp.datasets.ids import Ids
 from odp.datasets.labelled_columns import TIME, USER, LabelledColumns
 from odp.datasets.raw_table import Kind, RawTable, arrow
-from odp.datasets.row_flaws import DECIMAL_COMMA, NUMBER, BadRows, Flaws, bad_rows, numbers, refusal
+from odp.datasets.row_flaws import DECIMAL_COMMA, NUMBER, BadRows, Flaws, bad_rows, numbers, refusal, unusable
 from odp.datasets.table_files import read_file, read_frame
 from odp.datasets.tables import stem
 from odp.datasets.time_columns import times_of
@@ -123,8 +123,7 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
         values = {role: column[~flaws.bad] for role, column in values.items()}
         times = None if times is None else times[~flaws.bad]
     if not len(codes):
-        bad = f": {'; '.join(report.lines())}" if report.total else ""
-        raise DataError(f"{where}: holds no usable rows; expected at least one user with one example{bad}")
+        raise unusable(raw, report.lines(), expected="example")
     ids, codes = used(ids, codes)
     told = [f"{report.total:,} bad rows were left out: {'; '.join(report.lines())}"] if report.total else []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -75,11 +76,17 @@ def bad_rows(raw: RawTable[Any], flaws: Flaws) -> BadRows:
 
 
 def refusal(raw: RawTable[Any], report: BadRows, rows: int) -> DataError:
-    """The table of so many rows is refused for its bad ones."""
+    """The error of a table with bad rows among its ``rows``: how many, why, and where the first are."""
     return DataError(
         f"{raw.where}: {report.total:,} of {rows:,} rows are bad: {'; '.join(report.lines())}. "
         "Mend them, or leave them out with on_error='skip' (--on-error skip)"
     )
+
+
+def unusable(raw: RawTable[Any], reasons: Sequence[str], *, expected: str) -> DataError:
+    """The error of a table without a row of what is ``expected``, with the reasons of all rows that were left out."""
+    left_out = f": {'; '.join(reasons)}" if reasons else ""
+    return DataError(f"{raw.where}: holds no usable rows; expected at least one user with one {expected}{left_out}")
 
 
 def numbers(column: Any, name: str, where: str, flaws: Flaws, *, missing: bool = False) -> npt.NDArray[Any]:

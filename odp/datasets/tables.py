@@ -14,7 +14,7 @@ from odp.datasets.id_columns import coded, decoded, used
 from odp.datasets.ids import Ids
 from odp.datasets.raw_table import RawTable, arrow
 from odp.datasets.repeats import repeated_rows
-from odp.datasets.row_flaws import SHOWN, BadRows, Flaws, bad_rows, numbers, refusal
+from odp.datasets.row_flaws import SHOWN, BadRows, Flaws, bad_rows, numbers, refusal, unusable
 from odp.datasets.table_files import read_file, read_frame
 from odp.datasets.text_tables import TextForm
 from odp.datasets.time_columns import times_of
@@ -123,7 +123,7 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
         times = None if times is None else times[kept]
     arrow().default_memory_pool().release_unused()
     if not len(codes["user"]):
-        raise DataError(f"{where}: holds no usable rows; expected at least one user with one item")
+        raise unusable(raw, [*report.lines(), *_unseen_notes(unseen)], expected="item")
     for role in ("user", "item"):
         ids[role], codes[role] = used(ids[role], codes[role])
     titled, several = (None, 0) if titles is None else _titles(titles, kept, codes["item"], len(ids["item"]))
@@ -214,9 +214,11 @@ def _notes(scale: Scale, columns: Columns, report: BadRows, unseen: int) -> list
         )
     if report.total:
         notes.append(f"{report.total:,} bad rows were left out: {'; '.join(report.lines())}")
-    if unseen:
-        notes.append(f"{unseen:,} rows have a value of 0 or less, and do not count as seen")
-    return notes
+    return [*notes, *_unseen_notes(unseen)]
+
+
+def _unseen_notes(unseen: int) -> list[str]:
+    return [f"{unseen:,} rows have a value of 0 or less, and do not count as seen"] if unseen else []
 
 
 def _id_notes(ids: dict[str, Ids], columns: Columns) -> list[str]:

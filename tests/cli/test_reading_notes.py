@@ -17,7 +17,15 @@ GUESSED = "guessed: ratings in 'stars' are from 1 to 10"
 SKIPPED = "2 bad rows were left out"
 REPEATED = "3 rows name a user and an item again: the newest row of each pair counts"
 PEOPLE = 120
-TASK = """\
+PRIVACY = """\
+[privacy]
+epsilon = 8.0
+delta = 1e-4
+[cohort]
+minimum = 20
+goal = 120
+"""
+TASK = f"""\
 name = "club"
 [model]
 items = 12
@@ -25,26 +33,14 @@ rank = 1
 [data]
 low = 1
 high = 10
-[privacy]
-epsilon = 8.0
-delta = 1e-4
-[cohort]
-minimum = 20
-goal = 120
-"""
-QUESTION = """\
+{PRIVACY}"""
+QUESTION = f"""\
 name = "club"
 [queries.stars]
 kind = "mean"
 low = 1
 high = 10
-[privacy]
-epsilon = 8.0
-delta = 1e-4
-[cohort]
-minimum = 20
-goal = 120
-"""
+{PRIVACY}"""
 COLUMNS = ("--user", "member", "--item", "film", "--value", "stars", "--on-error", "skip")
 NAMES = {"user": "member", "item": "film", "value": "stars", "on_error": "skip"}
 

@@ -357,3 +357,18 @@ def test_many_rows_are_ordered_as_few_are(monkeypatch: pytest.MonkeyPatch) -> No
     for field in ("offsets", "items", "values", "order"):
         np.testing.assert_array_equal(getattr(few, field), getattr(many, field))
     assert few.duplicates == many.duplicates > 0
+
+
+def test_a_table_without_a_usable_row_is_refused_with_the_reasons_and_lines_of_its_rows(tmp_path: Path) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_text("user,item,rating\na,x,many\n,x,3\nb,,4\na,x,few\na,x\n")
+    message = (
+        r"bad.csv: holds no usable rows; expected at least one user with one item: 1 x 2 fields where .*: line 6; "
+        r"1 x no user \(column 'user'\): line 3; 1 x no item \(column 'item'\): line 4; "
+        r"2 x no number as a value \(column 'rating'\): line 2, 5$"
+    )
+    with pytest.raises(DataError, match=message):
+        odp.load(file, on_error="skip")
+    file.write_text("user,item,plays\na,x,0\nb,,4\nb,x,-1\n")
+    with pytest.raises(DataError, match=r"one item: 1 x no item .*: line 3; 2 rows have a value of 0 or less"):
+        odp.load(file, value="plays", implicit=True, on_error="skip")
