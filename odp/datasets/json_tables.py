@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from odp.errors import DataError
 
 #: Of what may be text or numbers.
 _VALUES = (Kind.NUMBER, Kind.TEXT, Kind.TITLE, Kind.ANY)
+#: Characters of a key in a message.
+_SHOWN_KEY = 64
 
 
 def read_json(path: Path, columns: C) -> RawTable[C]:
@@ -93,7 +96,10 @@ def _by_record(path: Path, columns: C) -> RawTable[C]:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                record = json.loads(line, object_pairs_hook=_distinct)
+            except _DoubledKey as error:
+                broken.append(Broken(number, str(error)))
+                continue
             except (ValueError, RecursionError):
                 broken.append(Broken(number, "no JSON"))
                 continue
@@ -117,6 +123,19 @@ def _by_record(path: Path, columns: C) -> RawTable[C]:
             parts[role] = _one_kind(values, found.kind(role))
     positions = np.array(numbers, dtype=np.int64)
     return RawTable(str(path), found, parts, "line", lambda: positions, tuple(broken))
+
+
+class _DoubledKey(Exception):
+    """An object has a key twice: no value is the right one."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        doubled = next(key for key, count in counts.items() if count > 1)
+        raise _DoubledKey(f"the key {doubled[:_SHOWN_KEY]!r} twice in one object")
+    return record
 
 
 def _is_text(value: object, kind: Kind) -> bool:

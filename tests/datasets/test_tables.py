@@ -372,3 +372,24 @@ def test_a_table_without_a_usable_row_is_refused_with_the_reasons_and_lines_of_i
     file.write_text("user,item,plays\na,x,0\nb,,4\nb,x,-1\n")
     with pytest.raises(DataError, match=r"one item: 1 x no item .*: line 3; 2 rows have a value of 0 or less"):
         odp.load(file, value="plays", implicit=True, on_error="skip")
+
+
+@pytest.mark.parametrize(
+    "doubled",
+    ['"item": "x", "item": "y"', '"item": "x", "it\\u0065m": "x"', '"item": "x", "n": {"item": 1, "item": 2}'],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_key_twice_in_one_json_object_is_a_bad_row(tmp_path: Path, doubled: str, first: bool) -> None:
+    file = tmp_path / "seen.jsonl"
+    lines = ['{"user": "b", "item": "z"}', f'{{"user": "a", {doubled}}}']
+    file.write_text("\n".join(lines[::-1] if first else lines) + "\n")
+    line = 1 if first else 2
+    with pytest.raises(DataError, match=rf"1 of 2 rows are bad: 1 x the key 'item' twice in one object: line {line}\."):
+        odp.load(file)
+    ratings = odp.load(file, on_error="skip")
+    assert ratings.item_ids is not None
+    assert ratings.item_ids.tolist() == ["z"]
+    labelled = tmp_path / "labelled.jsonl"
+    labelled.write_text('{"user": 1, "x": 1, "label": 0}\n{"user": 1, "x": 2, "label": 0, "label": 1}\n')
+    with pytest.raises(DataError, match="'label' twice in one object: line 2"):
+        odp.load_examples(labelled)
