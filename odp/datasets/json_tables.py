@@ -96,8 +96,8 @@ def _by_record(path: Path, columns: C) -> RawTable[C]:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line, object_pairs_hook=_distinct)
-            except _DoubledKey as error:
+                record = json.loads(line, object_pairs_hook=distinct_keys)
+            except DoubledKey as error:
                 broken.append(Broken(number, str(error)))
                 continue
             except (ValueError, RecursionError):
@@ -125,16 +125,17 @@ def _by_record(path: Path, columns: C) -> RawTable[C]:
     return RawTable(str(path), found, parts, "line", lambda: positions, tuple(broken))
 
 
-class _DoubledKey(Exception):
+class DoubledKey(ValueError):
     """An object has a key twice: no value is the right one."""
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of ``pairs``, as ``object_pairs_hook`` of ``json.loads``. Raises DoubledKey."""
     record = dict(pairs)
     if len(record) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         doubled = next(key for key, count in counts.items() if count > 1)
-        raise _DoubledKey(f"the key {doubled[:_SHOWN_KEY]!r} twice in one object")
+        raise DoubledKey(f"the key {doubled[:_SHOWN_KEY]!r} twice in one object")
     return record
 
 

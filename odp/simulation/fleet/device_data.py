@@ -13,8 +13,11 @@ from typing import Any
 from device_runtime import Store
 from device_runtime.store.keyed_ratings import fill_ratings
 from odp.datasets import Ratings, load
+from odp.datasets.json_tables import DoubledKey, distinct_keys
+from odp.datasets.table_files import is_table_file
 from odp.errors import ConfigurationError, DataError
 from odp.models.example_columns import ExampleColumns
+from odp.models.example_tables import load_examples
 from odp.simulation.fleet.scenario import Scenario
 
 _KEYS = frozenset({"user", "service", "type", "data"})
@@ -51,6 +54,12 @@ class DeviceData:
         users = self.ratings if self.ratings is not None else self.examples
         return 0 if users is None else users.n_users
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How a table was read."""
+        users = self.ratings if self.ratings is not None else self.examples
+        return () if users is None else users.notes
+
     def fill(self, store: Store, device: int, *, seed: int, time: float) -> None:
         """Gives a device its data, which are as old as ``time`` says; a device that has them is left as it is."""
         filled_from = str(seed).encode()
@@ -75,14 +84,21 @@ def load_data(scenario: Scenario, *, folder: Path) -> DeviceData:
     """
     data = scenario.data
     if data.examples is not None:
-        return DeviceData(examples=ExampleColumns.load(folder / data.examples))
+        path = folder / data.examples
+        if is_table_file(path):
+            return DeviceData(examples=load_examples(path, **data.columns))
+        if data.columns:
+            raise ConfigurationError(f"Expected a table for columns={dict(data.columns)!r} (got {path})")
+        return DeviceData(examples=ExampleColumns.load(path))
     if data.events is not None:
         return DeviceData(events=tuple(_by_user(folder / data.events)))
     name = str(data.source)
     # A name, or a folder or file: as everywhere from the working folder, or from the scenario's.
     near = folder / name
     source = near if re.fullmatch(r"[^:]+", name) and near.exists() else name
-    return DeviceData(ratings=load(source, as_written=scenario.task.file is not None))
+    declared = {"implicit", "low", "high"} & set(data.columns)
+    as_written = scenario.task.file is not None and not declared
+    return DeviceData(ratings=load(source, as_written=as_written, **data.columns))
 
 
 def _by_user(path: Path) -> Iterator[tuple[Event, ...]]:
@@ -109,7 +125,9 @@ def _events(path: Path) -> Iterator[tuple[int, Event]]:
 
 def _event(line: str, *, where: str) -> tuple[int, Event]:
     try:
-        values = json.loads(line)
+        values = json.loads(line, object_pairs_hook=distinct_keys)
+    except DoubledKey as error:
+        raise DataError(f"{where}: {error}; keep one of them") from None
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict) or values.keys() != _KEYS or not isinstance(values["data"], dict):

@@ -113,6 +113,8 @@ def run_fleet(
     scenario = load_scenario(scenario_file)
     folder = scenario_file.resolve().parent
     data = load_data(scenario, folder=folder)
+    for note in data.notes:
+        report(f"note: {note}")
     devices = data.n_users if devices is None else devices
     if not 1 <= devices <= data.n_users:
         raise ConfigurationError(f"Expected devices={devices} to be from 1 to {data.n_users}, the users of the data")

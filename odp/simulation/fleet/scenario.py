@@ -2,7 +2,7 @@
 
     [data]
     source = "synthetic:n_users=2000,n_items=200,ratings_per_user=30,seed=7"     # its users become the devices
-    # or: examples = "examples.npz", or: events = "events.jsonl"
+    # or: examples = "mail.csv" with columns = {user = "reader"}, or: events = "events.jsonl"
 
     [task]                          # a DPAM task, or file = "task.toml" alone: any task that `odp task submit` takes
     rank = 2
@@ -36,6 +36,7 @@ What a file does not name has the default: no fault, no condition.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,13 +55,15 @@ class Data:
 
     Attributes:
       source: ratings: a data set that `odp simulate --data` takes.
-      examples: labelled examples: an npz file that `odp device run --examples` takes.
+      examples: labelled examples: a table that `odp device run --data` takes, or an npz file that its --examples takes.
       events: events of apps: a file with a JSON object per line, of ``user``, ``service``, ``type`` and ``data``.
+      columns: of a table, arguments of ``odp.load`` or ``odp.load_examples``, such as ``{"user": "reader"}``.
     """
 
     source: str | None = None
     examples: str | None = None
     events: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = [name for name in ("source", "examples", "events") if getattr(self, name) is not None]
@@ -69,6 +72,8 @@ class Data:
                 f"Expected one of source, examples and events (got {', '.join(given) or 'none'}); it says whose data "
                 "the devices have"
             )
+        if not isinstance(self.columns, Mapping) or (self.columns and self.events is not None):
+            raise ConfigurationError(f"Expected columns={self.columns!r} to be keys of a table of source or examples")
         for name in given:
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ConfigurationError(f"Expected {name}={getattr(self, name)!r} to name a data set or a file")
