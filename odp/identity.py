@@ -17,12 +17,14 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from odp.errors import DataError
+from odp.numerics.arrays import Int64Array
 
 LEAST, LARGEST = -(2**63), 2**63 - 1
 
@@ -80,3 +82,14 @@ def normal(text: str) -> str:
 def is_normal(text: str) -> bool:
     """Whether the text is in that form."""
     return unicodedata.is_normalized("NFC", text)
+
+
+class LabelledItems:
+    """Items that a question names by their ids: ``odp.catalogues.catalogue.NumberedKeys`` of its labels."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._numbers = {label: number for number, label in enumerate(labels)}
+
+    def places(self, wanted: Sequence[str]) -> Int64Array:
+        """The place of each id among the labels, whatever its Unicode form, int64 [n]; -1 where it is none."""
+        return np.array([self._numbers.get(normal(key), -1) for key in wanted], dtype=np.int64)

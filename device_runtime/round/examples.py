@@ -19,9 +19,10 @@ from device_runtime.store.database import Database
 from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import EVENTS, LocalData, LocalRows
+from odp.algorithms.seam import EVENTS, LocalData, LocalRows, LocalTable
 from odp.catalogues.catalogue import NumberedKeys
 from odp.crypto import domains
+from odp.identity import LabelledItems
 from odp.models.events_query import EventsTerms, Filter
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.v1 import common_pb2
@@ -47,14 +48,15 @@ def examples(
     Raises:
       StateError: the store cannot be read.
     """
-    own: LocalRows | None = None
+    own: dict[tuple[str, ...], LocalRows] = {}
     found: dict[str, LocalRows] = {}
     for declared in algorithm_for(definition).local_data:
         if declared.events is not None and declared.text:
             found[declared.name] = texts(store, declared.events, now=now)
             continue
         if declared.events is not None:
-            found[declared.name] = events(store, declared.events, now=now, catalogue=catalogue)
+            named = LabelledItems(declared.labels) if declared.labels else catalogue
+            found[declared.name] = events(store, declared.events, now=now, catalogue=named)
             continue
         if declared.label:
             table = store.examples(declared.table)
@@ -62,16 +64,19 @@ def examples(
                 declared.features, label=declared.label, classes=declared.classes, most=declared.most_rows
             )
             continue
-        if own is None:
-            own = _ratings(store, catalogue, by_id=declared.by_id, most=declared.most_rows)
-        found[declared.name] = own if declared.table != EVENTS else own.where(own.values > 0)
+        if declared.labels not in own:
+            own[declared.labels] = _ratings(store, catalogue, declared)
+        rows = own[declared.labels]
+        found[declared.name] = rows if declared.table != EVENTS else rows.where(rows.values > 0)
     return found
 
 
-def _ratings(store: Store, catalogue: NumberedKeys | None, *, by_id: bool, most: int) -> LocalRows:
+def _ratings(store: Store, catalogue: NumberedKeys | None, declared: LocalTable) -> LocalRows:
     if catalogue is not None:
-        return numbered_ratings(store, catalogue, most=most)
-    return ratings_by_id(store, most=most) if by_id else store.ratings(most=most)
+        return numbered_ratings(store, catalogue, most=declared.most_rows)
+    if declared.by_id:
+        return ratings_by_id(store, labels=declared.labels, most=declared.most_rows)
+    return store.ratings(most=declared.most_rows)
 
 
 def most_asked(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> int:

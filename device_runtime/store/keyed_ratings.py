@@ -21,7 +21,7 @@ from odp.algorithms.seam import LocalRows
 from odp.catalogues.catalogue import Catalogue, NumberedKeys
 from odp.catalogues.step import check_keys
 from odp.errors import ConfigurationError
-from odp.identity import integer_of
+from odp.identity import LabelledItems, integer_of
 from odp.v1 import common_pb2
 
 #: Keys among which the nearest one is looked for.
@@ -107,8 +107,10 @@ def ratings_left_out(store: Store, definition: common_pb2.TaskDefinition, catalo
     return len(numbers) + int((catalogue.places(keys) < 0).sum())
 
 
-def ratings_by_id(database: Database, *, most: int = -1) -> LocalRows:
+def ratings_by_id(database: Database, *, labels: Sequence[str] = (), most: int = -1) -> LocalRows:
     """All ratings, with the whole number that is the id of each item; -1 where its id is none of 64 bits.
+
+    With ``labels``, items are the places of their ids among these; -1 where an id is none of them.
 
     The id of an item is its key, or what the data set that filled the store calls it. A number that an app gave is an
     id by itself, but not in a store whose numbers are places in a data set. Of two ratings of one id, the one by number
@@ -121,8 +123,12 @@ def ratings_by_id(database: Database, *, most: int = -1) -> LocalRows:
     rows = database.all(f"SELECT {named}, value FROM ratings ORDER BY item LIMIT ?", (most,))
     left = most if most < 0 else most - len(rows)
     rows += database.all("SELECT key, value FROM keyed_ratings ORDER BY key LIMIT ?", (left,))
-    numbers = [integer_of(text) for text, _ in rows]
-    items = np.array([-1 if number is None else number for number in numbers], dtype=np.int64)
+    texts = [text for text, _ in rows]
+    if labels:
+        items = LabelledItems(labels).places(texts)
+    else:
+        numbers = (integer_of(text) for text in texts)
+        items = np.array([-1 if number is None else number for number in numbers], dtype=np.int64)
     values = np.array([value for _, value in rows], dtype=np.float64)
     _, first = np.unique(items, return_index=True)
     distinct = items < 0

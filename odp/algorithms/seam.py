@@ -112,6 +112,7 @@ class LocalTable:
       classes: of a label, the names of its classes: a row's value is the number of its class, or not a number.
       text: whether rows are the texts of the events' one column: each has the feature "text", item 0 and value 1.
       by_id: whether items of the table of ratings are the whole numbers that are their ids, and not rows of a model.
+      labels: the ids of the only items that count, an item being its place among them; none where ids are numbers.
     """
 
     name: str
@@ -124,6 +125,7 @@ class LocalTable:
     classes: Sequence[str] = ()
     text: bool = False
     by_id: bool = False
+    labels: tuple[str, ...] = ()
 
     @property
     def of_ratings(self) -> bool:

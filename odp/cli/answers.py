@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odp.cli.console import print_json, results_console
+from odp.cli.console import print_json, results_console, rows_of
 from odp.cli.data_options import print_reading
 from odp.cli.outputs import writing
 
@@ -40,7 +40,8 @@ def show_results(
             found.draw(picture, exact=exact, confidence=confidence)
         out.print(f"picture: {picture}")
     if json:
-        print_json(plain if printed is None else printed)
+        # The rows of CSV are the answers, also where JSON has more lists, such as the charges.
+        print_json(plain if printed is None else printed, rows=rows_of(plain))
 
 
 def simulate_task(task: Question, ratings: Ratings, *, seed: int, noise: bool, output: Path | None, json: bool) -> None:

@@ -48,7 +48,7 @@ def print_json(value: object, *, rows: Sequence[Mapping[str, Any]] | None = None
       rows: the rows of the CSV form; by default the one list of objects in ``value``, or else ``value`` as one row.
     """
     if _as_csv:
-        text = csv_text(_rows_of(value) if rows is None else rows)
+        text = csv_text(rows_of(value) if rows is None else rows)
         require_encodable(text)
         sys.stdout.write(text)
     else:
@@ -89,7 +89,8 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, objec
             yield f"{prefix}{name}", "" if missing else value
 
 
-def _rows_of(value: object) -> Sequence[Mapping[str, Any]]:
+def rows_of(value: object) -> Sequence[Mapping[str, Any]]:
+    """The rows of plain values in CSV: the one list of objects in them, or else all of them as one row."""
     if isinstance(value, list):
         return [one if isinstance(one, Mapping) else {"value": one} for one in value]
     assert isinstance(value, Mapping)

@@ -365,7 +365,8 @@ def people_of(
     ratings = load(data, **as_written(columns))
     print_reading(ratings.notes)
     if named := int((ratings.item_numbers < 0).sum()):
-        print_reading([f"{named:,} items have ids that are no whole numbers from 0: histograms by item leave them out"])
+        told = f"{named:,} items have ids that are no whole numbers from 0"
+        print_reading([f"{told}: histograms by item without labels leave them out"])
     if devices is not None:
         ratings = take_users(ratings, devices)
     return ratings if split_seed is None else random_split(ratings, seed=split_seed).train

@@ -55,7 +55,7 @@ class StatisticsQuery(_message.Message):
     def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., column: _Optional[_Union[StatisticsQuery.Column, str]] = ..., share: _Optional[float] = ..., histogram: _Optional[_Union[HistogramQuery, _Mapping]] = ..., mean: _Optional[_Union[MeanQuery, _Mapping]] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ...) -> None: ...
 
 class HistogramQuery(_message.Message):
-    __slots__ = ("bins", "edges", "counting", "clip")
+    __slots__ = ("bins", "edges", "counting", "clip", "labels")
     class Counting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COUNTING_UNSPECIFIED: _ClassVar[HistogramQuery.Counting]
@@ -70,11 +70,13 @@ class HistogramQuery(_message.Message):
     EDGES_FIELD_NUMBER: _ClassVar[int]
     COUNTING_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     bins: int
     edges: bytes
     counting: HistogramQuery.Counting
     clip: float
-    def __init__(self, bins: _Optional[int] = ..., edges: _Optional[bytes] = ..., counting: _Optional[_Union[HistogramQuery.Counting, str]] = ..., clip: _Optional[float] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, bins: _Optional[int] = ..., edges: _Optional[bytes] = ..., counting: _Optional[_Union[HistogramQuery.Counting, str]] = ..., clip: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MeanQuery(_message.Message):
     __slots__ = ("low", "high", "max_records")

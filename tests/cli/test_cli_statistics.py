@@ -149,3 +149,22 @@ def test_simulated_statistics_with_noise_in_shares_charge_their_event(odp: Odp, 
     (charge,) = found["charges"]
     assert charge["mechanism"] == "distributed_discrete_gaussian"
     assert 1.99 < found["epsilon"] <= 2.0
+
+
+def test_results_by_label_of_an_own_table_name_the_bins_in_csv_and_on_screen(odp: Odp, tmp_path: Path) -> None:
+    table, task = tmp_path / "drinks.csv", tmp_path / "drinks.toml"
+    names = ("tea", "SKU 7", "[b]café")
+    rows = [f"u{user},{names[user % 3]}" for user in range(60)]
+    table.write_text("\n".join(["user,item", *rows]) + "\n")
+    task.write_text(ASKED.replace("bins = 12", 'labels = ["tea", "SKU 7", "[b]café"]').replace("films", "drinks"))
+    stars = task.read_text().replace('[queries.stars]\nkind = "mean"\nlow = 1.0\nhigh = 5.0\n', "")
+    task.write_text(stars)
+    printed = odp("simulate", task, "--data", table, "--csv")
+    assert "queries.items.labels" in printed.out.splitlines()[0]
+    assert '""tea"", ""SKU 7""' in printed.out
+    assert all(name in printed.err for name in names)
+    table.write_text(table.read_text() + "u0,milk\n")
+    with pytest.raises(
+        DataError, match=r"has bins 'tea', 'SKU 7', .*: 1 of 4 items of data set 'drinks' have no bin: 'milk'"
+    ):
+        odp("simulate", task, "--data", table)

@@ -245,6 +245,11 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "algorithms/statistics/test_bins_by_id.py::test_the_only_people_of_an_hour_move_nobody_else"),
         ("R410", "ids that are no bin", "algorithms/statistics/test_bins_by_id.py::"
          "test_ids_that_are_no_bin_are_refused_by_name"),
+        ("R434", "labels of bins that are doubled, too few, empty, long or of another form",
+         "algorithms/statistics/test_bin_labels.py::"
+         "test_r434_every_party_refuses_a_definition_with_labels_that_name_no_bins"),
+        ("R434", "ids that no label names", "algorithms/statistics/test_bin_labels.py::"
+         "test_an_id_without_a_label_is_refused_by_name"),
         ("R417", "a user added to a labelled table, in every form",
          "datasets/test_labelled_tables.py::test_one_user_more_moves_no_example_no_part_and_no_seed_of_another"),
         ("R418", "a category and a class that one person has, in a task that is proposed from the data",

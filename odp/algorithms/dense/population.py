@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from odp.algorithms.dense.grid import quantise
 from odp.algorithms.dense.records import Records, VectorTerms, check_round
 from odp.errors import DataError
+from odp.identity import LabelledItems
 from odp.numerics.arrays import Int64Array
 from odp.wire.model import ModelVersion
 
@@ -31,12 +32,31 @@ def require_values(ratings: Ratings, question: str) -> None:
         )
 
 
-def records_of(ratings: Ratings, start: int, users: int) -> Records:
-    """The rows of ``users`` users from number ``start`` on; items are the numbers that are their ids, as on devices."""
+def records_by_name(
+    reads: Mapping[str, tuple[str, ...]], ratings: Ratings, start: int, users: int
+) -> dict[str, Records]:
+    """The rows of some users for each of the local tables that ``reads`` declares, as ``VectorTerms`` has it."""
+    of_labels = {labels: records_of(ratings, start, users, labels=labels) for labels in set(reads.values())}
+    return {name: of_labels[labels] for name, labels in reads.items()}
+
+
+def items_of(ratings: Ratings, labels: Sequence[str]) -> Int64Array:
+    """The item of a question that each item of a data set is, int64 [n_items], as on devices; -1 for none.
+
+    It is the whole number that is its id, or the place of its id among ``labels``.
+    """
+    if not labels:
+        return ratings.item_numbers
+    ids = range(ratings.n_items) if ratings.item_ids is None else ratings.item_ids.tolist()
+    return LabelledItems(labels).places([str(key) for key in ids])
+
+
+def records_of(ratings: Ratings, start: int, users: int, *, labels: tuple[str, ...] = ()) -> Records:
+    """The rows of ``users`` users from number ``start`` on; items are those of ``items_of``."""
     rows = slice(int(ratings.offsets[start]), int(ratings.offsets[start + users]))
     return Records(
         np.repeat(np.arange(users, dtype=np.int64), np.diff(ratings.offsets[start : start + users + 1])),
-        ratings.item_numbers[ratings.items[rows]],
+        items_of(ratings, labels)[ratings.items[rows]],
         ratings.values[rows].astype(np.float64),
         users,
     )
@@ -75,7 +95,7 @@ class VectorPopulation:
         total = np.zeros(grid.size, dtype=np.int64)
         for start in range(0, ratings.n_users, _USERS):
             users = min(_USERS, ratings.n_users - start)
-            own = dict.fromkeys(self._terms.reads, records_of(ratings, start, users))
+            own = records_by_name(self._terms.reads, ratings, start, users)
             entries = quantise(grid, self._terms.vectors(own), round=round, seeds=seeds[start : start + users])
             # Exact: at most 2^14 numbers of at most 2^20 per place, far below 2^53.
             total += np.bincount(entries.place, weights=entries.value, minlength=grid.size).astype(np.int64)

@@ -37,8 +37,8 @@ class VectorTerms(GridTerms, Protocol):
     """The same of a question about rows of local tables."""
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Names of the declared local tables."""
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """By the names of the declared local tables, the ids whose places are the items; () where ids are numbers."""
         ...
 
     def vectors(self, records: Mapping[str, Records]) -> Entries:

@@ -15,7 +15,7 @@ Source: Kairouz, Bonawitz, Ramage 2016, "Discrete distribution estimation under 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,20 +101,23 @@ def _result(part: ReportPart, found: _Answers) -> HistogramResult | MeanResult:
         counts = found.users * (found.gain * share - found.shift)
         std = np.sqrt(found.factor[0] * likely * (1.0 - likely))
         # Of a sum of counts with weights w, sum w^2 r - (sum w r)^2 is at most its first term.
-        return HistogramResult(counts, std, kind.edges, kind.counting, np.sqrt(found.factor[0] * likely))
+        sum_std = np.sqrt(found.factor[0] * likely)
+        return HistogramResult(counts, std, kind.edges, kind.counting, sum_std, kind.labels)
     values = np.arange(part.levels + 1) / part.levels * part.bound
     std = np.sqrt(np.maximum(found.covariance(values, values), 0.0))
-    return HistogramResult(found.total(values), std, kind.edges, kind.counting)
+    return HistogramResult(found.total(values), std, kind.edges, kind.counting, labels=kind.labels)
 
 
-def exact_results(parts: Sequence[ReportPart], records: Records) -> dict[str, HistogramResult | MeanResult]:
-    """The same of the users' own records, which no party sees: for simulations."""
+def exact_results(
+    parts: Sequence[ReportPart], records: Mapping[str, Records]
+) -> dict[str, HistogramResult | MeanResult]:
+    """The same of the users' own records by query, which no party sees: for simulations."""
     found: dict[str, HistogramResult | MeanResult] = {}
     for part in parts:
-        entries, kind = entries_of(part.kind, records_read(part.table, records)), part.kind
+        entries, kind = entries_of(part.kind, records_read(part.table, records[part.name])), part.kind
         sums = np.bincount(entries.place, weights=entries.value, minlength=kind.size).astype(np.float64)
         if isinstance(kind, MeanPart):
             found[part.name] = MeanResult(float(sums[0]), float(sums[1]), 0.0, kind.low, kind.high)
         else:
-            found[part.name] = HistogramResult(sums, 0.0, kind.edges, kind.counting)
+            found[part.name] = HistogramResult(sums, 0.0, kind.edges, kind.counting, labels=kind.labels)
     return found

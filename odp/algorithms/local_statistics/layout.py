@@ -56,6 +56,11 @@ class ReportPart:
     events: EventsTerms | None = None
 
     @property
+    def item_labels(self) -> tuple[str, ...]:
+        """As of ``odp.algorithms.statistics.parts.Part``."""
+        return self.kind.item_labels(self.events) if isinstance(self.kind, HistogramPart) else ()
+
+    @property
     def chooses_bins(self) -> bool:
         """Whether the answer is a bin; else it is a level of one bin, or of the mean."""
         return isinstance(self.kind, HistogramPart) and self.kind.counting == SHARES

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.coins import HashedWords
-from odp.algorithms.dense.population import records_of
+from odp.algorithms.dense.population import records_by_name
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
@@ -34,7 +34,7 @@ def counts_of(
     total = np.zeros(terms.cells, dtype=np.int64)
     for start in range(0, ratings.n_users, _USERS):
         users = min(_USERS, ratings.n_users - start)
-        own = dict.fromkeys((part.name for part in terms.parts), records_of(ratings, start, users))
+        own = records_by_name(terms.reads, ratings, start, users)
         cells = terms.reports(own, HashedWords(seeds[start : start + users]), users=users)
         total += np.bincount(cells, minlength=terms.cells)
         if progress is not None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from odp.algorithms.dense.population import records_of
+from odp.algorithms.dense.population import records_by_name
 from odp.algorithms.dense.quantile import CONFIDENCE
 from odp.algorithms.local_statistics.estimates import exact_results, results_of_counts
 from odp.algorithms.local_statistics.terms import ReportTerms
@@ -57,5 +57,5 @@ def answers_of(terms: ReportTerms, counts: Int64Array, *, epsilon: float, delta:
 
 def exact_answers(terms: ReportTerms, ratings: Ratings, *, delta: float) -> ReportResults:
     """The users' own answers, which no party sees: for simulations."""
-    found = exact_results(terms.parts, records_of(ratings, 0, ratings.n_users))
+    found = exact_results(terms.parts, records_by_name(terms.reads, ratings, 0, ratings.n_users))
     return ReportResults(found, ratings.n_users, math.inf, delta)

@@ -89,9 +89,22 @@ class ReportTerms:
     def local_data(self) -> tuple[LocalTable, ...]:
         """The rows of each query."""
         return tuple(
-            LocalTable(part.name, part.table, OWN_TABLES, part.events, most_rows(part.events), by_id=True)
+            LocalTable(
+                part.name,
+                part.table,
+                OWN_TABLES,
+                part.events,
+                most_rows(part.events),
+                by_id=True,
+                labels=part.item_labels,
+            )
             for part in self.parts
         )
+
+    @property
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        """As of ``odp.algorithms.dense.records.VectorTerms``."""
+        return {part.name: part.item_labels for part in self.parts}
 
     def reports(self, records: Mapping[str, Records], words: Words, *, users: int) -> Int64Array:
         """One cell per user, int64 [users]; ``records`` are the rows of each query, by its name."""

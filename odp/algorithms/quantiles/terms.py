@@ -57,9 +57,9 @@ class Terms:
         return cls(asked.table, EventsTerms.of(asked, aggregates=tuple(AGGREGATES)), edges, at, grid)
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> dict[str, tuple[str, ...]]:
         """The one table."""
-        return (ROWS,)
+        return {ROWS: ()}
 
     def vectors(self, records: Mapping[str, Records]) -> Entries:
         """Shares of the records in each bin; values that are not finite are left out, others go to the nearest bin."""

@@ -29,7 +29,9 @@ class TaskAlgorithm(VectorInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         return tuple(
-            LocalTable(part.name, part.table, _OWN, part.events, most_rows(part.events), by_id=True)
+            LocalTable(
+                part.name, part.table, _OWN, part.events, most_rows(part.events), by_id=True, labels=part.item_labels
+            )
             for part in self.terms().parts
         )
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from odp.algorithms.dense.population import require_values
+from odp.algorithms.dense.population import items_of, require_values
 from odp.algorithms.seam import EVENTS
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart
 from odp.algorithms.statistics.userside import bins_of
 from odp.errors import DataError
 from odp.models.left_out import LeftOut
+from odp.numerics.arrays import Int64Array
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
@@ -29,6 +30,8 @@ class Asked(Protocol):
     def table(self) -> str: ...
     @property
     def kind(self) -> HistogramPart | MeanPart: ...
+    @property
+    def item_labels(self) -> tuple[str, ...]: ...
 
 
 def rows_left_out(parts: Iterable[Asked], users: Ratings) -> dict[str, LeftOut]:
@@ -44,24 +47,30 @@ def rows_left_out(parts: Iterable[Asked], users: Ratings) -> dict[str, LeftOut]:
         if isinstance(part.kind, MeanPart) or part.kind.edges is not None:
             require_values(users, f"the question {part.name!r}")
         if isinstance(part.kind, HistogramPart):
+            items = items_of(users, part.item_labels)
             if part.kind.edges is None:
-                _require_bins(part.name, part.kind.bins, users)
-            numbers = users.item_numbers[users.items]
+                _require_bins(part, part.kind.bins, items, users)
+            numbers = items[users.items]
             outside = int((happened & ~bins_of(part.kind, numbers, users.values.astype(np.float64))[1]).sum())
         about = LeftOut(users.n_ratings).without(int((~happened).sum()), "whose value is 0 or less: nothing happened")
         found[part.name] = about.without(outside, "beyond its bins")
     return found
 
 
-def _require_bins(name: str, bins: int, users: Ratings) -> None:
+def _require_bins(part: Asked, bins: int, items: Int64Array, users: Ratings) -> None:
     if users.item_ids is None:
         return
-    outside = np.flatnonzero((users.item_numbers < 0) | (users.item_numbers >= bins))
+    outside = np.flatnonzero((items < 0) | (items >= bins))
     if len(outside):
         shown = ", ".join(repr(str(key)) for key in users.item_ids[outside[:_SHOWN]].tolist())
+        labels = part.item_labels
+        have = f"bins 0 to {bins - 1}"
+        mend = "write the ids as whole numbers of that range, or ask for more bins, or name the ids with labels=.."
+        if labels:
+            have = f"bins {', '.join(map(repr, labels[:_SHOWN]))}{', ..' if bins > _SHOWN else ''}"
+            mend = "name these ids in labels=.., too, or leave their rows out of the table"
         raise DataError(
-            f"the histogram {name!r} counts items by their ids, and has bins 0 to {bins - 1}: {len(outside):,} of "
+            f"the histogram {part.name!r} counts items by their ids, and has {have}: {len(outside):,} of "
             f"{users.n_items:,} items of data set {users.name!r} have no bin: {shown}"
-            f"{', ..' if len(outside) > _SHOWN else ''}; write the ids as whole numbers of that range, or ask for more "
-            "bins"
+            f"{', ..' if len(outside) > _SHOWN else ''}; {mend}"
         )

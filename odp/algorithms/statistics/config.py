@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.statistics.parts import check_labels
 from odp.errors import ConfigurationError
+from odp.identity import normal
 from odp.models.events import Events, table_of
 
 if TYPE_CHECKING:
@@ -34,10 +36,14 @@ class Histogram:
     With ``low`` and ``high`` too, the bins divide the values evenly; with ``edges`` they divide them at these bounds.
     Records outside of all bins are left out.
 
+    Bins can have ``labels``, by which results name them. Labels of values name the bins in their order. Labels of items
+    are their ids: bin i counts the item whose id is label i, such as "SKU7".
+
     Attributes:
-      bins: number of bins.
+      bins: number of bins; with ``labels`` of items, as many as these.
       low, high: range of values, for bins of equal width.
       edges: bounds of values, ascending, one more than bins; a bin holds its lower edge, the last one its upper too.
+      labels: names of the bins, one for each, at most 4,096; distinct in normal form C, of 1 to 64 characters.
       counts: what a user adds to a bin: "users" 1 where it has any record there, "records" the number of its records
         there, "shares" the share of its records there (so every user counts alike, and bins sum to the users).
       clip: L2 bound of a user's counts; longer ones are scaled down to it, which biases the result. None is the bound
@@ -54,6 +60,7 @@ class Histogram:
     low: float | None = None
     high: float | None = None
     edges: Sequence[float] | None = None
+    labels: Sequence[str] | None = None
     counts: str = "users"
     clip: float | None = None
     table: str = _TABLE
@@ -66,6 +73,7 @@ class Histogram:
         _validate.one_of(_COUNTS, counts=self.counts)
         _validate.positive(share=self.share)
         ranged = self.low is not None or self.high is not None
+        self._check_labels()
         if (self.edges is None) == (self.bins is None) or (ranged and self.edges is not None):
             raise ConfigurationError("Expected a histogram to have bins, or bins with low and high, or edges")
         if self.bins is not None:
@@ -87,6 +95,20 @@ class Histogram:
             _validate.positive(clip=self.clip)
         elif self.counts == "records":
             raise ConfigurationError("Expected clip, the L2 bound of a user's counts: the number of records has none")
+
+    def _check_labels(self) -> None:
+        """Labels of items say how many bins there are, and labels of values are as many as these."""
+        if self.labels is None:
+            return
+        named = [normal(label) if isinstance(label, str) else label for label in _sequence(self.labels)]
+        object.__setattr__(self, "labels", check_labels(named, where="labels"))
+        bins = len(self.edges) - 1 if self.edges is not None else self.bins
+        if bins is None:
+            object.__setattr__(self, "bins", len(named))
+        elif bins != len(named):
+            raise ConfigurationError(f"Expected one label for each of the {bins} bins (got {len(named)} labels)")
+        if self.events is not None and self.events.buckets:
+            raise ConfigurationError("Expected no labels with events in buckets: a hash chooses the bin")
 
     def to_proto(self, name: str) -> statistics_pb2.StatisticsQuery:
         """The query ``name``, its share not yet divided by all shares."""
@@ -111,6 +133,7 @@ class Histogram:
                     "shares": countings.COUNTING_SHARES,
                 }[self.counts],
                 clip=free if self.clip is None else self.clip,
+                labels=self.labels or (),
             ),
         )
 
@@ -118,6 +141,12 @@ class Histogram:
         if self.low is None or self.high is None or self.bins is None:
             return self.edges
         return [float(edge) for edge in np.linspace(self.low, self.high, self.bins + 1)]
+
+
+def _sequence(labels: Sequence[str]) -> Sequence[str]:
+    if isinstance(labels, str) or not isinstance(labels, Sequence):
+        raise ConfigurationError(f"Expected labels={labels!r} to be the names of the bins, such as ('day', 'night')")
+    return labels
 
 
 @_validate.strict_keywords

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from odp import _validate
 from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations, quantile
 from odp.algorithms.dense.quotient import quotient_interval
 from odp.errors import ConfigurationError
+from odp.identity import normal
 from odp.numerics.arrays import Float64Array
 
 
@@ -26,6 +28,7 @@ class HistogramResult:
       counting: "users", "records" or "shares".
       sum_std: float64 [bins] for sums of counts, as of independent noise, where the noise of counts is correlated: the
         variance of any sum with weights w is at most that of (w sum_std)^2. None where it is not.
+      labels: that the question gave to the bins; () for none.
     """
 
     counts: Float64Array
@@ -33,6 +36,18 @@ class HistogramResult:
     edges: Float64Array | None
     counting: str
     sum_std: Float64Array | None = None
+    labels: tuple[str, ...] = ()
+
+    def name(self, bin: int) -> str:
+        """What people call a bin: its label, its range of values, or the id of its item."""
+        if self.labels:
+            return self.labels[bin]
+        return str(bin) if self.edges is None else f"{self.edges[bin]:g} .. {self.edges[bin + 1]:g}"
+
+    def count(self, label: str) -> float:
+        """The count of the bin with this label. Raises ConfigurationError where there is none."""
+        _validate.one_of(self.labels, label=normal(label))
+        return float(self.counts[self.labels.index(normal(label))])
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[Float64Array, Float64Array]:
         """(low, high), float64 [bins] each."""

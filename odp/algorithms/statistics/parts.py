@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from odp.errors import ConfigurationError
+from odp.identity import is_normal
 from odp.models.events_query import EventsTerms
+from odp.models.features import checked_texts
 from odp.numerics.arrays import Float64Array
+
+MOST_LABELS = 2**12
+
+
+def check_labels(labels: Sequence[str], *, where: str) -> tuple[str, ...]:
+    """The names of bins. Raises ConfigurationError unless they are few distinct short texts in normal form C."""
+    if len(labels) > MOST_LABELS:
+        raise ConfigurationError(f"Expected at most {MOST_LABELS:,} {where} (got {len(labels):,})")
+    names = checked_texts(labels, where, least=1)
+    if not all(map(is_normal, names)):
+        raise ConfigurationError(f"Expected {where} to be in Unicode normal form C")
+    return names
 
 
 @dataclass(frozen=True)
@@ -17,6 +33,11 @@ class HistogramPart:
     edges: Float64Array | None
     counting: str
     clip: float
+    labels: tuple[str, ...] = ()
+
+    def item_labels(self, events: EventsTerms | None) -> tuple[str, ...]:
+        """The ids of the bins' items; none where bins are numbers or ranges, of values or of ``events``."""
+        return () if self.edges is not None or (events is not None and events.edges is not None) else self.labels
 
     @property
     def size(self) -> int:
@@ -69,6 +90,11 @@ class Part:
     offset: int
     scale: float
     events: EventsTerms | None = None
+
+    @property
+    def item_labels(self) -> tuple[str, ...]:
+        """The ids of the items that the query is about, where its bins are labelled items."""
+        return self.kind.item_labels(self.events) if isinstance(self.kind, HistogramPart) else ()
 
     @property
     def place(self) -> slice:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_BARS = 400
+_MOST_NAMED = 40
+#: Characters that fit side by side below a panel.
+_FLAT_CHARACTERS = 90
 _UNITS = {"users": "users", "records": "records", "shares": "users, by share of their records"}
 
 
@@ -61,6 +64,12 @@ def _bars(panel: Axes, found: HistogramResult, known: HistogramResult | None, co
         place = 0.5 * (found.edges[:-1] + found.edges[1:])[shown]
         width = 0.9 * np.diff(found.edges)[shown]
         panel.set_xlabel("value")
+    if found.labels and len(shown) <= _MOST_NAMED:
+        names = [found.name(bin) for bin in shown.tolist()]
+        turned = 45 if len(names) * max(map(len, names)) > _FLAT_CHARACTERS else 0
+        panel.set_xticks(
+            place, names, rotation=turned, ha="right" if turned else "center", parse_math=False
+        )  # a label may have dollar signs
     panel.bar(place, found.counts[shown], width, color=style.LIGHT.soft)
     style.whiskers(panel, place, found.counts[shown], low[shown], high[shown])
     panel.axhline(0.0, color=style.LIGHT.muted, linewidth=0.8)

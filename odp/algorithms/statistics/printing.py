@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
@@ -42,7 +43,6 @@ def _histogram(name: str, result: HistogramResult, known: HistogramResult | None
         title += f", the {_MOST_ROWS} largest of {len(result.counts):,}"
     table = Table("bin", "count", "from", "to", *([] if known is None else ["without noise"]), title=title)
     for bin in shown.tolist():
-        label = str(bin) if result.edges is None else f"{result.edges[bin]:g} .. {result.edges[bin + 1]:g}"
-        row = [label, f"{result.counts[bin]:.1f}", f"{low[bin]:.1f}", f"{high[bin]:.1f}"]
+        row = [escape(result.name(bin)), f"{result.counts[bin]:.1f}", f"{low[bin]:.1f}", f"{high[bin]:.1f}"]
         table.add_row(*row, *([] if known is None else [f"{known.counts[bin]:.1f}"]))
     return table

@@ -114,7 +114,7 @@ def _result(part: Part, values: Float64Array, std: float) -> HistogramResult | M
     if isinstance(part.kind, MeanPart):
         return MeanResult(float(values[0]), float(values[1]), std, part.kind.low, part.kind.high)
     kind: HistogramPart = part.kind
-    return HistogramResult(values, std, kind.edges, kind.counting)
+    return HistogramResult(values, std, kind.edges, kind.counting, labels=kind.labels)
 
 
 def _plain(found: HistogramResult | MeanResult, confidence: float) -> dict[str, object]:
@@ -129,4 +129,5 @@ def _plain(found: HistogramResult | MeanResult, confidence: float) -> dict[str, 
         "high": np.asarray(high).tolist(),
         "std": found.std if isinstance(found.std, float) else found.std.tolist(),
         "edges": None if found.edges is None else found.edges.tolist(),
+        "labels": list(found.labels) or None,
     }

@@ -16,7 +16,7 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.dense.grid import Entries, Grid
 from odp.algorithms.dense.records import Records, check_question
-from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part, check_labels
 from odp.algorithms.statistics.userside import vectors
 from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
@@ -75,9 +75,9 @@ class Terms:
         return cls(tuple(parts), grid)
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """The names of the queries, each of which reads rows of its own."""
-        return tuple(part.name for part in self.parts)
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        """The labels of items by the names of the queries, each of which reads rows of its own."""
+        return {part.name: part.item_labels for part in self.parts}
 
     def vectors(self, records: Mapping[str, Records]) -> Entries:
         """The entries of every user's vector, within the bounds of their parts up to float rounding."""
@@ -132,7 +132,15 @@ def kind_of(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart |
             f"Expected counting of the histogram {query.name!r} to be one of {', '.join(COUNTINGS)}"
         )
     _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=histogram.clip)
-    return column, HistogramPart(histogram.bins, edges, counting, histogram.clip)
+    labels: tuple[str, ...] = ()
+    if histogram.labels:
+        labels = check_labels(list(histogram.labels), where=f"labels of the histogram {query.name!r}")
+        if len(labels) != histogram.bins or query.events.buckets:
+            raise ConfigurationError(
+                f"Expected the histogram {query.name!r} to have one label for each of its {histogram.bins} bins, and "
+                f"none with events in buckets (got {len(labels)} labels)"
+            )
+    return column, HistogramPart(histogram.bins, edges, counting, histogram.clip, labels)
 
 
 def _edges(name: str, histogram: statistics_pb2.HistogramQuery) -> Float64Array:
