@@ -71,9 +71,9 @@ class NamedData:
         return named
 
     def _numbered(self, ratings: Ratings) -> Ratings:
-        from odp.datasets.catalogue import numbered_by
+        from odp.datasets.catalogue import numbered_users
 
-        return ratings if self.catalogue is None else numbered_by(ratings, self.catalogue)
+        return numbered_users(ratings, self.catalogue)
 
     def cut_notes(self, split: Split) -> list[str]:
         """What has to be said of a split in time, a line each; nothing of another."""
@@ -83,6 +83,7 @@ class NamedData:
 
     def split(self, seed: int) -> Split:
         """As ``odp.datasets.load_split``: the published one, or a random one of ``ratings``; or that of ``cut``."""
+        from odp.datasets.catalogue import numbered_users
         from odp.datasets.registry import published_split
         from odp.datasets.splitting import random_split
 
@@ -91,7 +92,7 @@ class NamedData:
         published = None if self.options or not self._named else published_split(self.name)
         if published is None:
             return random_split(self.ratings, seed=seed)
-        return Split(*map(self._numbered, (published.train, published.validation, published.test)))
+        return numbered_users(published, self.catalogue)
 
 
 class TrainingEvaluation(Protocol):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
-from odp.datasets.ratings import Ratings
+from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError
 from odp.identity import normal
 
 if TYPE_CHECKING:
     from odp.catalogues.catalogue import Catalogue
+
+Users = TypeVar("Users")
 
 
 def catalogue_keys(ratings: Ratings) -> tuple[str, ...]:
@@ -78,10 +80,7 @@ def numbered_by(ratings: Ratings, catalogue: Catalogue) -> Ratings:
     items = numbers[mine.items]
     rows = np.lexsort((items, mine.users()))
     lost = ratings.n_ratings - mine.n_ratings
-    note = (
-        f"{int((~known).sum()):,} items, with {lost:,} ratings, are left out: catalogue version {catalogue.version} of "
-        f"{catalogue.population!r} does not have them"
-    )
+    note = _left_out(int((~known).sum()), lost, catalogue)
     places = np.full(catalogue.items, -1, dtype=np.int64)
     places[numbers[known]] = np.flatnonzero(known)
     ids = None
@@ -104,19 +103,31 @@ def numbered_by(ratings: Ratings, catalogue: Catalogue) -> Ratings:
     )
 
 
-def check_numbered(ratings: Ratings, catalogue: Catalogue) -> None:
-    """Raises DataError where the items of ``ratings`` have keys, and these are not the catalogue's, in its order."""
-    if not has_keys(ratings):
-        return
-    keys = catalogue_keys(ratings)
-    if keys != catalogue.keys:
-        place = next((n for n, pair in enumerate(zip(keys, catalogue.keys, strict=False)) if pair[0] != pair[1]), None)
-        what = (
-            f"{len(keys)} items, and the task's catalogue {catalogue.items}"
-            if place is None
-            else f"{keys[place]!r} as item {place}, and the task's catalogue {catalogue.keys[place]!r}"
-        )
-        raise DataError(
-            f"the data set {ratings.name!r} has {what}: bring it to the catalogue's numbers with "
-            "odp.datasets.numbered_by(ratings, catalogue)"
-        )
+def numbered_users(users: Users, catalogue: Catalogue | None) -> Users:
+    """Ratings, or the parts of a split, by the item numbers of a catalogue; other data, or without one, as they are.
+
+    Raises:
+      DataError: as :func:`numbered_by`.
+    """
+    if catalogue is None or not isinstance(users, (Ratings, Split)):
+        return users
+    numbered = numbered_by(users, catalogue) if isinstance(users, Ratings) else _numbered_parts(users, catalogue)
+    return cast("Users", numbered)
+
+
+def _numbered_parts(split: Split, catalogue: Catalogue) -> Split:
+    """As of :func:`numbered_by`; ``notes`` count what all parts lose together."""
+    parts = (split.train, split.validation, split.test)
+    numbered = [numbered_by(part, catalogue) for part in parts]
+    lost = sum(part.n_ratings - mine.n_ratings for part, mine in zip(parts, numbered, strict=True))
+    if not lost:
+        return Split(*numbered)
+    note = _left_out(int((catalogue.places(catalogue_keys(split.train)) < 0).sum()), lost, catalogue)
+    return Split(*(replace(mine, notes=(*part.notes, note)) for part, mine in zip(parts, numbered, strict=True)))
+
+
+def _left_out(items: int, ratings: int, catalogue: Catalogue) -> str:
+    return (
+        f"{items:,} items, with {ratings:,} ratings, are left out: catalogue version {catalogue.version} of "
+        f"{catalogue.population!r} does not have them"
+    )

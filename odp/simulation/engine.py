@@ -31,7 +31,7 @@ from odp.algorithms.seam import (
     Query,
 )
 from odp.classifier import Classifier
-from odp.datasets.catalogue import check_numbered
+from odp.datasets.catalogue import numbered_users
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.splitting import random_split
@@ -216,7 +216,8 @@ def simulate(
     Args:
       task: What to train; ``task.model.items`` must be the population's number of items.
       population: Ratings, which are split 80/10/10 at random by ``seed``; or a Split, taken as it is; or, for a model
-        of labelled examples, an ExamplesSplit, or ExampleColumns, of which a tenth is for tests.
+        of labelled examples, an ExamplesSplit, or ExampleColumns, of which a tenth is for tests. Of a task that names a
+        catalogue, items get its numbers by key, and ratings of items that it does not have are left out and counted.
       seed: Decides the split, the users' samples and the noise: the same seed repeats the run.
       noise: True for seeded noise of the declared size; False for none (then ε is infinite); or an IntegerNoise.
       on_round: Called after each round, for progress.
@@ -235,8 +236,7 @@ def simulate(
     if isinstance(population, ExampleColumns):
         population = _split_columns(task, population, seed=seed)
     catalogue = getattr(getattr(task, "model", None), "catalogue", None)
-    if catalogue is not None and isinstance(population, (Ratings, Split)):
-        check_numbered(population if isinstance(population, Ratings) else population.train, catalogue)
+    population = numbered_users(population, catalogue)
     if not isinstance(task, Task):
         from odp.simulation import answers
 

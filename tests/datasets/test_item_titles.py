@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import odp
-from odp.datasets import catalogue_keys, numbered_by
+from odp.datasets import Split, catalogue_keys, numbered_by, random_split
 from odp.datasets.item_titles import ItemTitles
 from odp.errors import DataError
 
@@ -96,15 +97,28 @@ def test_data_get_the_numbers_of_a_catalogue_by_key_and_count_what_it_lacks() ->
         numbered_by(ratings, odp.Catalogue.make("films", ["a", "b"]))
 
 
-def test_a_simulation_refuses_data_whose_numbers_are_not_those_of_its_catalogue() -> None:
+def test_a_simulation_brings_data_in_any_order_to_the_numbers_of_its_catalogue() -> None:
     ratings = odp.synthetic_movielens(n_users=120, n_items=12, ratings_per_user=6, seed=1)
     catalogue = odp.Catalogue.make("films", catalogue_keys(ratings)[::-1])
     task = odp.Task(
         name="films", model=odp.MatrixFactorization(items=12, rank=1, catalogue=catalogue), data=odp.RatingsData(),
         privacy=odp.UserLevelDP(epsilon=8, delta=1e-6), training=odp.DPAM(steps=1), cohort=odp.Cohort(minimum=100),
     )  # fmt: skip
-    with pytest.raises(DataError, match=r"as item 0, and the task's catalogue 'Film 0012.*numbered_by"):
-        odp.simulate(task, ratings)
-    run = odp.simulate(task, numbered_by(ratings, catalogue))
     plain = dataclasses.replace(task, model=odp.MatrixFactorization(items=12, rank=1))
-    assert run.model.keyed.rows.shape == odp.simulate(plain, ratings).model.keyed.rows.shape
+    in_order = odp.simulate(plain, numbered_by(ratings, catalogue), noise=False)
+    run = odp.simulate(task, ratings, noise=False)
+    np.testing.assert_array_equal(run.model.keyed.rows, in_order.model.keyed.rows)
+    split = random_split(ratings, seed=1)
+    parts = Split(*(numbered_by(part, catalogue) for part in (split.train, split.validation, split.test)))
+    np.testing.assert_array_equal(
+        odp.simulate(task, split, noise=False).model.keyed.rows,
+        odp.simulate(plain, parts, noise=False).model.keyed.rows,
+    )
+    fewer = odp.Catalogue.make("films", catalogue_keys(ratings)[:1:-1])
+    small = dataclasses.replace(task, model=odp.MatrixFactorization(items=10, rank=1, catalogue=fewer))
+    lost = int((ratings.items < 2).sum())
+    told = f"2 items, with {lost} ratings, are left out"
+    for data in (ratings, split):
+        assert told in odp.simulate(small, data).notes[0]
+    with pytest.raises(DataError, match="no item of the data set"):
+        odp.simulate(small, odp.load(pa.table({"user": [1], "item": ["milk"], "rating": [1.0]}), low=0, high=5))
