@@ -264,7 +264,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "cli/test_index.py::test_titles_name_the_items_of_a_device_by_key_and_never_by_row"),
         ("R414", "data in another order than the catalogue of a task",
          "datasets/test_item_titles.py::"
-         "test_a_simulation_refuses_data_whose_numbers_are_not_those_of_its_catalogue"),
+         "test_a_simulation_brings_data_in_any_order_to_the_numbers_of_its_catalogue"),
         ("R415", "ratings of items that no catalogue has",
          "device_runtime/test_sdk.py::"
          "test_an_item_that_the_catalogue_does_not_have_is_an_error_where_the_app_hands_it_in"),
