@@ -7,8 +7,9 @@ ending     form
 .jsonl     one object per line: ``"item"`` is the key, every other value is a text or a list of texts (tags)
 =========  ========================================================================================================
 
-Both are UTF-8. A key is the item's id in the data set, as text; its number where the data set has no ids. Items that
-the file leaves out have no text. Images are not read: give their embeddings as a group of ``item_features``.
+Both are UTF-8, and are read without Apache Arrow: devices show titles, and have none. A key is the item's id in the
+data set, as text; its number where the data set has no ids. Items that the file leaves out have no text. Images are
+not read: give their embeddings as a group of ``item_features``.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odp._validate import nearest
+from odp.datasets.json_tables import DoubledKey, distinct_keys
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
+from odp.identity import normal
 
 KEY = "item"
 #: Bytes of a file; texts of a larger catalogue need columns of their own making.
@@ -79,8 +82,8 @@ class ItemTexts:
             where = f"{path}:{line}"
             if not key:
                 raise DataError(f"{where}: the key {KEY!r} is empty; give the item's id")
-            if lines.setdefault(key, line) != line:
-                raise DataError(f"{where}: item {key!r} stands in line {lines[key]} already; keep one of them")
+            if lines.setdefault(normal(key), line) != line:
+                raise DataError(f"{where}: item {key!r} stands in line {lines[normal(key)]} already; keep one of them")
             if not any(text.strip() for text in texts.values()):
                 raise DataError(f"{where}: item {key!r} has no text; give one, or remove the line")
             for name, text in texts.items():
@@ -153,7 +156,9 @@ def _json_rows(path: Path, content: str) -> Iterator[tuple[int, str, dict[str, s
             continue
         where = f"{path}:{number}"
         try:
-            found = json.loads(line)
+            found = json.loads(line, object_pairs_hook=distinct_keys)
+        except DoubledKey as error:
+            raise DataError(f"{where}: {error}; keep one of them") from None
         except (ValueError, RecursionError):
             raise DataError(f"{where}: not JSON; expected one object per line") from None
         if not isinstance(found, dict) or not isinstance(found.get(KEY), (str, int)) or isinstance(found[KEY], bool):

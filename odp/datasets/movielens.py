@@ -21,19 +21,23 @@ Source: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Con
 
 from __future__ import annotations
 
-import csv
 import os
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from odp.datasets import _parsing
 from odp.datasets.columns import Columns, OnError
+from odp.datasets.id_columns import decoded
 from odp.datasets.ids import in_order
 from odp.datasets.ratings import Ratings
+from odp.datasets.raw_table import Kind
 from odp.datasets.repeats import Repeats
+from odp.datasets.table_files import read_file
 from odp.datasets.tables import read_table
 from odp.datasets.text_source import LINE_END, TextSource
 from odp.datasets.text_tables import TextForm, column_names
@@ -63,14 +67,36 @@ _GENRES_100K = (
     "Western",
 )
 
-Movies = tuple[dict[str, tuple[str, tuple[str, ...]]], tuple[str, ...]]
-"""(title, genres) of each movie by its id, and all genres."""
+
+class Movies(NamedTuple):
+    """(title, genres) of each movie by its id, all genres, and how a movie file was read."""
+
+    table: dict[str, tuple[str, tuple[str, ...]]]
+    genres: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _MovieColumns:
+    """``odp.datasets.raw_table.TableColumns`` of a movie file, by their own names."""
+
+    def within(self, names: Sequence[str], *, where: str) -> Self:
+        return self
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {name: name for name in _MOVIES.names}
+
+    def kind(self, role: str) -> Kind:
+        return Kind.ID if role == _MOVIES.names[0] else Kind.TITLE
+
 
 _COLUMNS = ("userId", "movieId", "rating", "timestamp")
 _RATINGS_FILES = ("ratings.dat", "ratings.npz", "u.data", "ratings.csv")
 _ML_1M = TextForm(_COLUMNS, b"::", header=False, shown="user::item::rating::timestamp")
 _ML_100K = TextForm(_COLUMNS, b"\t", header=False, shown="user<tab>item<tab>rating<tab>timestamp")
 _ML_LATEST = TextForm(_COLUMNS, b",", header=True, shown=",".join(_COLUMNS))
+_MOVIES = TextForm(("movieId", "title", "genres"), b",", header=True, shown="movieId,title,genres")
 _HIGH = 5.0
 
 
@@ -233,7 +259,7 @@ def _described(rows: dict[str, Any], movies: Movies | None, *, whole_catalogue: 
                 f"{name}: there is no movie file, so no list of items that says nothing about who rated what"
             )
         return rows
-    table, genres = movies
+    table, genres, notes = movies
     missing = [item for item in item_ids if item not in table]
     if missing:
         raise DataError(f"{name}: {len(missing)} rated movies are not in the movie file (first: {missing[0]})")
@@ -248,17 +274,16 @@ def _described(rows: dict[str, Any], movies: Movies | None, *, whole_catalogue: 
         "titles": tuple(title for title, _ in chosen),
         "features": np.array([[genre in own for genre in genres] for _, own in chosen], dtype=np.float32),
         "feature_names": genres,
+        "notes": (*rows.get("notes", ()), *notes),
     }
 
 
-def _lines(path: Path, *, latin: bool) -> list[tuple[int, str]]:
-    """Lines that are not blank, with their numbers: UTF-8, or ``latin`` for files of before it was usual."""
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Lines that are not blank, with their numbers: UTF-8, or Latin-1, since the files are of before it was usual."""
     content = _parsing.read_bytes(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        if not latin:
-            raise DataError(f"{path}: not utf-8 text") from None
         text = content.decode("latin-1")
     lines = enumerate(LINE_END.split(text), start=1)
     return [(number, line) for number, line in lines if line]
@@ -272,38 +297,40 @@ def _add(table: dict[str, tuple[str, tuple[str, ...]]], movie: str, title: str, 
 
 def _movies_dat(path: Path) -> Movies:
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for number, line in _lines(path, latin=True):
+    for number, line in _lines(path):
         fields = line.split("::")
         if len(fields) != 3 or not fields[0]:
             raise DataError(f"{path}:{number}: expected MovieID::Title::Genres")
         _add(table, fields[0], fields[1], fields[2].split("|"), f"{path}:{number}")
-    return table, _all_genres(table)
+    return Movies(table, _all_genres(table))
 
 
 def _u_item(path: Path) -> Movies:
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for number, line in _lines(path, latin=True):
+    for number, line in _lines(path):
         fields = line.split("|")
         flags = fields[5:]
         if len(fields) != 24 or not fields[0] or not set(flags) <= {"0", "1"}:
             raise DataError(f"{path}:{number}: expected 5 fields and 19 genre flags of 0 or 1, separated by '|'")
         genres = [genre for genre, flag in zip(_GENRES_100K, flags, strict=True) if flag == "1"]
         _add(table, fields[0], fields[1], genres, f"{path}:{number}")
-    return table, _GENRES_100K
+    return Movies(table, _GENRES_100K)
 
 
 def _movies_csv(path: Path) -> Movies:
+    """By the reader of all tables."""
+    raw = read_file(path, _MovieColumns(), _MOVIES)
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
-    lines = _lines(path, latin=False)
-    rows = csv.reader(f"{line}\n" for _, line in lines)
-    if next(rows, None) != ["movieId", "title", "genres"]:
-        raise DataError(f"{path}:1: expected the header line 'movieId,title,genres'")
-    for fields in rows:
-        where = f"{path}:{lines[rows.line_num - 1][0]}"
-        if len(fields) != 3 or not fields[0]:
-            raise DataError(f"{where}: expected movieId,title,genres")
-        _add(table, fields[0], fields[1], [] if fields[2] == _NO_GENRE else fields[2].split("|"), where)
-    return table, _all_genres(table)
+    columns = [decoded(raw.parts[name]).to_pylist() for name in _MOVIES.names]
+    lines = raw.positions().tolist()
+    wrong = [row.line for row in raw.broken] + [
+        line for line, movie in zip(lines, columns[0], strict=True) if not movie
+    ]
+    if wrong:
+        raise DataError(f"{path}:{min(wrong)}: expected {_MOVIES.shown}")
+    for line, movie, title, genres in zip(lines, *columns, strict=True):
+        _add(table, movie, title, [] if genres == _NO_GENRE else genres.split("|"), f"{path}:{line}")
+    return Movies(table, _all_genres(table), raw.notes)
 
 
 def _all_genres(table: dict[str, tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:

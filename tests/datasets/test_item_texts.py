@@ -70,6 +70,8 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str | bytes,
         ('{"item": 3}\n', r"item '3' has no text"),
         ('\n{"item": 3, "a": [1]}\n', r"texts.jsonl:2: 'a': expected a text or a list of texts"),
         ("{", r"texts.jsonl:1: not JSON"),
+        ('{"item": 3, "a": "b", "a": "c"}\n', r"texts.jsonl:1: the key 'a' twice in one object"),
+        ('{"item": "caf\\u00e9", "a": "b"}\n{"item": "cafe\\u0301", "a": "b"}\n', r"stands in line 1 already"),
     ],
 )
 def test_a_bad_line_of_json_is_refused(tmp_path: Path, content: str, message: str) -> None:

@@ -169,8 +169,8 @@ def test_malformed_movie_files_are_refused_by_line(tmp_path: Path) -> None:
     (tmp_path / "movies.csv").write_text("movieId,title,genres\n1,A,Drama\n2,B\n")
     with pytest.raises(DataError, match=r"movies\.csv:3: expected movieId,title,genres"):
         load_ml_latest(tmp_path)
-    (tmp_path / "movies.csv").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="not utf-8 text"):
+    (tmp_path / "movies.csv").write_bytes(b"movieId,title,genres\n1,Caf\xe9,Drama\n")
+    with pytest.raises(DataError, match=r"movies\.csv:2: not UTF-8"):
         load_ml_latest(tmp_path)
 
 
@@ -259,3 +259,17 @@ def test_the_real_ml_1m_is_the_same_in_both_forms(shared_data: Path, tmp_path: P
     assert text.order is not None
     assert arrays.order is not None
     assert np.array_equal(text.order, arrays.order)
+
+
+def test_a_quote_in_a_title_joins_no_lines_of_a_movie_file_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n1,5,3,4\n")
+    movies = tmp_path / "movies.csv"
+    movies.write_text('movieId,title,genres\n1,"Quote begins,Drama\n3,X,War\n4,it ends" here,War\n5,Y,War\n')
+    with pytest.raises(DataError, match=r"movies\.csv"):
+        load_ml_latest(tmp_path, whole_catalogue=True)
+    movies.write_text('movieId,title,genres\n1,"Two\nlines",Drama\n5,Y,War\n')
+    ratings = load_ml_latest(tmp_path)
+    assert ratings.titles == ("Two\nlines", "Y")
+    assert "1 lines go on in the next one, inside of quotes (the first is line 2)" in ratings.notes
+    movies.write_bytes("movieId,title,genres\n1,Amélie,Drama\n5,Y,War\n".encode("utf-16"))
+    assert load_ml_latest(tmp_path).titles == ("Amélie", "Y")
