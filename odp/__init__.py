@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from odp.classifier import Classifier
     from odp.classifier_export import export_classifier
     from odp.client import Connection, connect
+    from odp.count_usable import CountUsable
     from odp.datasets import Ratings, load, random_split, synthetic_movielens
     from odp.datasets.examples import ExamplesSplit, UsersExamples
     from odp.datasets.texts import UsersTexts, synthetic_words
@@ -116,6 +117,7 @@ _HOME = {
     "CompiledModel": "odp.models.litert.compiled_model",
     "Comparison": "odp.simulation.comparing",
     "Connection": "odp.client",
+    "CountUsable": "odp.count_usable",
     "HeavyHitters": "odp.algorithms.heavy_hitters.task",
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
@@ -207,6 +209,7 @@ __all__ = [
     "ConfigurationError",
     "Connection",
     "ContributionRefused",
+    "CountUsable",
     "DPFedAvg",
     "DataError",
     "Device",

@@ -17,19 +17,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from odp.algorithms.capabilities import Diagnosed
 from odp.algorithms.local_seam import LocalReporter
-from odp.algorithms.registry import algorithm_for, inquiry_for
+from odp.algorithms.registry import algorithm_for, counting_for
 from odp.catalogues.exchange import named_catalogue, publish
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave, verify_fresh
 from odp.errors import ConfigurationError, ServiceError
 from odp.public_tables.table import OpenedTable, Table, open_version
+from odp.released_answers import answers_of, release_of_question, releases_of
 from odp.services_folder import NAME, ServicesFolder
 from odp.signed.ledger import LedgerPart, read_ledger
-from odp.signed.release import noisy_tensors, open_release, whole_values
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.task import Task
 from odp.task_states import FINAL, in_one_line
@@ -57,8 +57,7 @@ from odp.wire.model import ModelVersion
 from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:
-    from odp.algorithms.capabilities import Answers
-    from odp.algorithms.seam import Algorithm, NoisyTensors
+    from odp.algorithms.capabilities import Answers, UsableAnswers
     from odp.catalogues.catalogue import Catalogue
     from odp.task import Question
 
@@ -175,6 +174,10 @@ class TaskHandle:
         """
         return self.connection.results(self.status(), reference_values)
 
+    def usable(self, reference_values: ReferenceValues | None = None) -> UsableAnswers | None:
+        """How many devices have rows that the task can use, as ``Connection.usable``."""
+        return self.connection.usable(self.status(), reference_values)
+
     def cancel(self) -> None:
         """Ends the task: what was contributed to open rounds is erased, nothing more is released. Idempotent."""
         self.connection.cancel(self.task_sha256)
@@ -215,8 +218,16 @@ class Connection:
         return channel.call(method, request, timeout=timeout, what=what, address=self.address, metadata=self._metadata)
 
     def submit(self, task: Task | Question | LocalTask) -> TaskHandle:
-        """Submits a task; the same task again gives the same handle."""
+        """Submits a task; the same task again gives the same handle.
+
+        Of a task with ``count_usable``, the count is submitted first. A program that dies between both submits the task
+        again, and finds the same count.
+        """
         definition = task.definition()
+        question = task.usable_question() if isinstance(task, Task) else None
+        if isinstance(task, Task) and task.count_usable is not None and question is not None:
+            definition.count_first.task_sha256 = self.submit(question).task_sha256
+            definition.count_first.least_share = task.count_usable.least
         matrix = task.public_matrix
         features = b"" if matrix is None else matrix.astype("<f4").tobytes()
         reply = self._call(
@@ -306,10 +317,29 @@ class Connection:
             return self._reports(task_sha256(status.task), algorithm)
         if isinstance(algorithm, Diagnosed):
             key = None if pins is None else self.attested_aggregator(status, pins).signing_key
-            return algorithm.diagnosed(_releases(status, algorithm, key, values_of), epsilon=status.epsilon_spent)
-        signed = _release_of_question(status)
+            return algorithm.diagnosed(releases_of(status, algorithm, key, values_of), epsilon=status.epsilon_spent)
+        signed = release_of_question(status)
         key = None if pins is None else self.attested_aggregator(status, pins).signing_key
-        return _answers(status, signed, key, values_of)
+        return answers_of(status, signed, key, values_of)
+
+    def usable(
+        self, status: server_pb2.TaskStatus, reference_values: ReferenceValues | None = None
+    ) -> UsableAnswers | None:
+        """How many devices have rows that a task can use, by its count (``odp.CountUsable``).
+
+        None where the task has no count, or where the count is not released yet: then nobody knows.
+
+        Raises:
+          AttestationError, ServiceError: as ``results``.
+        """
+        definition = open_task(status.task)
+        if not definition.HasField("count_first"):
+            return None
+        count = self.status(definition.count_first.task_sha256)
+        if not (count.rounds and count.rounds[0].release.release):
+            return None
+        counting_for(open_task(count.task))
+        return cast("UsableAnswers", self.results(count, reference_values))
 
     def _reports(self, task: bytes, algorithm: LocalReporter) -> Answers:
         """What the reports of a task of local trust say so far: the server's word, for there is no enclave."""
@@ -434,60 +464,6 @@ def _publish_parts(table: Table) -> Iterator[table_pb2.PublishTableRequest]:
     content = table.content
     for start in range(0, len(content), channel.CHUNK_BYTES):
         yield table_pb2.PublishTableRequest(chunk=content[start : start + channel.CHUNK_BYTES])
-
-
-def _release_of_question(status: server_pb2.TaskStatus) -> common_pb2.SignedRelease:
-    definition = open_task(status.task)
-    inquiry_for(definition)
-    if not (status.rounds and status.rounds[0].release.release):
-        raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its round")
-    return status.rounds[0].release
-
-
-def _releases(
-    status: server_pb2.TaskStatus,
-    algorithm: Algorithm,
-    signing_key: bytes | None,
-    values_of: Callable[[bytes], Iterator[bytes]],
-) -> list[NoisyTensors]:
-    """The releases of a training that a status has, in order."""
-    task = task_sha256(status.task)
-    return [
-        _tensors(
-            open_release(
-                one.release, task_sha256=task, round=one.round, model_sha256=None,
-                declared=algorithm.query(one.round).releases, signing_key=signing_key,
-            ),
-            values_of,
-        )
-        for one in status.rounds
-        if one.release.release
-    ]  # fmt: skip
-
-
-def _answers(
-    status: server_pb2.TaskStatus,
-    signed: common_pb2.SignedRelease,
-    signing_key: bytes | None,
-    values_of: Callable[[bytes], Iterator[bytes]],
-) -> Answers:
-    algorithm = inquiry_for(open_task(status.task))
-    release = open_release(
-        signed,
-        task_sha256=task_sha256(status.task),
-        round=0,
-        model_sha256=None,
-        declared=algorithm.query(0).releases,
-        signing_key=signing_key,
-    )
-    values = _tensors(release, values_of).tensors
-    return algorithm.answers(values, contributions=release.contributions, epsilon=release.epsilon_spent)
-
-
-def _tensors(release: common_pb2.Release, values_of: Callable[[bytes], Iterator[bytes]]) -> NoisyTensors:
-    """The values of a release, also where they lie beside it."""
-    apart = whole_values(release, values_of(release.values_sha256)) if release.values_sha256 else b""
-    return noisy_tensors(release, apart)
 
 
 def _joined(replies: Iterator[distributor_pb2.DownloadResponse], entry: common_pb2.TableManifest) -> bytes:

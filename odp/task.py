@@ -21,16 +21,17 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from odp._validate import identifier, integer, one_of, positive, strict_keywords, within
 from odp.aggregation.table import DEFAULT, MODES
 from odp.algorithms.choices import Training, TrainingData, default_training, trainings
 from odp.algorithms.computing_time import STEPS
-from odp.algorithms.registry import TABLE, algorithm_for, part_of
+from odp.algorithms.registry import TABLE, algorithm_for, part_of, usable_question
 from odp.broadcast.config import Broadcast
 from odp.broadcast.terms import check_broadcast
+from odp.count_usable import CountUsable
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.glm import Glm
 from odp.models.litert.compiled_model import CompiledModel
@@ -229,6 +230,8 @@ class Task:
       name: For people: [a-z0-9_.-], at most 64 characters.
       population: Devices enrol in a population; its tasks share one privacy ledger. Default: the task's name.
       broadcast: How devices get the rows of the model that they need.
+      count_usable: A part of the budget for a count of the devices with usable rows, before the training. None: results
+        say that it is unknown.
 
     Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
     """
@@ -241,6 +244,7 @@ class Task:
     cohort: Cohort = field(default_factory=Cohort)
     population: str = ""
     broadcast: Broadcast = field(default_factory=Broadcast)
+    count_usable: CountUsable | None = None
 
     def __post_init__(self) -> None:
         identifier(name=self.name)
@@ -255,11 +259,12 @@ class Task:
             ("training", known),
             ("cohort", (Cohort,)),
             ("broadcast", (Broadcast,)),
+            ("count_usable", (CountUsable, type(None))),
         )
         for name, valid in kinds:
             value = getattr(self, name)
             if not isinstance(value, valid):
-                names = " or ".join(f"odp.{kind.__name__}" for kind in valid)
+                names = " or ".join(f"odp.{kind.__name__}" for kind in valid if kind is not type(None))
                 raise ConfigurationError(f"Expected {name} to be an {names}, got a {type(value).__name__}")
         if not isinstance(self.data, self.training.data):
             pairs = ", ".join(f"odp.{kind.__name__} with odp.{kind.data.__name__}" for kind in known)
@@ -285,6 +290,7 @@ class Task:
         definition = self.definition()
         algorithm_for(definition).check()
         check_broadcast(definition)
+        self.usable_question()
 
     def _check_items(self, model: MatrixFactorization) -> None:
         if model.rank > model.items:
@@ -314,17 +320,46 @@ class Task:
         """What is submitted beside the definition, which names it by its hash; None without such a matrix."""
         return self.model.public_matrix
 
+    @property
+    def training_privacy(self) -> UserLevelDP:
+        """The budget without the part of ``count_usable``."""
+        if self.count_usable is None:
+            return self.privacy
+        left = 1.0 - self.count_usable.share
+        return replace(self.privacy, epsilon=left * self.privacy.epsilon, delta=left * self.privacy.delta)
+
+    def usable_question(self) -> Question | None:
+        """The question of ``count_usable``, which a connection submits before the training; None without one.
+
+        Raises ConfigurationError without noise, PrivacyError where the part of the budget is too small.
+        """
+        if self.count_usable is None:
+            return None
+        if self.privacy.epsilon == math.inf:
+            raise ConfigurationError("Expected no count_usable with epsilon=inf: a share of it is no budget")
+        epsilon, delta = (self.count_usable.share * part for part in (self.privacy.epsilon, self.privacy.delta))
+        question: Question = usable_question(
+            name=self.count_usable.name_for(self.name),
+            population=self.population,
+            privacy=UserLevelDP(epsilon=epsilon, delta=delta),
+            # Everybody is asked once, also where a training draws some of those who come.
+            cohort=replace(self.cohort, sampling=FULL, sampling_probability=None, most_contributions=None),
+            training=self.definition(),
+        )
+        return question
+
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
+        privacy = self.training_privacy
         definition = common_pb2.TaskDefinition(
             name=self.name,
             population=self.population,
-            cohort=self.cohort.to_proto(self.privacy.delta),
+            cohort=self.cohort.to_proto(privacy.delta),
             computing_milliseconds=self.cohort.computing_milliseconds,
         )
         self.model.write(definition)
         items = definition.model.items if definition.HasField("model") else None
-        definition.privacy.CopyFrom(self.privacy.to_proto(items))
+        definition.privacy.CopyFrom(privacy.to_proto(items))
         self.data.write(definition)
         self.training.write(definition)
         terms = self.broadcast.resolve(definition)

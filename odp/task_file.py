@@ -35,6 +35,7 @@ from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
 from odp.broadcast.config import Broadcast
 from odp.catalogues.catalogue import Catalogue
+from odp.count_usable import CountUsable
 from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.models.events import Events
 from odp.models.examples import Examples
@@ -53,6 +54,7 @@ _TRAININGS = {
     "dpftrl": DPFTRL,
     "private_fl": PrivateFL,
 }
+_COUNT = "count_usable"
 _SECTIONS: dict[str, dict[str, type]] = {
     "model": dict(_MODELS),
     "data": {"ratings": RatingsData, "implicit": ImplicitData, "examples": Examples},
@@ -60,6 +62,7 @@ _SECTIONS: dict[str, dict[str, type]] = {
     "training": dict(_TRAININGS),
     "cohort": {"cohort": Cohort},
     "broadcast": {"broadcast": Broadcast},
+    _COUNT: {_COUNT: CountUsable},
 }
 _REQUIRED = ("model", "data", "privacy")
 _QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
@@ -237,7 +240,8 @@ def render_task(task: AnyTask) -> str:
     elif isinstance(task, DrawAndDiscard):
         parts = [(_LOCAL, task, {_LOCAL: DrawAndDiscard})]
     else:
-        parts = [(section, getattr(task, section), kinds) for section, kinds in _SECTIONS.items()]
+        sections = [name for name in _SECTIONS if name != _COUNT or task.count_usable is not None]
+        parts = [(section, getattr(task, section), _SECTIONS[section]) for section in sections]
     for section, part, kinds in parts:
         kind = next(name for name, known in kinds.items() if isinstance(part, known))
         lines += ["", f"[{section}]"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from odp.algorithms.capabilities import CountsUsable, UsableAnswers
+from odp.algorithms.registry import algorithm_for
+from odp.models.left_out import UNKNOWN
 from odp.signed.task import open_task
-from odp.v1 import server_pb2
+from odp.v1 import common_pb2, server_pb2
 
 #: A task in such a state does not change any more.
 FINAL = (
@@ -39,3 +42,19 @@ def in_one_line(status: server_pb2.TaskStatus) -> str:
         told.append(f"{status.reports} reports that are private by themselves")
     told += [line for line in (status.waits_for.reason, status.failure) if line]
     return "; ".join(told)
+
+
+def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | None) -> str:
+    """How many devices have usable rows, to stand beside the figures of a task on devices; "" where it uses none.
+
+    ``counted`` is what the task's count released; None before that, or where it has none.
+    """
+    algorithm = algorithm_for(definition)
+    uses_rows = definition.WhichOneof("local_data") is not None or any(one.label for one in algorithm.local_data)
+    if isinstance(algorithm, CountsUsable) or not uses_rows:
+        return ""
+    if counted is not None:
+        return counted.told()
+    if definition.HasField("count_first"):
+        return f"{UNKNOWN} before task {definition.count_first.task_sha256.hex()[:12]} has counted them"
+    return UNKNOWN

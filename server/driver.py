@@ -49,6 +49,7 @@ from odp.wire.tables import manifest_for, table_bytes
 from server.behind import require_not_behind
 from server.board import Board
 from server.closing import Arrivals
+from server.counting import count_wait
 from server.ending import end_elsewhere
 from server.leading import LOG, Leads
 from server.parties import Parties
@@ -298,8 +299,9 @@ class Driver:
         return True
 
     def _open(self, task: TaskRecord, version: VersionRecord) -> bool:
-        if task.paused:
-            self._waits.set(task.sha256, PAUSED)
+        wait = PAUSED if task.paused else count_wait(self._storage, self._definition(task), version.version)
+        if wait is not None:
+            self._waits.set(task.sha256, wait)
             return False
         key = self._order_open(task, version)
         if self._storage.open_round(task.sha256, version.version, key):

@@ -21,6 +21,7 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.board import Board
+from server.counting import require_count
 from server.local.desk import Desk
 from server.local.steps import require_periods
 from server.operator_token import OperatorToken
@@ -150,6 +151,7 @@ def server_servicer(
         task = checked_task(request, key)
         if storage.task(task.sha256) is None:
             require_catalogue(request.definition)
+            require_count(storage, request.definition)
             require_accepted(task)
         if storage.add_task(task, item_features=request.item_features):
             log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)

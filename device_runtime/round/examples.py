@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,16 +68,24 @@ def examples(
         if declared.labels not in own:
             own[declared.labels] = _ratings(store, catalogue, declared)
         rows = own[declared.labels]
-        found[declared.name] = rows if declared.table != EVENTS else rows.where(rows.values > 0)
+        found[declared.name] = rows if declared.table != EVENTS else _happened(rows)
     return found
 
 
 def _ratings(store: Store, catalogue: NumberedKeys | None, declared: LocalTable) -> LocalRows:
-    if catalogue is not None:
-        return numbered_ratings(store, catalogue, most=declared.most_rows)
-    if declared.by_id:
-        return ratings_by_id(store, labels=declared.labels, most=declared.most_rows)
-    return store.ratings(most=declared.most_rows)
+    most = declared.most_rows
+    if catalogue is None and declared.by_id:
+        return ratings_by_id(store, labels=declared.labels, most=most)
+    # What the task does not know: ratings by number where it names a catalogue, else those by key.
+    rows = store.ratings(most=most) if catalogue is None else numbered_ratings(store, catalogue, most=most)
+    others = "keyed_ratings" if catalogue is None else "ratings"
+    row = store.one(f"SELECT count(*) FROM (SELECT 1 FROM {others} LIMIT ?)", (most,))
+    return replace(rows, unread=rows.unread + (0 if row is None else int(row[0])))
+
+
+def _happened(rows: LocalRows) -> LocalRows:
+    happened = rows.where(rows.values > 0)
+    return replace(happened, unread=rows.unread + len(rows.values) - len(happened.values))
 
 
 def most_asked(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> int:
@@ -107,9 +116,8 @@ def events(database: Database, asked: EventsTerms, *, now: float, catalogue: Num
     else:
         items, known = _items(asked, columns[1:])
     items, values = items[known], values[known]
-    if asked.aggregate == "each":
-        return LocalRows(items, values)
-    return _aggregated(items, values, asked.aggregate)
+    made = LocalRows(items, values) if asked.aggregate == "each" else _aggregated(items, values, asked.aggregate)
+    return replace(made, unread=int((~known).sum()) + made.unread)
 
 
 def texts(database: Database, asked: EventsTerms, *, now: float) -> LocalRows:
@@ -235,4 +243,4 @@ def _aggregated(items: Int64Array, values: Float64Array, aggregate: str) -> Loca
             if aggregate == "mean":
                 found = found / count
     known = np.isfinite(found)
-    return LocalRows(distinct[known], found[known])
+    return LocalRows(distinct[known], found[known], unread=int((~known).sum()))

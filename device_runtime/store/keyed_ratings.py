@@ -85,7 +85,7 @@ def numbered_ratings(database: Database, catalogue: NumberedKeys, *, most: int =
     items, values = catalogue.places(list(rated)), np.array(list(rated.values()), dtype=np.float64)
     order = np.argsort(items)
     order = order[items[order] >= 0]
-    return LocalRows(items[order], values[order])
+    return LocalRows(items[order], values[order], unread=len(items) - len(order))
 
 
 def ratings_left_out(store: Store, definition: common_pb2.TaskDefinition, catalogue: NumberedKeys | None) -> int:

@@ -126,11 +126,11 @@ class LabelledExamples:
         """
         newest = "FROM examples WHERE service = ? ORDER BY time DESC, id DESC LIMIT ?"
         given = (self._service, most)
-        layouts = [row[0] for row in self._database.all(f"SELECT DISTINCT layout FROM (SELECT layout {newest})", given)]
+        layouts = self._database.all(f"SELECT layout, count(*) FROM (SELECT layout {newest}) GROUP BY layout", given)
         wanted: dict[str, tuple[int, ...]] = {name: tuple(one.shape) for name, one in features.items()} | {label: ()}
         places: list[tuple[float, int]] = []
         parts: list[dict[str, npt.NDArray[Any]]] = []
-        for layout in layouts:
+        for layout, _ in layouts:
             columns = _readable(_columns(layout)[0], features, label=label, names=bool(classes))
             if columns is None:
                 continue
@@ -158,7 +158,8 @@ class LabelledExamples:
         order = np.array(sorted(range(len(places)), key=places.__getitem__), dtype=np.int64)
         found = {name: _joined([part[name] for part in parts], shape)[order] for name, shape in wanted.items()}
         values = found.pop(label).astype(np.float64)
-        return LocalRows(np.arange(len(values), dtype=np.int64), values, found)
+        unread = sum(count for _, count in layouts) - len(values)
+        return LocalRows(np.arange(len(values), dtype=np.int64), values, found, unread)
 
     def everything(self) -> Iterator[dict[str, Any]]:
         """Every example, JSON-able, oldest first: single numbers as numbers, or None; others as base64."""

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from odp.algorithms.dense.quantile import Estimate
     from odp.datasets.ratings import Ratings
     from odp.models.item_table import IndexColumns, ItemColumns
     from odp.models.left_out import LeftOut
     from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart
     from odp.privacy.events import Event
+    from odp.v1 import common_pb2
 
 
 @runtime_checkable
@@ -135,6 +137,37 @@ class Inquiry(Algorithm):
         Raises:
           ConfigurationError: ``released`` are not what the task releases.
         """
+
+
+class UsableAnswers(Answers, Protocol):
+    """How many devices have rows that a training can use."""
+
+    @property
+    def usable(self) -> Estimate:
+        """The share of devices with a usable row."""
+        ...
+
+    def told(self, confidence: float = ...) -> str:
+        """One line, to stand beside the figures of the training."""
+        ...
+
+
+class CountsUsable(Inquiry):
+    """The capability of the question that counts usable rows before a training spends ε."""
+
+    @abc.abstractmethod
+    def counts_for(self, training: common_pb2.TaskDefinition) -> bool:
+        """Whether it counts the very rows that a training would read.
+
+        Raises:
+          ConfigurationError: the task reads no rows.
+        """
+
+    @abc.abstractmethod
+    def answers(
+        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
+    ) -> UsableAnswers:
+        """As ``Inquiry.answers``."""
 
 
 class RandomizedInquiry(Inquiry):

@@ -6,8 +6,9 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
+from typing import Any
 
-from odp.algorithms.capabilities import Inquiry, Recommender, Starting
+from odp.algorithms.capabilities import CountsUsable, Inquiry, Recommender, Starting
 from odp.algorithms.seam import Algorithm
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
@@ -39,6 +40,8 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
         "heavy_hitters": Entry("odp.algorithms.heavy_hitters", question="HeavyHitters"),
         "statistics": Entry("odp.algorithms.statistics", question="Statistics"),
+        # A question that is made with a training, and not written by itself.
+        "usable_count": Entry("odp.algorithms.usable_count"),
         # Questions above under another trust.
         "local_statistics": Entry("odp.algorithms.local_statistics"),
         "local_heavy_hitters": Entry("odp.algorithms.local_heavy_hitters"),
@@ -103,6 +106,29 @@ def starting_for(definition: common_pb2.TaskDefinition) -> Starting:
         raise ConfigurationError(
             f"task {definition.name!r} asks for {training_of(definition)}: only items of a "
             "factorized model can begin other models"
+        )
+    return algorithm
+
+
+def usable_question(**fields: Any) -> Any:
+    """The question that counts usable rows: of name, population, privacy, cohort and the definition of a training.
+
+    Raises:
+      ConfigurationError, PrivacyError: as ``odp.task.Question``.
+    """
+    return part_of("usable_count", "task").UsableQuestion(**fields)
+
+
+def counting_for(definition: common_pb2.TaskDefinition) -> CountsUsable:
+    """The algorithm of a task that counts usable rows.
+
+    Raises:
+      ConfigurationError: as ``algorithm_for``, or the task does something else.
+    """
+    algorithm = algorithm_for(definition)
+    if not isinstance(algorithm, CountsUsable):
+        raise ConfigurationError(
+            f"task {definition.name!r} counts no usable rows: it asks for {training_of(definition)}"
         )
     return algorithm
 

@@ -51,12 +51,14 @@ class LocalRows:
     """Rows of one local table as typed columns: ``items`` int64 [k], ``values`` float64 [k], both of any size.
 
     Rows of examples have the label as their value, and ``features``: further columns [k, ..] of numbers, by name.
-    A task's client leaves out what it cannot use, and refuses nothing (``within``).
+    A task's client leaves out what it cannot use, and refuses nothing (``within``). ``unread`` are the stored rows that
+    were left out as they were read; rows that are chosen from others have none.
     """
 
     items: Int64Array = field(repr=False)
     values: Float64Array = field(repr=False)
     features: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
+    unread: int = 0
 
     def within(self, *, items: int, values: tuple[float, float] | None = None) -> LocalRows:
         """Rows whose items are from 0 to ``items`` - 1.

@@ -18,6 +18,7 @@ from odp.cli.outputs import output_file
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from odp.algorithms.capabilities import UsableAnswers
     from odp.algorithms.seam import Algorithm
     from odp.client import Connection
     from odp.privacy.events import DistributedRelease, GaussianRelease
@@ -119,8 +120,9 @@ def show(file: File, json: Json = False) -> None:
         _show_local(task, algorithm, json=json)
         return
     silent, delta = task.privacy.epsilon == math.inf, definition.privacy.delta
+    question = task.usable_question() if isinstance(task, Task) else None
     rounds = [()] * len(algorithm.planned_releases()) if silent else planned_charges(algorithm)
-    planned = math.inf if silent else task.privacy.epsilon
+    planned = math.inf if silent else definition.privacy.epsilon
     if rounds and not silent:
         planned = epsilon([event for events in rounds for event in events], delta=delta)
     mode = mode_of(definition.cohort)
@@ -132,10 +134,17 @@ def show(file: File, json: Json = False) -> None:
         found = {"definition": MessageToDict(definition), "planned_epsilon": stated, "rounds": len(rounds)}
         if mode.in_session:
             found["epsilon_if_alone"] = alone()
+        if question is not None:
+            found["count"] = MessageToDict(with_fixed_time(question.definition()))
         print_json(found)
         return
     print_text(render_task(task))
-    lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {task.privacy.delta:g}"]
+    lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {delta:g}"]
+    if question is not None:
+        lines.append(
+            f"# before them, task {question.name} counts devices with usable rows: epsilon "
+            f"{question.privacy.epsilon:.6f} at delta {question.privacy.delta:g}"
+        )
     if not rounds:
         lines = [f"# no rounds and no enclave: each report is private by itself, epsilon {task.privacy.epsilon:g}"]
     for number, events in enumerate(rounds):
@@ -216,25 +225,45 @@ app.command("retrain")(retrain)
 
 
 @app.command("submit")
-def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
+def submit(
+    file: File,
+    count_usable: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of ε for a count of the devices with usable rows, before the training; as `share` of "
+            "\\[count_usable] in the file."
+        ),
+    ] = None,
+    server: Server = "127.0.0.1:7200",
+    state: State = Path("odp-state"),
+    json: Json = False,
+) -> None:
     """Submit a task file to a running server. The same file submitted again is the same task.
 
-    The catalogue that the task names is published first, as by `odp catalogue publish`.
+    The catalogue that the task names is published first, as by `odp catalogue publish`. A task with a count of usable
+    rows opens no round before the count is released: the count is a task of its own, which is submitted first.
     """
     from odp.algorithms.computing_time import fixed_seconds, with_fixed_time
+    from odp.signed.task import open_task
     from odp.task_file import load_task
 
     task = load_task(file)
+    if count_usable is not None:
+        task = _counting(task, count_usable)
     catalogue = getattr(getattr(task, "model", None), "catalogue", None)
     seconds = fixed_seconds(with_fixed_time(task.definition()))
     with open_connection(server, state) as connection:
         if catalogue is not None:
             connection.publish_catalogue(catalogue)
         handle = connection.submit(task)
+        count = open_task(handle.status().task).count_first.task_sha256.hex()
     if json:
-        print_json({"task": handle.task_sha256.hex(), "computing_seconds": seconds})
+        counted = {"count": count} if count else {}
+        print_json({"task": handle.task_sha256.hex(), **counted, "computing_seconds": seconds})
         return
     print_text(handle.task_sha256.hex())
+    if count:
+        console().print(f"count of usable rows: {count}; the training waits for it", highlight=False)
     if catalogue is not None:
         console().print(
             f"catalogue: version {catalogue.version} of {catalogue.population} is published, {catalogue.items} items",
@@ -243,11 +272,30 @@ def submit(file: File, server: Server = "127.0.0.1:7200", state: State = Path("o
     console().print(f"computing time: {seconds:g} s on every device, whatever it holds", highlight=False)
 
 
+def _counting(task: AnyTask, share: float) -> AnyTask:
+    """The task with a count of usable rows. Raises ConfigurationError for one that trains on no rows in rounds."""
+    import dataclasses
+
+    from odp.count_usable import CountUsable
+    from odp.errors import ConfigurationError
+    from odp.task import Task
+
+    if not isinstance(task, Task):
+        raise ConfigurationError(
+            f"Expected no --count-usable with task {task.name!r}: it goes with a training in rounds, and "
+            f"odp.{type(task).__name__} is none"
+        )
+    changed = (
+        CountUsable(share=share) if task.count_usable is None else dataclasses.replace(task.count_usable, share=share)
+    )
+    return dataclasses.replace(task, count_usable=changed)
+
+
 @app.command("list")
 def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
     """List the server's tasks, newest first."""
     with open_connection(server, state) as connection:
-        found = [_summary(status) for status in connection.tasks()]
+        found = [_summary(status, connection.usable(status)) for status in connection.tasks()]
     if json:
         print_json({"tasks": found})
         return
@@ -265,7 +313,8 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
 def status(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
     """Print the status of a task as JSON."""
     with open_connection(server, state) as connection:
-        print_json(_summary(find_task(connection, task)))
+        found = find_task(connection, task)
+        print_json(_summary(found, connection.usable(found)))
 
 
 @app.command("results")
@@ -385,8 +434,9 @@ def _set_paused(task: str, paused: bool, server: str, state: Path, json: bool) -
         sha256 = task_sha256(find_task(connection, task).task)
         (connection.pause if paused else connection.resume)(sha256)
         found = connection.status(sha256)
+        counted = connection.usable(found)
     if json:
-        print_json(_summary(found))
+        print_json(_summary(found, counted))
     else:
         print_text(in_one_line(found))
 
@@ -412,15 +462,13 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
     return found[0]
 
 
-def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
+def _summary(status: server_pb2.TaskStatus, counted: UsableAnswers | None = None) -> dict[str, object]:
     from odp.algorithms.computing_time import fixed_seconds
-    from odp.algorithms.registry import algorithm_for
-    from odp.models.left_out import UNKNOWN
     from odp.signed.task import open_task, task_sha256
-    from odp.task_states import state_name
+    from odp.task_states import state_name, told_usable
 
     definition = open_task(status.task)
-    labelled = any(table.label for table in algorithm_for(definition).local_data)
+    usable = told_usable(definition, counted)
     last = status.rounds[-1] if status.rounds else None
     until = status.waits_for.until
     return {
@@ -433,7 +481,7 @@ def _summary(status: server_pb2.TaskStatus) -> dict[str, object]:
         "epsilon": round(status.epsilon_spent, 6) if status.planned_rounds else definition.privacy.epsilon,
         "delta": definition.privacy.delta,
         "computing_seconds": fixed_seconds(definition),
-        **({"usable_examples": UNKNOWN} if labelled else {}),
+        **({"usable_examples": usable} if usable else {}),
         "waits_for": status.waits_for.reason,
         "waits_until": datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds") if until else "",
     }

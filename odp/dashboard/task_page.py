@@ -14,6 +14,7 @@ from odp.dashboard.frame import Frame, facts, lasted, page, part, rows, table, t
 from odp.dashboard.overview import budget_bar, link, state, trouble
 from odp.dashboard.poller import Poller, Snapshot
 from odp.dashboard.task_changes import buttons
+from odp.task_states import told_usable
 
 _MOST_ROUNDS, _MOST_FIGURES, _MOST_TEXT = 100, 8, 20_000
 #: Tasks that are compared at once.
@@ -36,7 +37,7 @@ def task_parts(frame: Frame, poller: Poller, snapshot: Snapshot, task: TaskFacts
         "trouble": trouble(snapshot),
         "head": _head(frame, poller, task),
         "courses": _courses(poller, task),
-        "results": _results(poller, task),
+        "results": _usable(poller, snapshot, task) + _results(poller, task),
         "rounds": _rounds(task),
     }
 
@@ -121,6 +122,18 @@ def figures(poller: Poller, task: TaskFacts) -> dict[str, Points]:
             if name != "round" and not name.endswith(("_std", "_half_width")) and is_figure:
                 found.setdefault(name.replace("_", " "), []).append((place + 1.0, float(value)))
     return dict(list(found.items())[:_MOST_FIGURES])
+
+
+def _usable(poller: Poller, snapshot: Snapshot, task: TaskFacts) -> str:
+    """Of a training, how many devices have usable rows."""
+    count = snapshot.task(task.definition.count_first.task_sha256.hex())
+    results = None if count is None else poller.results(count)
+    if results is not None and results.text:
+        return (
+            f'<h2>Usable rows</h2><pre tabindex="0" role="region" aria-label="Usable rows">{text(results.text)}</pre>'
+        )
+    words = told_usable(task.definition, None)
+    return f'<p class="note">{text(words)}</p>' if words else ""
 
 
 def _results(poller: Poller, task: TaskFacts) -> str:

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from odp._validate import identifier, integer, positive, within
 from odp.aggregation.table import MODES, mode_of
+from odp.algorithms.capabilities import Inquiry
 from odp.algorithms.computing_time import fixed_seconds, require_payable
 from odp.algorithms.registry import TABLE, algorithm_for, training_of
 from odp.algorithms.release import sampling_of
@@ -89,6 +90,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     if definition.HasField("model") and definition.WhichOneof("trained_model") is not None:
         raise ConfigurationError(f"Expected one model of task {definition.name!r}, of items or of examples")
     _check_catalogue(definition)
+    _check_count_first(definition)
     if training_of(definition) in TABLE and not algorithm_for(definition).has_rounds:
         positive(epsilon=definition.privacy.epsilon)
         algorithm_for(definition).check_for_devices()
@@ -120,6 +122,16 @@ def _check_catalogue(definition: common_pb2.TaskDefinition) -> None:
     if named is not None:
         integer(low=1, high=MOST_VERSIONS, catalogue_version=named.version)
         check_length("catalogue sha256", named.sha256, HASH_BYTES)
+
+
+def _check_count_first(definition: common_pb2.TaskDefinition) -> None:
+    if not definition.HasField("count_first"):
+        return
+    algorithm = algorithm_for(definition)
+    if isinstance(algorithm, Inquiry) or not algorithm.has_rounds:
+        raise ConfigurationError(f"Expected no count_first in task {definition.name!r}: it is for trainings in rounds")
+    check_length("count_first task_sha256", definition.count_first.task_sha256, HASH_BYTES)
+    within(low=0.0, high=1.0, least_share=definition.count_first.least_share)
 
 
 def _check_aggregation(definition: common_pb2.TaskDefinition, *, dense: bool) -> None:

@@ -29,7 +29,7 @@ ADJACENCY_ZERO_OUT_USER: Adjacency
 ADJACENCY_ADD_REMOVE_USER: Adjacency
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "implicit", "examples", "privacy", "dpam", "statistics", "table", "quantiles", "fedavg", "dpsgd", "dpftrl", "model_evaluation", "local_statistics", "shuffled_statistics", "heavy_hitters", "draw_and_discard", "local_heavy_hitters", "private_fl", "glm", "network", "two_tower", "rated_items", "cohort", "developer_key", "broadcast", "computing_milliseconds")
+    __slots__ = ("name", "population", "model", "data", "implicit", "examples", "privacy", "dpam", "statistics", "table", "quantiles", "fedavg", "dpsgd", "dpftrl", "model_evaluation", "local_statistics", "shuffled_statistics", "heavy_hitters", "draw_and_discard", "local_heavy_hitters", "private_fl", "usable_count", "glm", "network", "two_tower", "rated_items", "cohort", "developer_key", "broadcast", "computing_milliseconds", "count_first")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class TaskDefinition(_message.Message):
     DRAW_AND_DISCARD_FIELD_NUMBER: _ClassVar[int]
     LOCAL_HEAVY_HITTERS_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_FL_FIELD_NUMBER: _ClassVar[int]
+    USABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     GLM_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     TWO_TOWER_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +60,7 @@ class TaskDefinition(_message.Message):
     DEVELOPER_KEY_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_FIELD_NUMBER: _ClassVar[int]
     COMPUTING_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIRST_FIELD_NUMBER: _ClassVar[int]
     name: str
     population: str
     model: MatrixFactorizationModel
@@ -80,6 +82,7 @@ class TaskDefinition(_message.Message):
     draw_and_discard: _draw_and_discard_pb2.DrawAndDiscard
     local_heavy_hitters: _heavy_hitters_pb2.LocalHeavyHitters
     private_fl: _federated_pb2.FederatedTraining
+    usable_count: UsableCount
     glm: _federated_pb2.GlmModel
     network: _federated_pb2.NetworkModel
     two_tower: _federated_pb2.TwoTowerModel
@@ -88,7 +91,8 @@ class TaskDefinition(_message.Message):
     developer_key: bytes
     broadcast: _broadcast_pb2.BroadcastTerms
     computing_milliseconds: int
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., examples: _Optional[_Union[_federated_pb2.ExamplesData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., fedavg: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpsgd: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpftrl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., model_evaluation: _Optional[_Union[_model_evaluation_pb2.ModelEvaluation, _Mapping]] = ..., local_statistics: _Optional[_Union[_local_statistics_pb2.LocalStatistics, _Mapping]] = ..., shuffled_statistics: _Optional[_Union[_local_statistics_pb2.ShuffledStatistics, _Mapping]] = ..., heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.HeavyHitters, _Mapping]] = ..., draw_and_discard: _Optional[_Union[_draw_and_discard_pb2.DrawAndDiscard, _Mapping]] = ..., local_heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.LocalHeavyHitters, _Mapping]] = ..., private_fl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., glm: _Optional[_Union[_federated_pb2.GlmModel, _Mapping]] = ..., network: _Optional[_Union[_federated_pb2.NetworkModel, _Mapping]] = ..., two_tower: _Optional[_Union[_federated_pb2.TwoTowerModel, _Mapping]] = ..., rated_items: _Optional[_Union[_model_evaluation_pb2.RatedItems, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ..., computing_milliseconds: _Optional[int] = ...) -> None: ...
+    count_first: CountFirst
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., examples: _Optional[_Union[_federated_pb2.ExamplesData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., fedavg: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpsgd: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpftrl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., model_evaluation: _Optional[_Union[_model_evaluation_pb2.ModelEvaluation, _Mapping]] = ..., local_statistics: _Optional[_Union[_local_statistics_pb2.LocalStatistics, _Mapping]] = ..., shuffled_statistics: _Optional[_Union[_local_statistics_pb2.ShuffledStatistics, _Mapping]] = ..., heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.HeavyHitters, _Mapping]] = ..., draw_and_discard: _Optional[_Union[_draw_and_discard_pb2.DrawAndDiscard, _Mapping]] = ..., local_heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.LocalHeavyHitters, _Mapping]] = ..., private_fl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., usable_count: _Optional[_Union[UsableCount, _Mapping]] = ..., glm: _Optional[_Union[_federated_pb2.GlmModel, _Mapping]] = ..., network: _Optional[_Union[_federated_pb2.NetworkModel, _Mapping]] = ..., two_tower: _Optional[_Union[_federated_pb2.TwoTowerModel, _Mapping]] = ..., rated_items: _Optional[_Union[_model_evaluation_pb2.RatedItems, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ..., computing_milliseconds: _Optional[int] = ..., count_first: _Optional[_Union[CountFirst, _Mapping]] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")
@@ -219,6 +223,22 @@ class Quantiles(_message.Message):
     at: _containers.RepeatedScalarFieldContainer[float]
     dense: _statistics_pb2.DenseTerms
     def __init__(self, table: _Optional[str] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ..., edges: _Optional[bytes] = ..., at: _Optional[_Iterable[float]] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
+
+class UsableCount(_message.Message):
+    __slots__ = ("most_examples", "dense")
+    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    most_examples: int
+    dense: _statistics_pb2.DenseTerms
+    def __init__(self, most_examples: _Optional[int] = ..., dense: _Optional[_Union[_statistics_pb2.DenseTerms, _Mapping]] = ...) -> None: ...
+
+class CountFirst(_message.Message):
+    __slots__ = ("task_sha256", "least_share")
+    TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
+    LEAST_SHARE_FIELD_NUMBER: _ClassVar[int]
+    task_sha256: bytes
+    least_share: float
+    def __init__(self, task_sha256: _Optional[bytes] = ..., least_share: _Optional[float] = ...) -> None: ...
 
 class CohortTerms(_message.Message):
     __slots__ = ("minimum", "goal", "round_seconds", "enclave_poisson", "aggregation", "secagg", "schedule")

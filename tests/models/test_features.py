@@ -15,8 +15,8 @@ import odp
 from device_runtime.store.store import Store
 from odp.algorithms.federated.client import FederatedClient
 from odp.algorithms.federated.population import FederatedPopulation
-from odp.algorithms.federated.reading import UsableTable, usable_rows
-from odp.algorithms.federated.terms import PARAMETERS, RELEASE, ROWS, Terms
+from odp.algorithms.federated.reading import ROWS, UsableTable, usable_rows
+from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import SigningKey
 from odp.errors import ConfigurationError, DataError

@@ -18,10 +18,8 @@ from odp.algorithms.dpam.terms import (
     Terms,
 )
 from odp.algorithms.factorization.algorithm import Factorization
-from odp.algorithms.factorization.slices import ROWS
-from odp.algorithms.seam import LocalTable, ModelTable, Query
+from odp.algorithms.seam import ModelTable, Query
 from odp.errors import ConfigurationError
-from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array
 from odp.wire.encoding import Encoding, encoding_of
 from odp.wire.model import ModelVersion
@@ -38,13 +36,6 @@ class TaskAlgorithm(Factorization):
     @property
     def encoding(self) -> Encoding:
         return encoding_of(self.definition.dpam.items_encoding)
-
-    @property
-    def local_data(self) -> tuple[LocalTable, ...]:
-        data = self.definition.data
-        # By item: ratings have one row of each.
-        events = EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
-        return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events, self._most_rows(events)),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

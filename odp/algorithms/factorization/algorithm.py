@@ -6,15 +6,13 @@ import abc
 
 from odp._validate import identifier, integer
 from odp.algorithms.capabilities import Recommender
+from odp.algorithms.factorization.reading import MOST_ITEMS, own_table
 from odp.algorithms.factorization.terms import CommonTerms
 from odp.algorithms.reading_cost import reading_cost
-from odp.algorithms.seam import DeclaredRelease, most_rows
-from odp.catalogues.named import named_in
+from odp.algorithms.seam import DeclaredRelease, LocalTable
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import SORTED_SECONDS, ComputingCost, Product
-from odp.models.events_query import EventsTerms
 
-MOST_ITEMS = 2**24
 MOST_RANK = 64
 MOST_ITEMS_PER_USER = 4096
 # Costs, as of ``odp.models.computing_cost``: of a row of the model; of a number of it, and of the square and the cube
@@ -40,9 +38,9 @@ class Factorization(Recommender):
             caps={"slices_per_device": terms.slices_per_device, "max_items_per_user": terms.max_items},
         )
 
-    def _most_rows(self, events: EventsTerms | None) -> int:
-        # Without a catalogue, ratings beyond the model's items come last by number.
-        return most_rows(events) if named_in(self.definition) else most_rows(events, items=self.definition.model.items)
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        return (own_table(self.definition, items=self.definition.model.items),)
 
     def check(self) -> None:
         self.terms()

@@ -8,7 +8,8 @@ from typing import Any
 
 from odp.algorithms.capabilities import Answers, Diagnosed
 from odp.algorithms.dense.rotated import RotatedGrid
-from odp.algorithms.federated.terms import CLIP, PARAMETERS, ROWS, Terms
+from odp.algorithms.federated.reading import examples_table
+from odp.algorithms.federated.terms import CLIP, PARAMETERS, Terms
 from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.release import require_sizes
 from odp.algorithms.seam import (
@@ -45,14 +46,7 @@ class FederatedAlgorithm(Diagnosed):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         terms = self.terms()
-        examples, own = terms.examples, frozenset({terms.examples.table})
-        most = terms.local.most_rows
-        return (
-            LocalTable(
-                ROWS, examples.table, own, None, most, features=examples.features, label=examples.label,
-                classes=examples.classes,
-            ),
-        )  # fmt: skip
+        return (examples_table(terms.examples, most_rows=terms.local.most_rows),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odp.algorithms.federated.reading import usable_rows
-from odp.algorithms.federated.terms import PARAMETERS, ROWS, Terms
+from odp.algorithms.federated.reading import ROWS, usable_rows
+from odp.algorithms.federated.terms import PARAMETERS, Terms
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.seam import LocalRows
+from odp.algorithms.seam import LocalRows, LocalTable
 from odp.errors import DataError
 from odp.models.class_names import TakenLabels, is_missing
 from odp.models.examples import ExamplesTerms
@@ -34,6 +34,18 @@ if TYPE_CHECKING:
 # Why a row is left out; features follow, in their order, and then what remains.
 _USABLE, _NO_LABEL, _OTHER_LABEL, _FEATURES = 0, 1, 2, 3
 _NO_ITEM = "whose item the model does not have"
+
+
+#: The one table that devices read, by the name that clients get it under.
+ROWS = "examples"
+
+
+def examples_table(examples: ExamplesTerms, *, most_rows: int) -> LocalTable:
+    """The table of a task that reads labelled examples."""
+    return LocalTable(
+        ROWS, examples.table, frozenset({examples.table}), None, most_rows, features=examples.features,
+        label=examples.label, classes=examples.classes,
+    )  # fmt: skip
 
 
 def usable_rows(model: TestedModel, examples: ExamplesTerms, rows: LocalRows) -> tuple[Float32Array, Float32Array]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 RELEASE = "update"
 PARAMETERS = "parameters"
-ROWS = "examples"
 CLIP = "clip"
 
 _TRAININGS = ("fedavg", "dpsgd", "dpftrl", "private_fl")

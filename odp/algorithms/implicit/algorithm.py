@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.factorization.algorithm import Factorization
-from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, WEIGHT_COLUMN, Terms
-from odp.algorithms.seam import LocalTable, ModelTable, Query
-from odp.models.events_query import EventsTerms
+from odp.algorithms.seam import ModelTable, Query
 from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
 
@@ -27,12 +25,6 @@ _POPULARITY_UNIT = 2.0**-24
 
 class TaskAlgorithm(Factorization):
     """``odp.algorithms.capabilities.Recommender`` of tasks that train on implicit feedback."""
-
-    @property
-    def local_data(self) -> tuple[LocalTable, ...]:
-        data = self.definition.implicit
-        events = EventsTerms.of(data, aggregates=("",))
-        return (LocalTable(ROWS, data.table, frozenset({"events"}), events, self._most_rows(events)),)
 
     @property
     def tables(self) -> tuple[ModelTable, ...]:

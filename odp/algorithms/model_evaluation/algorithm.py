@@ -9,7 +9,8 @@ import numpy as np
 
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import DenseInquiry
-from odp.algorithms.model_evaluation.terms import RELEASE, ROWS, Terms
+from odp.algorithms.federated.reading import ROWS, examples_table
+from odp.algorithms.model_evaluation.terms import RELEASE, Terms
 from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Server, most_rows
 from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
@@ -43,18 +44,7 @@ class TaskAlgorithm(DenseInquiry):
             data = self.definition.data
             events = EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
             return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events, most_rows(events)),)
-        return (
-            LocalTable(
-                ROWS,
-                examples.table,
-                frozenset({examples.table}),
-                None,
-                terms.most_rows,
-                features=examples.features,
-                label=examples.label,
-                classes=examples.classes,
-            ),
-        )
+        return (examples_table(examples, most_rows=terms.most_rows),)
 
     @property
     def computing_cost(self) -> ComputingCost:

@@ -10,8 +10,9 @@ import numpy as np
 
 from odp.algorithms.dense.grid import NUMBER, quantise_rows
 from odp.algorithms.dense.records import ROUND, check_round
+from odp.algorithms.federated.reading import ROWS
 from odp.algorithms.model_evaluation.measures import vectors_of_users
-from odp.algorithms.model_evaluation.terms import ROWS, Terms
+from odp.algorithms.model_evaluation.terms import Terms
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array

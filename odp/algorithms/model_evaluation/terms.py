@@ -27,7 +27,6 @@ from odp.v1 import common_pb2, model_evaluation_pb2
 
 RELEASE = "measurements"
 PARAMETERS = ("parameters", "parameters_b")
-ROWS = "examples"
 TRAINING = "model_evaluation"
 
 MOST_TOPS, MOST_BINS = 16, 2**10

@@ -1,0 +1,82 @@
+"""Counts of usable rows as the platform sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from odp.algorithms.capabilities import CountsUsable
+from odp.algorithms.dense.inquiry import DenseInquiry
+from odp.algorithms.reading_cost import reading_cost
+from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server
+from odp.algorithms.usable_count.terms import RELEASE, Terms
+from odp.errors import ConfigurationError
+from odp.models.computing_cost import SEALED_SECONDS, SORTED_SECONDS, VECTOR_BYTES, ComputingCost, Product
+from odp.numerics.arrays import Float32Array, Float64Array
+
+if TYPE_CHECKING:
+    from odp.algorithms.usable_count.results import UsableDevices
+    from odp.v1 import common_pb2
+
+
+class TaskAlgorithm(DenseInquiry, CountsUsable):
+    """``odp.algorithms.capabilities.CountsUsable`` of tasks that count devices with usable rows."""
+
+    release = RELEASE
+
+    def terms(self) -> Terms:
+        return Terms.of(self.definition)
+
+    @property
+    def local_data(self) -> tuple[LocalTable, ...]:
+        return (self.terms().reads.table,)
+
+    @property
+    def computing_cost(self) -> ComputingCost:
+        terms = self.terms()
+        # Every row is judged once; the vector has four numbers.
+        return reading_cost(self.local_data, row_seconds=SORTED_SECONDS, most_examples=terms.most_examples).plus(
+            Product(SEALED_SECONDS * terms.grid.size), memory=(Product(VECTOR_BYTES * terms.grid.size),)
+        )
+
+    @property
+    def tables(self) -> tuple[ModelTable, ...]:
+        return (ModelTable(self.release, self.terms().grid.size, 1, False),)
+
+    def public_matrix_from(self, data: bytes) -> Float32Array | None:
+        if data:
+            raise ConfigurationError("Expected no public matrix: a count of usable rows trains nothing")
+        return None
+
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
+        from odp.algorithms.dense.server import VectorServer
+
+        if item_features is not None:
+            raise ConfigurationError("Expected no item_features: a question does not use them")
+        return VectorServer(self.release, self.terms().grid.size)
+
+    def client(self) -> Client:
+        from odp.algorithms.usable_count.client import VotingClient
+
+        return VotingClient(self.terms())
+
+    def population(self) -> Population[Any]:
+        from odp.algorithms.usable_count.population import VotingPopulation
+
+        return VotingPopulation(self.terms())
+
+    def counts_for(self, training: common_pb2.TaskDefinition) -> bool:
+        from odp.algorithms.usable_count.reads import read_part
+
+        return read_part(training) == read_part(self.definition)
+
+    def answers(
+        self, released: Mapping[str, Float64Array], *, contributions: int, epsilon: float, noisy: bool = True
+    ) -> UsableDevices:
+        from odp.algorithms.usable_count.results import UsableDevices
+
+        grid = self.terms().grid
+        return UsableDevices(
+            counts=released[RELEASE], std=grid.std_of(contributions) if noisy else 0.0, contributions=contributions,
+            epsilon=epsilon, delta=self.definition.privacy.delta,
+        )  # fmt: skip
