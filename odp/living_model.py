@@ -145,6 +145,8 @@ class LivingModel:
     ) -> None:
         if (item_keys is None) == (catalogue is None):
             raise ConfigurationError("Expected item_keys or catalogue: which items the model has")
+        if task.count_usable is not None:
+            raise ConfigurationError("Expected count_usable=None: the schedule's budget is of trainings alone")
         if catalogue is not None:
             model = replace(task.factorization, items=catalogue.items, catalogue=catalogue)
             task, item_keys = replace(task, model=model, population=task.population), catalogue.keys

@@ -125,6 +125,11 @@ def test_a_schedule_runs_to_its_end_and_each_training_begins_with_the_release_be
     assert _living(tmp_path).advance(platform, now=now + 1000 * DAY).stage is Stage.COMPLETE
 
 
+def test_a_living_model_refuses_a_count_of_usable_rows_by_name(tmp_path):
+    with pytest.raises(ConfigurationError, match="count_usable=None"):
+        _living(tmp_path, task=_task(count_usable=odp.CountUsable()))
+
+
 def test_a_model_of_what_people_have_seen_lives_as_well(tmp_path):
     platform = Platform()
     for week in range(2):

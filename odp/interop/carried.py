@@ -31,6 +31,8 @@ def carried_terms(task: Task, *, noise: bool) -> Terms:
     Raises:
       ConfigurationError: the training or a setting is not carried over; the message names it.
     """
+    if task.count_usable is not None:
+        raise ConfigurationError(f"Expected count_usable=None: {_PROCESS} asks no question before its rounds")
     definition = task.definition()
     training = definition.WhichOneof("training")
     if training not in _CARRIED:

@@ -26,7 +26,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.extras import advice, is_installed
 from odp.models.example_columns import ExampleColumns
 from odp.models.examples import Examples
-from odp.task import Task, questions
+from odp.task import Question, Task, questions
 
 NOT_A_RELEASE = (
     "not a private release: errors, rankings and baselines are computed from the data, without noise and uncharged; ε "
@@ -58,7 +58,7 @@ def told_run(task: str, rounds: int, epsilon: float, delta: float, seconds: floa
 def require_kinds(task: object, population: object) -> None:
     """Raises ConfigurationError, with the way out, unless ``task`` is a task and ``population`` data of users."""
     kinds: tuple[type, ...] = (Task, *questions().values())
-    if not isinstance(task, kinds):
+    if not isinstance(task, (Task, Question)):
         way = f"; odp.load_task({str(task)!r}) reads a task file" if isinstance(task, (str, os.PathLike)) else ""
         names = " or ".join(f"odp.{kind.__name__}" for kind in kinds)
         raise ConfigurationError(f"Expected task to be an {names}, got a {type(task).__name__}{way}")

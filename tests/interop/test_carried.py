@@ -52,6 +52,12 @@ def test_r356_what_a_process_leaves_out_is_refused_by_name(training: Any, cohort
         carried_terms(task(training, **cohort), noise=True)
 
 
+def test_r356_a_count_of_usable_rows_is_left_out_by_name() -> None:
+    counted = dataclasses.replace(task(odp.DPFedAvg(rounds=2)), count_usable=odp.CountUsable())
+    with pytest.raises(ConfigurationError, match="count_usable=None"):
+        carried_terms(counted, noise=True)
+
+
 @pytest.mark.parametrize("aggregation", ["enclave", "masked"])
 def test_what_is_carried_over_is_taken(aggregation: str) -> None:
     for training in (odp.DPSGD(rounds=2), odp.DPFedAvg(rounds=2, proximal=0.1, server="adam", divisor=150.0)):

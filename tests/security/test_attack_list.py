@@ -394,6 +394,17 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_reports_of_local_trust_that_would_fill_the_memory_are_refused"),
         ("R342", "a slow device as an oracle, or one that is charged for ever",
          "algorithms/test_computing_time.py::test_a_device_that_is_too_slow_says_so_by_public_facts_alone"),
+        ("R430", "rows that a reader leaves out before anybody counts them",
+         "algorithms/usable_count/test_usable_count.py::"
+         "test_r430_a_device_counts_the_rows_that_its_reader_leaves_out"),
+        ("R431", "a vote of more than one device's weight",
+         "algorithms/usable_count/test_usable_count.py::test_r431_the_enclave_refuses_more_than_one_vote"),
+        ("R431", "a vote for a place that there is not",
+         "algorithms/usable_count/test_usable_count.py::test_r431_the_enclave_refuses_a_vote_for_another_place"),
+        ("R432", "a training that names a count of other rows",
+         "server/test_counting.py::test_r432_a_training_names_a_count_of_its_own_rows"),
+        ("R433", "a vote whose calls, sizes or times say whether rows are usable", "security/test_transcripts.py::"
+         "test_r433_a_vote_is_cast_alike_whether_rows_are_usable_or_not"),
         ("R422", "an app that times `learn` on devices with few and many rows", "security/test_learning_app.py::"
          "test_r422_learn_tells_an_app_nothing_of_how_many_rows_there_are"),
         ("R422", "rows past their period, and how long it takes to forget them", "device_runtime/host/test_pacing.py::"

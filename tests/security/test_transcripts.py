@@ -30,6 +30,7 @@ from device_runtime.inference.candidates import CandidateModel, recommend_candid
 from device_runtime.network.services import Traffic
 from device_runtime.round.admission import attesters_of
 from device_runtime.round.door import Door
+from device_runtime.round.examples import examples
 from device_runtime.round.made_examples import ROW_SECONDS, STORE_SECONDS, MadeExamples
 from device_runtime.rows.lookup import FoundTable
 from device_runtime.store.keyed_ratings import rate
@@ -42,8 +43,9 @@ from odp.public_tables.candidates import candidate_tables, stamp_of
 from odp.wire.model import ModelVersion, Slices
 
 ITEMS = 600
-KINDS = ("ratings", "implicit", "statistics", "masked", "events")
+KINDS = ("ratings", "implicit", "statistics", "masked", "events", "usable rows")
 NUMBERS = itertools.count()
+NOTHING = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
 #: Numbers that a hostile server puts into a model.
 HOSTILE = st.sampled_from([0.0, -0.0, 1e-45, -1.0, 1.0, 1e38, -1e38, float("nan"), float("inf"), float("-inf")])
 VALUES = st.one_of(st.floats(allow_nan=False), st.sampled_from([1.0, 5.0, 0.999, 5.001, -1e308, 1e308, float("inf")]))
@@ -54,6 +56,8 @@ ANY_COLUMN = st.one_of(
 
 
 def task_of(kind: str) -> Any:
+    if kind == "usable rows":
+        return dataclasses.replace(task_of("events"), count_usable=odp.CountUsable()).usable_question()
     privacy = odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=20)
     cohort = odp.Cohort(minimum=2, goal=3)
     if kind in ("statistics", "masked"):
@@ -268,6 +272,34 @@ def test_r181_a_range_of_values_does_not_tell_a_rating(
         world.close()
     assert seen[0] == seen[1] == seen[2] == seen[3]
     assert seen[0][1] == "sent"
+
+
+def test_r433_a_vote_is_cast_alike_whether_rows_are_usable_or_not(
+    tmp_path: Path, identity: Any, platform: Any, World: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rows, unusable ones alone, one usable row among many others, and usable ones alone."""
+    usable, unusable = {"film": 3, "stars": 4}, {"film": ITEMS + 3, "stars": 4}
+    world = World(tmp_path, identity, platform, task_of("usable rows"))
+    held = ([], [unusable] * 40, [*[unusable] * 40, usable], [usable] * 40)
+    try:
+        votes = [vote_of(world, Data(events=events)) for events in held]
+        seen = [seen_of(world, Data(events=events), monkeypatch) for events in held]
+    finally:
+        world.close()
+    assert votes == [0, 1, 2, 3], "the votes differ"
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+    assert (seen[0][1], len(seen[0][2])) == ("sent", 1)
+
+
+def vote_of(world: Any, data: Data) -> int:
+    """The place that a device with ``data`` votes for, which nobody outside sees."""
+    definition = world.algorithm.definition
+    with Store.open_or_create(world.folder / f"{next(NUMBERS)}.sqlite", durable=False) as store:
+        data.put_into(store)
+        rows = examples(store, definition, now=1e9 + 5.0)
+    payload, _ = world.algorithm.client().contribute(NOTHING, rows, round=0, seed=1)
+    (place,) = np.flatnonzero(np.frombuffer(payload, dtype="<i4"))
+    return int(place)
 
 
 class Code:
