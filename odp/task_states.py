@@ -40,7 +40,8 @@ def in_one_line(status: server_pb2.TaskStatus) -> str:
         told.append(f"ε spent {status.epsilon_spent:.4g} of {definition.privacy.epsilon:g}")
     else:
         told.append(f"{status.reports} reports that are private by themselves")
-    told += [line for line in (status.waits_for.reason, status.failure) if line]
+    usable = told_usable(definition, None) if status.state == server_pb2.TaskStatus.STATE_FINISHED else ""
+    told += [line for line in (status.waits_for.reason, status.failure, usable) if line]
     return "; ".join(told)
 
 
@@ -56,5 +57,5 @@ def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | 
     if counted is not None:
         return counted.told()
     if definition.HasField("count_first"):
-        return f"{UNKNOWN} before task {definition.count_first.task_sha256.hex()[:12]} has counted them"
+        return f"usable rows are counted by task {definition.count_first.task_sha256.hex()[:12]}"
     return UNKNOWN

@@ -223,12 +223,12 @@ def _train(
     from odp.models.warm_start import WarmStart
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
-    from odp.simulation.inputs import SIMULATION, notes, sampling_note
+    from odp.simulation.inputs import SIMULATION, count_note, notes, sampling_note
     from odp.simulation.record import plain, run_record, write_record
     from odp.simulation.report import render_html
 
     out, split = console(), experiment.split
-    lines = [SIMULATION, *notes(experiment.population), *sampling_note(task)]
+    lines = [SIMULATION, *notes(experiment.population), *sampling_note(task), *count_note(task)]
     if begun is not None:
         lines.append(
             f"the start {begun} ({WarmStart.load(begun).origin or 'it does not say how it was trained'}) is not part of"

@@ -25,6 +25,7 @@ from odp.dashboard.poller import Poller, Snapshot
 from odp.dashboard.source import one_line
 from odp.dashboard.task_changes import CHANGES
 from odp.errors import ConfigurationError, OdpError
+from odp.task import Task
 from odp.task_file import AnyTask, names_files, parse_task
 
 #: Streams at a time, seconds of one before the browser opens the next, and seconds between its signs of life.
@@ -350,6 +351,9 @@ def _consequences(given: str) -> tuple[str, list[tuple[str, str]]]:
         ("ε of the budget", f"{definition.privacy.epsilon:g}"),
         ("δ", f"{definition.privacy.delta:g}"),
     ]
+    question = task.usable_question() if isinstance(task, Task) else None
+    if question is not None:
+        lines.append(("ε of the count of usable rows, first", f"{question.privacy.epsilon:g}"))
     if planned is not None:
         lines.append(("ε planned", f"{planned:.6f}"))
     if rounds:

@@ -102,6 +102,17 @@ def check_rank(task: Task) -> None:
         )
 
 
+def count_note(task: object) -> list[str]:
+    """Of a task with a count of usable rows, which part of its budget the simulation is of; nothing of another task."""
+    question = task.usable_question() if isinstance(task, Task) else None
+    if not isinstance(task, Task) or question is None:
+        return []
+    return [
+        f"of the training alone: the count of usable rows has ε = {question.privacy.epsilon:.3g} of the task's "
+        f"{task.privacy.epsilon:g}, and here examples that are left out are counted exactly"
+    ]
+
+
 def notes(users: Ratings | UsersExamples) -> list[str]:
     """One line for each oddity of data that is handled without an error; counts only, no data."""
     if isinstance(users, UsersExamples):

@@ -72,7 +72,8 @@ def test_r430_devices_count_usable_rows_before_they_train_in_every_mode(
     handle = connection.submit(task(sum(by_place), mode=mode, share=0.25))
     assert connection.submit(task(sum(by_place), mode=mode, share=0.25)) == handle, "the same task, the same count"
     waiting = open_task(handle.status().task)
-    assert told_usable(waiting, handle.usable()).startswith(UNKNOWN)
+    assert told_usable(waiting, handle.usable()).startswith("usable rows are counted by task")
+    assert told_usable(task(sum(by_place), count_usable=None).definition(), None) == UNKNOWN
     devices = world.devices(examples=people(*by_place))
     try:
         status = wait_finished(handle)
