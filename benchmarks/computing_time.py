@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,10 @@ def _of_examples(most: int) -> Iterator[Case]:
         data = odp.Examples({"x": odp.Tensor((features,), 0, 1)})
         fill = _examples(features, max(classes, 2), 4 * most)
         name = f"{features} features, {classes} outputs"
-        yield Case(f"federated averaging, {name}", _training(model, data, training), fill)
+        trained = _training(model, data, training)
+        yield Case(f"federated averaging, {name}", trained, fill)
+        counted = replace(trained, count_usable=odp.CountUsable(share=0.5))
+        yield Case(f"count of usable rows, {name}", counted.usable_question(), fill)
         if classes == 10:
             zeros = np.zeros(model.size, np.float32)
             yield Case(

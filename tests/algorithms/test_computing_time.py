@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable
@@ -81,7 +82,9 @@ def every_kind() -> dict[str, common_pb2.TaskDefinition]:
     for one in OFFERED:
         definition = one.task(HELPER).definition()
         found.setdefault(str(training_of(definition)), definition)
-    return found | {str(training_of(one)): one for one in local_tasks()}
+    question = dataclasses.replace(training(), count_usable=odp.CountUsable(share=0.5)).usable_question()
+    assert question is not None
+    return found | {str(training_of(one)): one for one in (*local_tasks(), question.definition())}
 
 
 def test_every_algorithm_states_a_cost() -> None:
