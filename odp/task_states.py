@@ -59,3 +59,10 @@ def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | 
     if definition.HasField("count_first"):
         return f"usable rows are counted by task {definition.count_first.task_sha256.hex()[:12]}"
     return UNKNOWN
+
+
+def usable_in_brief(told: str, counted: UsableAnswers | None) -> str:
+    """The share of devices with usable rows, for a column of a table; ``told`` is what ``told_usable`` says of it."""
+    if counted is None:
+        return "unknown" if told else ""
+    return f"{100 * counted.usable.low:.0f} to {100 * counted.usable.high:.0f} %"

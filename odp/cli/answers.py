@@ -25,8 +25,12 @@ def show_results(
     json: bool,
     exact: Answers | None = None,
     printed: dict[str, Any] | None = None,
+    usable: str = "",
 ) -> None:
-    """The answers on stdout; with ``json``, one object there, and the answers on stderr."""
+    """The answers on stdout; with ``json``, one object there, and the answers on stderr.
+
+    ``usable`` says of a training how many devices have usable rows.
+    """
     out = results_console(machine=json)
     plain = found.to_json(confidence)
     for line in found.lines(confidence, exact):
@@ -35,6 +39,9 @@ def show_results(
         f"{found.contributions:,} devices; ε {found.epsilon:.4g} at δ {found.delta:g} for all of it; "
         f"intervals cover the noise with {confidence:.0%} each"
     )
+    if usable:
+        out.print(usable)
+        plain["usable_examples"] = usable
     if picture is not None:
         with writing(picture):
             found.draw(picture, exact=exact, confidence=confidence)

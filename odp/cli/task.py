@@ -295,17 +295,19 @@ def _counting(task: AnyTask, share: float) -> AnyTask:
 def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False) -> None:
     """List the server's tasks, newest first."""
     with open_connection(server, state) as connection:
-        found = [_summary(status, connection.usable(status)) for status in connection.tasks()]
+        counts = [(status, connection.usable(status)) for status in connection.tasks()]
+    found = [_summary(status, counted) for status, counted in counts]
     if json:
         print_json({"tasks": found})
         return
     from rich.table import Table
 
-    table = Table("task", "name", "state", "round", "contributions", "ε spent")
-    for row in found:
-        table.add_row(
-            str(row["task"])[:12], *(str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon"))
-        )
+    from odp.task_states import usable_in_brief
+
+    table = Table("task", "name", "state", "round", "contributions", "ε spent", "usable")
+    for row, (_, counted) in zip(found, counts, strict=True):
+        told = [str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon")]
+        table.add_row(str(row["task"])[:12], *told, usable_in_brief(str(row.get("usable_examples", "")), counted))
     results_console().print(table)
 
 
@@ -333,11 +335,19 @@ def results(
     Of a task of local trust it prints what the reports of devices say so far, by the server's word. With reference
     values in the state folder, the command checks that the attested aggregator signed any other release.
     """
+    from odp.algorithms.capabilities import Inquiry
+    from odp.algorithms.registry import algorithm_for
     from odp.cli.answers import show_results
+    from odp.signed.task import open_task
+    from odp.task_states import told_usable
 
     with open_connection(server, state) as connection:
-        found = connection.results(find_task(connection, task))
-    show_results(found, picture=picture, confidence=confidence, json=json)
+        status = find_task(connection, task)
+        found, definition = connection.results(status), open_task(status.task)
+        # A question says it itself.
+        is_training = not isinstance(algorithm_for(definition), Inquiry) and definition.HasField("examples")
+        usable = told_usable(definition, connection.usable(status)) if is_training else ""
+    show_results(found, picture=picture, confidence=confidence, json=json, usable=usable)
 
 
 @app.command("export")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -146,5 +147,9 @@ def test_r432_a_developer_sees_that_nobody_can_train_before_the_budget_is_spent(
         told("task", "results", submitted["task"], *at)
     (listed,) = [one for one in told("task", "list", *at)["tasks"] if one["task"] == submitted["task"]]
     assert "have rows of which none is usable" in listed["usable_examples"]
+    table = subprocess.run(
+        [*ODP, "task", "list", *at[:-1]], capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    assert re.search(r"\d+ to \d+ %", table.stdout)
     report = audit(LogFolder(root / "server" / "log"), ReferenceValues.load(services.reference_values))
     assert {one.name: one.epsilon > 0 for one in report.tasks} == {"clicks.usable": True, "clicks": False}

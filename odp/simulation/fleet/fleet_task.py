@@ -112,6 +112,8 @@ def _task(scenario: Scenario, data: DeviceData, folder: Path) -> AnyTask:
 
 def _rounds(task: AnyTask, algorithm: Algorithm) -> int:
     cohort: Cohort = task.cohort  # type: ignore[union-attr]  # tasks with rounds have one
+    if isinstance(task, Task) and task.count_usable is not None:
+        raise ConfigurationError("Expected count_usable=None: a fleet takes part in the rounds of one task")
     if cohort.aggregation != DEFAULT or cohort.sampling != FULL:
         raise ConfigurationError(
             f"Expected a cohort with aggregation {DEFAULT!r} and sampling {FULL!r} (got {cohort.aggregation!r} and "

@@ -183,6 +183,22 @@ def test_r430_a_device_counts_the_rows_that_its_reader_leaves_out(tmp_path: Path
     assert votes(lambda store: rate(store, 30, 4.0))[1] == NONE
 
 
+def test_r430_ratings_vote_by_the_keys_of_the_catalogue_that_the_training_names(tmp_path: Path) -> None:
+    keys = [f"SKU{place}" for place in range(10)]
+    catalogue = odp.Catalogue.make("readers", keys)
+    model = odp.MatrixFactorization(items=10, rank=2, catalogue=catalogue)
+    algorithm = counted(items_task(RATINGS, model=model))
+    held: list[list[int | str]] = [["SKU3"], ["SKU3", "SKU77"], ["SKU77"], [3], [3, "SKU3"], []]
+    votes = []
+    for number, items in enumerate(held):
+        with Store.open_or_create(tmp_path / f"{number}.sqlite", durable=False) as store:
+            for item in items:
+                rate(store, item, 4.0)
+            rows = examples(store, algorithm.definition, now=1e9, catalogue=catalogue)
+            votes.append(vote_of(algorithm, rows[algorithm.local_data[0].name]))
+    assert votes == [ALL, SOME, NONE, NONE, SOME, NO_ROWS]
+
+
 def test_clients_and_population_make_the_same_sum() -> None:
     generator = np.random.default_rng(2)
     counts = generator.integers(0, 6, 60)
