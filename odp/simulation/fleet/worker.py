@@ -35,6 +35,7 @@ from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Traffic
 from device_runtime.person.conditions import Standing, readings
 from device_runtime.person.conditions import require as require_met
+from device_runtime.round.door import Door
 from device_runtime.round.local_reports import LocalReporting
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.verification import FOLDER, Records
@@ -97,6 +98,7 @@ class Worker:
             charters=charter_memory(values, folder),
             catalogues=catalogue_memory(self._services, folder),
             clock=self._device_clock,
+            door=Door(wait=_until_computed),
         )  # fmt: skip
         self._reporting = LocalReporting.beside(self._participant)
         self._reader = AssignmentReader(shard.population)
@@ -430,6 +432,15 @@ class Worker:
             "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
         write_atomically(self._folder / PROGRESS_FILE, json.dumps(content, sort_keys=True).encode())
+
+
+def _until_computed(seconds: float, finished: threading.Event) -> None:
+    """Gives a computation ``seconds``, and goes on once it has finished.
+
+    Devices of a fleet take part one after another, so that their fixed times would add up. Whoever could observe when
+    they send holds all their data.
+    """
+    finished.wait(seconds)
 
 
 def _with(numbers: Mapping[str, int], traffic: Traffic) -> dict[str, int]:
