@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from e2e.world import small_ratings
@@ -20,3 +20,13 @@ def ratings() -> Ratings:
 def stack() -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as opened:
         yield opened
+
+
+@pytest.fixture(params=["some", pytest.param("all", marks=pytest.mark.proof)])
+def points_of(request: pytest.FixtureRequest) -> Callable[[list[str]], list[str]]:
+    """Selects the points of a list at which a test kills a program: every third one, and all of them in `make proof`.
+
+    Each kill starts a program and its enclave. What a death does to state is tested at every step without processes:
+    ``trusted_aggregator/enclave/test_crashes.py`` for enclaves, ``conformance`` for storage, ``server/test_driver.py``.
+    """
+    return (lambda points: points[2::3]) if request.param == "some" else list

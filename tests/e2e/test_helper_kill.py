@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ REPLICATOR = "distributor.leader:Replicator"
 
 
 def test_leader_and_helper_die_at_any_step_and_devices_finish_the_rounds(
-    tmp_path: Path, stack: contextlib.ExitStack
+    tmp_path: Path, stack: contextlib.ExitStack, points_of: Callable[[list[str]], list[str]]
 ) -> None:
     platform = Platform(tmp_path, stack, helper=True)
     task = a_task(broadcast=odp.Broadcast(method="pir", helper_key=platform.services.helper_key))
@@ -30,23 +31,27 @@ def test_leader_and_helper_die_at_any_step_and_devices_finish_the_rounds(
     platform.died(child)
     platform.crash_through(
         "helper",
-        [
-            f"{MODELS}.commit:after",  # on its disk; the leader does not know
-            f"{HELPER}.replicate:after",  # held, and nobody heard of it
-            f"{HELPER}.answer:before:5",
-            f"{HELPER}.answer:after:9",
-        ],
+        points_of(
+            [
+                f"{MODELS}.commit:after",  # on its disk; the leader does not know
+                f"{HELPER}.replicate:after",  # held, and nobody heard of it
+                f"{HELPER}.answer:before:5",
+                f"{HELPER}.answer:after:9",
+            ]
+        ),
     )
     platform.start("helper")
     platform.kill("distributor")
     platform.crash_through(
         "distributor",
-        [
-            f"{LEADER}.select:before:5",
-            f"{LEADER}.select:after:5",
-            f"{REPLICATOR}.ensure:before",  # of the second version: the leader has it, the helper has not
-            f"{REPLICATOR}.ensure:after",  # both have it, and the server does not know
-        ],
+        points_of(
+            [
+                f"{LEADER}.select:before:5",
+                f"{LEADER}.select:after:5",
+                f"{REPLICATOR}.ensure:before",  # of the second version: the leader has it, the helper has not
+                f"{REPLICATOR}.ensure:after",  # both have it, and the server does not know
+            ]
+        ),
     )
     platform.start("distributor")
     platform.check(task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -27,6 +27,8 @@ CALLS = "device_runtime.network.services:Services"
 LOG = "odp.transparency.log_files:LogFiles"
 STORE = "device_runtime.store.store:Store"
 
+PointsOf = Callable[[list[str]], list[str]]
+
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[Platform]:
@@ -39,7 +41,9 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
 
 
 @pytest.mark.slow
-def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_charges_once(platform: Platform) -> None:
+def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_charges_once(
+    platform: Platform, points_of: PointsOf
+) -> None:
     task = a_task()
     platform.kill("aggregator")
     child = platform.start("aggregator", f"{AGGREGATOR}.apply:before")  # the round is open in memory alone
@@ -48,16 +52,18 @@ def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_char
     platform.died(child)
     platform.crash_through(
         "aggregator",
-        [
-            f"{AGGREGATOR}.apply:after",  # the open round is stored, and the server does not know
-            f"{AGGREGATOR}.add:before:2",  # contributions are counted, not stored
-            f"{AGGREGATOR}.add:after:2",  # stored, not acknowledged
-            f"{AGGREGATOR}.wait_for:before",  # the set is closed, its charge is in the enclave's memory alone
-            f"{AGGREGATOR}.apply:before",  # charged in memory alone
-            f"{AGGREGATOR}.apply:after",  # the charge is stored, the counters do not know
-            f"{AGGREGATOR}.apply:before:2",  # the release is signed in memory alone
-            f"{AGGREGATOR}.erase:before",  # the release is stored, the contributions still lie there
-        ],
+        points_of(
+            [
+                f"{AGGREGATOR}.apply:after",  # the open round is stored, and the server does not know
+                f"{AGGREGATOR}.add:before:2",  # contributions are counted, not stored
+                f"{AGGREGATOR}.add:after:2",  # stored, not acknowledged
+                f"{AGGREGATOR}.wait_for:before",  # the set is closed, its charge is in the enclave's memory alone
+                f"{AGGREGATOR}.apply:before",  # charged in memory alone
+                f"{AGGREGATOR}.apply:after",  # the charge is stored, the counters do not know
+                f"{AGGREGATOR}.apply:before:2",  # the release is signed in memory alone
+                f"{AGGREGATOR}.erase:before",  # the release is stored, the contributions still lie there
+            ]
+        ),
         also="server",
     )
     # In the second round, after what the last death left was erased: nobody heard of the stored release.
@@ -67,21 +73,23 @@ def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_char
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform) -> None:
+def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform, points_of: PointsOf) -> None:
     task = a_task()
     platform.kill("server")
     platform.submit_to_dying_server(task, [f"{SERVER}.add_task:before", f"{SERVER}.add_task:after"])
     platform.crash_through(
         "server",
-        [
-            f"{SERVER}.add_first_version:before",
-            f"{SERVER}.add_first_version:after",
-            f"{CLIENTS}:DistributorClient.publish:after",
-            f"{LOG}.append:after:3",  # the model is in the log, and not in the database
-            f"{SERVER}.mark_published:after",
-            f"{CLIENTS}:AggregatorClient.open_round:after",
-            f"{SERVER}.open_round:after",
-        ],
+        points_of(
+            [
+                f"{SERVER}.add_first_version:before",
+                f"{SERVER}.add_first_version:after",
+                f"{CLIENTS}:DistributorClient.publish:after",
+                f"{LOG}.append:after:3",  # the model is in the log, and not in the database
+                f"{SERVER}.mark_published:after",
+                f"{CLIENTS}:AggregatorClient.open_round:after",
+                f"{SERVER}.open_round:after",
+            ]
+        ),
     )
     platform.start("server")
     platform.submit(task)
@@ -91,25 +99,29 @@ def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform)
     platform.kill("server")
     platform.crash_through(
         "server",
-        [
-            f"{SERVER}.set_contributions:after",
-            f"{CLIENTS}:AggregatorClient.close_round:after",
-            f"{LOG}._store:before:2",  # entries and hashes of a batch without a checkpoint
-            f"{LOG}._store:after:2",  # the release is in the log, and not in the database
-            f"{SERVER}.release_round:after",
-            f"{SERVER}.apply_round:before",
-            f"{SERVER}.apply_round:after",
-            f"{CLIENTS}:AggregatorClient.close_round:before",
-            f"{SERVER}.end_task:before",
-            f"{SERVER}.end_task:after",
-        ],
+        points_of(
+            [
+                f"{SERVER}.set_contributions:after",
+                f"{CLIENTS}:AggregatorClient.close_round:after",
+                f"{LOG}._store:before:2",  # entries and hashes of a batch without a checkpoint
+                f"{LOG}._store:after:2",  # the release is in the log, and not in the database
+                f"{SERVER}.release_round:after",
+                f"{SERVER}.apply_round:before",
+                f"{SERVER}.apply_round:after",
+                f"{CLIENTS}:AggregatorClient.close_round:before",
+                f"{SERVER}.end_task:before",
+                f"{SERVER}.end_task:after",
+            ]
+        ),
     )
     platform.start("server")
     platform.check(task)
 
 
 @pytest.mark.slow
-def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(platform: Platform) -> None:
+def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(
+    platform: Platform, points_of: PointsOf
+) -> None:
     task = a_task()
     platform.kill("distributor")
     child = platform.start("distributor", f"{MODELS}.write_table:after")  # half a model
@@ -118,13 +130,15 @@ def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(platform
     platform.died(child)
     platform.crash_through(
         "distributor",
-        [
-            f"{MODELS}.commit:after",  # on the disk, not in the enclave
-            f"{DISTRIBUTOR}.select:before:5",
-            f"{DISTRIBUTOR}.select:after:9",
-            f"{MODELS}.commit:before",  # of the second version
-            f"{DISTRIBUTOR}.publish:after",  # nobody heard of it
-        ],
+        points_of(
+            [
+                f"{MODELS}.commit:after",  # on the disk, not in the enclave
+                f"{DISTRIBUTOR}.select:before:5",
+                f"{DISTRIBUTOR}.select:after:9",
+                f"{MODELS}.commit:before",  # of the second version
+                f"{DISTRIBUTOR}.publish:after",  # nobody heard of it
+            ]
+        ),
     )
     platform.start("distributor")
     platform.check(task)
@@ -152,7 +166,7 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(platfo
 
 @pytest.mark.slow
 def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_nothing_changes(
-    tmp_path: Path, stack: contextlib.ExitStack
+    tmp_path: Path, stack: contextlib.ExitStack, points_of: PointsOf
 ) -> None:
     """All three of a service end together, whichever dies; started again, they go on where they were."""
     platform = Platform(tmp_path, stack, armed=True)
@@ -171,20 +185,22 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.start(DEVICE_HOST)
     platform.crash_through(
         "aggregator",
-        [
-            f"platform/{EVIDENCE}:before",  # a device waits for evidence
-            f"enclave/{CORE}.submit_batch:before:2",
-            f"enclave/{CORE}.submit_batch:after:2",  # counted in its memory, the host does not know
-            f"enclave/{SPENDING}.charge:before",
-            f"enclave/{SPENDING}.charge:after",  # charged in its memory, not stored
-            f"platform/{COUNTER}.advance:before:3",  # after two at start: the charge is stored, no counter knows
-            f"platform/{COUNTER}.advance:after",  # at the next start: one of the two counters moved
-            f"enclave/{SPENDING}.commit:after",  # charged, no noise was added
-            f"enclave/{CORE}.seal_release:after",  # the release is made, the host does not know
-            f"{AGGREGATOR}.apply:before:2",  # the host knows, and did not store it
-            f"{AGGREGATOR}.erase:before",  # stored and in force, the contributions still lie there
-            f"enclave/{CORE}.release:after",  # nobody heard of it
-        ],
+        points_of(
+            [
+                f"platform/{EVIDENCE}:before",  # a device waits for evidence
+                f"enclave/{CORE}.submit_batch:before:2",
+                f"enclave/{CORE}.submit_batch:after:2",  # counted in its memory, the host does not know
+                f"enclave/{SPENDING}.charge:before",
+                f"enclave/{SPENDING}.charge:after",  # charged in its memory, not stored
+                f"platform/{COUNTER}.advance:before:3",  # after two at start: the charge is stored, no counter knows
+                f"platform/{COUNTER}.advance:after",  # at the next start: one of the two counters moved
+                f"enclave/{SPENDING}.commit:after",  # charged, no noise was added
+                f"enclave/{CORE}.seal_release:after",  # the release is made, the host does not know
+                f"{AGGREGATOR}.apply:before:2",  # the host knows, and did not store it
+                f"{AGGREGATOR}.erase:before",  # stored and in force, the contributions still lie there
+                f"enclave/{CORE}.release:after",  # nobody heard of it
+            ]
+        ),
         also="server",
     )
     # The second round: the server's own steps, then enclaves and platforms from outside.

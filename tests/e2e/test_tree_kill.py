@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,9 @@ LEAVES = "trusted_aggregator.host.leaves:TreeLeaves"
 PARTS = "trusted_aggregator.host.leaf_service:LeafParts"
 
 
-def test_root_and_leaf_die_at_any_step_and_the_sum_is_everybodys(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+def test_root_and_leaf_die_at_any_step_and_the_sum_is_everybodys(
+    tmp_path: Path, stack: contextlib.ExitStack, points_of: Callable[[list[str]], list[str]]
+) -> None:
     """20 counts, each within 8 standard deviations of the truth: false alarm below 1e-13."""
     platform = Platform(tmp_path, stack, armed=True, leaves=2)
     task = odp.Statistics(
@@ -39,26 +42,30 @@ def test_root_and_leaf_die_at_any_step_and_the_sum_is_everybodys(tmp_path: Path,
     platform.start(DEVICE_HOST)
     platform.crash_through(
         "leaf-0",
-        [
-            f"enclave/{LEAF}.open_part:after",  # it has the key, and its host does not know
-            f"{PARTS}.open:after",
-            f"enclave/{LEAF}.submit_batch:after:2",  # counted in its memory, not stored
-            f"{STORAGE}.add:after:2",  # stored, not acknowledged
-        ],
+        points_of(
+            [
+                f"enclave/{LEAF}.open_part:after",  # it has the key, and its host does not know
+                f"{PARTS}.open:after",
+                f"enclave/{LEAF}.submit_batch:after:2",  # counted in its memory, not stored
+                f"{STORAGE}.add:after:2",  # stored, not acknowledged
+            ]
+        ),
         also=DEVICE_HOST,
     )
     platform.kill("aggregator")
     platform.start("leaf-0")
     platform.crash_through(
         "aggregator",
-        [
-            f"enclave/{ROOT}.delegate:after",
-            f"enclave/{ROOT}.give_part:after",  # it has a sum, or a piece of one, that nobody stored
-            f"{LEAVES}._store:after",  # the sum of one leaf is stored
-            f"enclave/{CORE}.charge:after",  # the charge is made, not stored
-            f"enclave/{CORE}.seal_release:after",  # charged in force; the release is not stored
-            f"enclave/{CORE}.release:after",  # signed, nobody heard of it
-        ],
+        points_of(
+            [
+                f"enclave/{ROOT}.delegate:after",
+                f"enclave/{ROOT}.give_part:after",  # it has a sum, or a piece of one, that nobody stored
+                f"{LEAVES}._store:after",  # the sum of one leaf is stored
+                f"enclave/{CORE}.charge:after",  # the charge is made, not stored
+                f"enclave/{CORE}.seal_release:after",  # charged in force; the release is not stored
+                f"enclave/{CORE}.release:after",  # signed, nobody heard of it
+            ]
+        ),
         also="server",
     )
     platform.start("aggregator")
@@ -71,7 +78,9 @@ def test_root_and_leaf_die_at_any_step_and_the_sum_is_everybodys(tmp_path: Path,
     assert np.abs(error / charge.noise_std).max() < 8
 
 
-def test_a_leaf_dies_while_it_hands_in_its_sum(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+def test_a_leaf_dies_while_it_hands_in_its_sum(
+    tmp_path: Path, stack: contextlib.ExitStack, points_of: Callable[[list[str]], list[str]]
+) -> None:
     platform = Platform(tmp_path, stack, armed=True, leaves=2)
     task = odp.Statistics(
         name="films",
@@ -85,7 +94,7 @@ def test_a_leaf_dies_while_it_hands_in_its_sum(tmp_path: Path, stack: contextlib
     platform.start(DEVICE_HOST)
     platform.crash_through(
         "leaf-1",
-        [f"enclave/{LEAF}.close_part:after", f"{PARTS}.close:after", f"enclave/{LEAF}.take_part:after"],
+        points_of([f"enclave/{LEAF}.close_part:after", f"{PARTS}.close:after", f"enclave/{LEAF}.take_part:after"]),
     )
     platform.start("leaf-1")
     platform.check(task)  # type: ignore[arg-type]
