@@ -1,7 +1,11 @@
-"""Checks that no page of a built site loads anything from another host: ``python tools/check_site.py site``."""
+"""Checks that no page of a built site loads anything from another host, or skips a level of headings.
+
+``python tools/check_site.py site``
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from html.parser import HTMLParser
@@ -9,6 +13,7 @@ from pathlib import Path
 
 _LOADS = {("script", "src"), ("link", "href"), ("img", "src"), ("img", "srcset"), ("iframe", "src"), ("source", "src")}
 
+_HEADING = re.compile(r"<h([1-6])[ >]")
 _SHEET_LOADS = re.compile(r"""url\(["']?((?:https?:)?//[^)"']*)""")
 
 
@@ -42,9 +47,24 @@ def foreign_loads(site: Path) -> list[str]:
     return loads
 
 
+def skipped_levels(site: Path) -> list[str]:
+    """``page: h1 to h3`` for each heading below ``site`` that screen readers announce without the level above it."""
+    skips = []
+    for page in sorted(site.rglob("*.html")):
+        levels = [int(level) for level in _HEADING.findall(page.read_text(encoding="utf-8"))]
+        skips += [
+            f"{page.relative_to(site)}: h{level} to h{following}"
+            for level, following in itertools.pairwise(levels)
+            if following > level + 1
+        ]
+    return skips
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     if not any(folder.glob("*.html")):
         sys.exit(f"Expected a built site in {folder} (got no page)")
     if loads := foreign_loads(folder):
         sys.exit("The site loads from other hosts:\n" + "\n".join(loads))
+    if skips := skipped_levels(folder):
+        sys.exit("Headings skip a level; add the heading between them:\n" + "\n".join(skips))

@@ -1,4 +1,4 @@
-"""The check of the built site sees what a browser would load from another host."""
+"""The check of the built site sees what a browser would load from another host, and headings that skip a level."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-foreign_loads = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools" / "check_site.py"))["foreign_loads"]
+_CHECKS = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools" / "check_site.py"))
+foreign_loads, skipped_levels = _CHECKS["foreign_loads"], _CHECKS["skipped_levels"]
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,9 @@ def test_links_to_follow_and_own_files_are_fine(tmp_path: Path) -> None:
     text = '<a href="https://example.org">x</a><script src="assets/a.js"></script><img src="a.png" alt="a">'
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     assert foreign_loads(tmp_path) == []
+
+
+def test_a_heading_that_skips_a_level_is_named(tmp_path: Path) -> None:
+    (tmp_path / "skips.html").write_text('<h1>a</h1><h3 id="b">b</h3><h1>c</h1>', encoding="utf-8")
+    (tmp_path / "fine.html").write_text("<h1>a</h1><h2>b</h2><h3>c</h3><h2>d</h2>", encoding="utf-8")
+    assert skipped_levels(tmp_path) == ["skips.html: h1 to h3"]

@@ -88,7 +88,15 @@ def test_a_fault_is_found(pages: Pages, tmp_path: Path) -> None:
         assert part in found
 
 
-@pytest.mark.parametrize("name", ["index.html", "tutorials/your-own-data.html", "reference/tasks.html"])
+# A reference page has up to 8,000 elements, of which a browser takes a minute to judge the colours.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "index.html", "tutorials/your-own-data.html", "reference/questions.html",
+        pytest.param("device-in-an-app.html", marks=pytest.mark.proof),
+        pytest.param("reference/tasks.html", marks=pytest.mark.proof),
+    ],
+)  # fmt: skip
 def test_the_docs_site(pages: Pages, name: str) -> None:
     page = Path(__file__).resolve().parents[2] / "site" / name
     if not page.is_file():
