@@ -39,8 +39,8 @@ $(VENV)-keras/keras: pyproject.toml
 demo: $(VENV)/core ## Train a private model over real processes, in a minute (ARGS="--help" lists options)
 	$(BIN)/odp demo $(ARGS)
 
-# Three workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Four workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of programs, each of which would compile all its modules where an image turns bytecode off.
 test test-all proof: export PYTHONDONTWRITEBYTECODE :=
 # Threads of BLAS in several workers would mostly wait for each other.
@@ -52,7 +52,7 @@ test: $(VENV)/dev ## Run the tests but for the long tail, in about 12 minutes (A
 test-all: $(VENV)/dev ## Run all tests, in about half an hour
 	$(PYTEST) -m "not proof" $(ARGS)
 
-proof: $(VENV)/dev ## Run what takes hours or needs a quiet machine: attacks with real clocks, crashes, operators' pages
+proof: $(VENV)/dev ## Run what takes hours or needs a quiet machine: kills at every step, attacks with real clocks, operators' pages
 	$(BIN)/python -m pytest -m proof $(ARGS)
 	$(BIN)/python tests/security/transcript_trials.py --seed 1
 	$(BIN)/python tests/faults/campaign.py --seed 1 --trials 200
