@@ -33,7 +33,7 @@ def films() -> odp.Statistics:
 @pytest.mark.parametrize(
     "point",  # test_restarts.py has every step, without processes
     [
-        f"{SERVER}.masked:after:20",  # some vectors are with the host
+        pytest.param(f"{SERVER}.masked:after:20", marks=pytest.mark.proof),  # some vectors are with the host
         f"{SERVER}.unmask:after:20",  # charged; some shares are with the host
     ],
 )
