@@ -51,8 +51,7 @@ class LocalRows:
     """Rows of one local table as typed columns: ``items`` int64 [k], ``values`` float64 [k], both of any size.
 
     Rows of examples have the label as their value, and ``features``: further columns [k, ..] of numbers, by name.
-    A task's client leaves out what it cannot use, and refuses nothing (``within``). ``unread`` are the stored rows that
-    were left out as they were read; rows that are chosen from others have none.
+    A task's client leaves out what it cannot use, and refuses nothing (``within``); ``unread`` were left out before.
     """
 
     items: Int64Array = field(repr=False)
@@ -93,7 +92,6 @@ def most_rows(events: EventsTerms | None, *, items: int = MOST_RATINGS) -> int:
 
 #: The table of ratings, read as things that happened: rows with a value above 0.
 EVENTS = "events"
-
 
 #: One device's own data: the rows of each table that its algorithm declared, by ``LocalTable.name``.
 LocalData = Mapping[str, LocalRows]
