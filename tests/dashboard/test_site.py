@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard.rooms import FakeSource, status, text
+from dashboard.rooms import KEY, FakeSource, status, text
 from starlette.testclient import TestClient
 
 from odp.dashboard import site
@@ -22,11 +22,13 @@ from odp.dashboard.serving import Place
 from odp.dashboard.site import make_app
 from odp.dashboard.source import RefusalFacts, ServerSource
 from odp.errors import ConfigurationError
+from odp.models.left_out import UNKNOWN
 from odp.operations.endpoint import Endpoint
 from odp.operations.metrics import Metrics
-from odp.signed.task import open_task
+from odp.signed.task import open_task, sign_task, task_sha256
+from odp.task import Task
 from odp.task_file import parse_task
-from odp.v1 import server_pb2
+from odp.v1 import common_pb2, server_pb2
 
 ORIGIN = "http://127.0.0.1:7777"
 TOKEN = "the-token-of-this-run"
@@ -98,6 +100,37 @@ def test_the_metrics_that_a_task_releases_become_a_curve(room: Room, client: Tes
             break
     assert "<figcaption>update scale</figcaption>" in page
     assert "update scale: films, 0.47 at round 4" in page
+
+
+def test_a_training_says_how_many_devices_have_usable_rows_or_that_nobody_knows(room: Room, client: TestClient) -> None:
+    assert UNKNOWN in client.get(f"/tasks/{room.source.ids[2]}").text
+    task = parse_task(text("songs") + "\n[count_usable]\nshare = 0.2\n")
+    assert isinstance(task, Task)
+    question = task.usable_question()
+    assert question is not None
+    count = sign_task(question.definition(), KEY)
+    training = task.definition()
+    training.count_first.task_sha256 = task_sha256(count)
+    training.count_first.least_share = 0.1
+    counted = server_pb2.TaskStatus(task=count, state=server_pb2.TaskStatus.STATE_ACTIVE, planned_rounds=1)
+    waiting = server_pb2.TaskStatus(
+        task=sign_task(training, KEY), state=server_pb2.TaskStatus.STATE_ACTIVE, planned_rounds=8
+    )
+    room.source.statuses += [waiting, counted]
+    address = f"/tasks/{task_sha256(waiting.task).hex()}"
+    until_shown(client, address, f"usable rows are counted by task {task_sha256(count).hex()[:12]}")
+    released = counted.rounds.add(round=0, state=server_pb2.RoundStatus.STATE_APPLIED, contributions=120)
+    released.release.release = common_pb2.Release(task_sha256=task_sha256(count), contributions=120).SerializeToString()
+    room.source.usable[task_sha256(count)] = "95 % of devices have rows of which none is usable"
+    until_shown(client, address, "95 % of devices have rows of which none is usable")
+
+
+def until_shown(client: TestClient, address: str, wanted: str) -> None:
+    for _ in range(200):
+        if wanted in client.get(address).text:
+            return
+        threading.Event().wait(0.05)
+    pytest.fail(f"{wanted!r} never came")
 
 
 def test_the_planned_epsilon_is_that_of_the_accountant(room: Room) -> None:
