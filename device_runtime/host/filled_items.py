@@ -8,7 +8,7 @@ import numpy as np
 
 from odp.algorithms.registry import algorithm_for
 from odp.catalogues.catalogue import Catalogue
-from odp.datasets.catalogue import catalogue_keys
+from odp.datasets.catalogue import catalogue_keys, has_keys
 from odp.datasets.ratings import Ratings
 from odp.errors import PrivacyError
 from odp.transport.logs import Log
@@ -22,13 +22,14 @@ def no_check(definition: common_pb2.TaskDefinition, catalogue: Catalogue) -> Non
     """Finds nothing: for a host that was given no ratings."""
 
 
-def check_of(data: Ratings, *, keyed: bool, log: Log) -> UsedCatalogue:
+def check_of(data: Ratings, *, log: Log) -> UsedCatalogue:
     """A check of each catalogue that tasks of a host name, against the data set that its devices were filled with.
 
-    With ratings by key, it counts once per version, as the event ``items_without_catalogue``, what the catalogue does
-    not have. With ratings by number, none could take part, and the devices would pay for empty contributions: the check
-    raises PrivacyError, so that they decline the task.
+    Of items with keys, it counts once per version, as the event ``items_without_catalogue``, what the catalogue does
+    not have. Where items have none, no rating could take part, and the devices would pay for empty contributions: the
+    check raises PrivacyError, so that they decline the task.
     """
+    keyed = has_keys(data)
     keys = catalogue_keys(data) if keyed else ()
     counted: set[bytes] = set()
 
@@ -37,8 +38,8 @@ def check_of(data: Ratings, *, keyed: bool, log: Log) -> UsedCatalogue:
             return
         if not keyed:
             raise PrivacyError(
-                f"task {definition.name!r} names a catalogue, and these devices keep the data set's ratings by number, "
-                "which would take no part: run them with --keyed and a new --state"
+                f"task {definition.name!r} names a catalogue, and the items of data set {data.name!r} have numbers "
+                "and no ids, which would take no part: fill the devices from a table whose items have ids"
             )
         if catalogue.sha256 in counted:
             return

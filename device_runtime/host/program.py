@@ -90,7 +90,6 @@ class Config:
       end_after: seconds after which the host ends; with ``until_finished`` that is an error. 0 is one look at what the
         server offers.
       most_contributions: the host ends after that many.
-      keyed: keep the ratings of ``start`` by the keys of their items, for tasks that name a catalogue.
       keep_running: go on where a service's certificate, evidence or log is refused again and again, instead of ending.
       allow_private_addresses: names of services may lead to private and other addresses that are not public.
 
@@ -116,7 +115,6 @@ class Config:
     until_finished: bool = False
     end_after: float | None = None
     most_contributions: int | None = None
-    keyed: bool = False
     keep_running: bool = False
     allow_private_addresses: bool = False
 
@@ -271,9 +269,9 @@ def start(
             if protected is not None:
                 events.event("stores_protected", how=protected.text)
             if data is not None:
-                filled = provision(state.root, data, first=config.first, keyed=config.keyed, clock=clock)
+                filled = provision(state.root, data, first=config.first, clock=clock)
                 events.event("devices_filled", devices=count, new=filled)
-            used = check_of(data, keyed=config.keyed, log=events) if isinstance(data, Ratings) else no_check
+            used = check_of(data, log=events) if isinstance(data, Ratings) else no_check
             gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
             state.write_atomically(GATE_FILE, gate.to_json())
             state.write_atomically(RETENTION_FILE, config.retention.to_json())

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from device_runtime.store.keyed_ratings import fill_keyed, fill_ratings
+from device_runtime.store.keyed_ratings import fill_ratings
 from device_runtime.store.store import Store, store_path
-from odp.datasets.catalogue import catalogue_keys
+from odp.datasets.catalogue import catalogue_keys, has_keys
 from odp.datasets.ratings import Ratings
 from odp.models.example_columns import ExampleColumns
 
@@ -23,7 +23,6 @@ def provision(
     data: Ratings | ExampleColumns,
     *,
     first: int = 0,
-    keyed: bool = False,
     random_bytes: Callable[[int], bytes] = os.urandom,
     clock: Callable[[], float] = time.time,
 ) -> int:
@@ -32,28 +31,24 @@ def provision(
     Idempotent: a device that holds this same data is left as it is, so an interrupted run is simply repeated. Every
     device makes its own secret from ``random_bytes``; no two runs on two folders give the same devices.
 
-    With ``keyed``, ratings are kept by the keys of their items, ``odp.datasets.catalogue_keys``, and not by number.
+    Ratings are kept with the keys of their items, ``odp.datasets.catalogue_keys``, for tasks that name a catalogue.
     Labelled examples are as old as ``clock`` says, in seconds since the epoch.
 
     Returns the number of stores that were filled now.
 
     Raises:
       StateError: a store holds other data, is damaged, or the disk is full.
-      DataError: the items have no keys; the examples of a user are too large for a store (``Bounds``).
+      DataError: the examples of a user are too large for a store (``Bounds``).
     """
     filled = 0
-    keys = catalogue_keys(data) if keyed and isinstance(data, Ratings) else None
+    keys = catalogue_keys(data) if isinstance(data, Ratings) and has_keys(data) else None
     for user in range(data.n_users):
         path = store_path(folder, first + user)
         with Store.open_or_create(path, durable=False, random_bytes=random_bytes) as store:
             if isinstance(data, Ratings):
                 items, values = data.user(user)
                 digest = hashlib.sha256(items.tobytes() + values.tobytes()).digest()
-                if keys is None:
-                    filled += fill_ratings(store, data, user, filled_from=digest)
-                else:
-                    own = [keys[item] for item in items.tolist()]
-                    filled += fill_keyed(store, own, values, filled_from=digest)
+                filled += fill_ratings(store, data, user, keys=keys, filled_from=digest)
             else:
                 columns = data.user(user)
                 filled += store.fill_examples(columns, filled_from=_digest(columns), time=clock())

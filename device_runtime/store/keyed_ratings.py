@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from device_runtime.store.database import Database
 from device_runtime.store.store import Store
@@ -67,8 +66,19 @@ def require_item(catalogue: Catalogue, item: object) -> None:
 
 
 def ratings_by_key(database: Database) -> dict[str, float]:
-    """All of them, by key ascending. Raises StateError where the store cannot be read."""
+    """What the person rated by key, ascending. Raises StateError where the store cannot be read."""
     return dict(database.all("SELECT key, value FROM keyed_ratings ORDER BY key"))
+
+
+def _named(database: Database, *, most: int = -1) -> dict[str, float]:
+    """Ratings by the key of a catalogue: the person's own, and for other items those of the data set."""
+    return dict(
+        database.all(
+            "SELECT key, value FROM keyed_ratings UNION ALL SELECT key, value FROM ratings "
+            "WHERE key IS NOT NULL AND key NOT IN (SELECT key FROM keyed_ratings) ORDER BY key LIMIT ?",
+            (most,),
+        )
+    )
 
 
 def numbered_ratings(database: Database, catalogue: NumberedKeys, *, most: int = -1) -> LocalRows:
@@ -81,7 +91,7 @@ def numbered_ratings(database: Database, catalogue: NumberedKeys, *, most: int =
     Raises:
       StateError: the store cannot be read.
     """
-    rated = dict(database.all("SELECT key, value FROM keyed_ratings ORDER BY key LIMIT ?", (most,)))
+    rated = _named(database, most=most)
     items, values = catalogue.places(list(rated)), np.array(list(rated.values()), dtype=np.float64)
     order = np.argsort(items)
     order = order[items[order] >= 0]
@@ -101,10 +111,10 @@ def ratings_left_out(store: Store, definition: common_pb2.TaskDefinition, catalo
     """
     if not any(table.of_ratings for table in algorithm_for(definition).local_data):
         return 0
-    numbers, keys = store.ratings().items, list(ratings_by_key(store))
     if catalogue is None:
-        return int((numbers >= definition.model.items).sum()) + len(keys)
-    return len(numbers) + int((catalogue.places(keys) < 0).sum())
+        return int((store.ratings().items >= definition.model.items).sum()) + len(ratings_by_key(store))
+    (numbers,) = store.one("SELECT count(*) FROM ratings WHERE key IS NULL") or (0,)
+    return int(numbers) + int((catalogue.places(list(_named(store))) < 0).sum())
 
 
 def ratings_by_id(database: Database, *, labels: Sequence[str] = (), most: int = -1) -> LocalRows:
@@ -136,28 +146,28 @@ def ratings_by_id(database: Database, *, labels: Sequence[str] = (), most: int =
     return LocalRows(items[distinct], values[distinct])
 
 
-def fill_ratings(store: Store, data: Ratings, user: int, *, filled_from: bytes) -> bool:
-    """As ``Store.fill``, with the ratings of one user of a data set, and the ids of items whose numbers are places.
+def fill_ratings(store: Store, data: Ratings, user: int, *, keys: Sequence[str] | None, filled_from: bytes) -> bool:
+    """As ``Store.fill``, with the ratings of one user of a data set, and what their items are called.
 
-    A store that an earlier version filled with the same data gets the ids. Raises StateError where it holds other data.
+    A store that an earlier version filled with the same data gets the names.
+
+    Args:
+      store: of the device.
+      data: the data set.
+      user: whose ratings it gets.
+      keys: of all items in a catalogue, ``odp.datasets.catalogue_keys``; None where they have none.
+      filled_from: as of ``Store.fill``.
+
+    Raises:
+      StateError: it holds other data.
     """
     items, values = data.user(user)
     ids = data.ids_of(items)
     with store.transaction():
         filled = store.fill(items, values, filled_from=filled_from)
-        if ids is not None and (filled or store.one("SELECT 1 FROM ratings WHERE id IS NULL LIMIT 1") is not None):
-            rows = list(zip(ids, items.tolist(), strict=True))
-            store.execute_many("UPDATE ratings SET id = ? WHERE item = ? AND id IS NULL", rows)
+        for column, names in (("id", ids), ("key", None if keys is None else [keys[item] for item in items.tolist()])):
+            lacking = f"SELECT 1 FROM ratings WHERE {column} IS NULL LIMIT 1"
+            if names is not None and (filled or store.one(lacking) is not None):
+                rows = list(zip(names, items.tolist(), strict=True))
+                store.execute_many(f"UPDATE ratings SET {column} = ? WHERE item = ? AND {column} IS NULL", rows)
     return filled
-
-
-def fill_keyed(store: Store, keys: Sequence[str], values: npt.NDArray[np.floating], *, filled_from: bytes) -> bool:
-    """As ``Store.fill``, with ratings by key. Raises StateError where the store holds other data."""
-    check_keys(keys, name="keys")
-    with store.transaction():
-        if not store.to_fill(filled_from, "keyed_ratings"):
-            return False
-        rows = list(zip(keys, np.asarray(values).tolist(), strict=True))
-        store.execute_many("INSERT INTO keyed_ratings (key, value) VALUES (?, ?)", rows)
-        store.execute("UPDATE identity SET filled_from = ?", (filled_from,))
-    return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from odp.errors import Refusal
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 SECRET_BYTES = 32
 ID_BYTES = 16
 #: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
@@ -46,6 +46,8 @@ _EXAMPLES = (
 _KEYED = ("CREATE TABLE keyed_ratings (key TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID",)
 # What the data set that filled the store calls an item, whose number is its place there; NULL where apps gave numbers.
 _IDS = ("ALTER TABLE ratings ADD COLUMN id TEXT",)
+# Its key in a catalogue, by which a task that names one finds the item; NULL where apps gave numbers.
+_KEYS = ("ALTER TABLE ratings ADD COLUMN key TEXT",)
 #: What this version has more than version 2, and that it is this version.
 ADDED = (
     # What the device's apps saw happen; never changed, only forgotten.
@@ -83,15 +85,17 @@ ADDED = (
     *_EXAMPLES,
     *_KEYED,
     *_IDS,
+    *_KEYS,
     f"PRAGMA application_id={_APPLICATION_ID}",
     f"PRAGMA user_version={SCHEMA_VERSION}",
 )
 CREATE = (*_BASE, *ADDED)
 #: What an encrypted store of an earlier version lacks, by that version.
 UPGRADES = {
-    5: (*_EXAMPLES, *_KEYED, *_IDS, f"PRAGMA user_version={SCHEMA_VERSION}"),
-    6: (*_KEYED, *_IDS, f"PRAGMA user_version={SCHEMA_VERSION}"),
-    7: (*_IDS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    5: (*_EXAMPLES, *_KEYED, *_IDS, *_KEYS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    6: (*_KEYED, *_IDS, *_KEYS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    7: (*_IDS, *_KEYS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    8: (*_KEYS, f"PRAGMA user_version={SCHEMA_VERSION}"),
 }
 #: Without these no limit can be kept: a store that lost a row of them is not rebuilt.
 LEDGER_TABLES = ("identity", "person", "tasks", "participations", "answers", "secagg_attempts")

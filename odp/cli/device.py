@@ -68,9 +68,6 @@ def run(
     ] = None,
     devices: Annotated[int | None, typer.Option(help="Number of devices \\[default: the users of the data].")] = None,
     first: Annotated[int, typer.Option(help="Index of the first device.")] = 0,
-    keyed: Annotated[
-        bool, typer.Option("--keyed", help="Keep ratings by the items' titles or ids, for tasks with a catalogue.")
-    ] = False,
     threads: Annotated[
         int,
         typer.Option(
@@ -136,7 +133,6 @@ def run(
         reference_values=reference_values if reference_values is not None else services / "reference_values.json",
         population=population,
         first=first,
-        keyed=keyed,
         count=devices,
         threads=threads,
         durable=durable,

@@ -75,7 +75,6 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
         if catalogue is None
         else f"Items are called by their keys: `odp catalogue show {CATALOGUE_FILE} --keys` prints all of them.",
         "titles": f"HERE / {TITLES_FILE!r}" if own.titles else "None",
-        "keyed": "" if catalogue is None else " --keyed",
         "shell_titles": f" --titles {TITLES_FILE}" if own.titles else "",
         "catalogue_row": "" if catalogue is None else _CATALOGUE_ROW,
         "titles_row": _TITLES_ROW if own.titles else "",

@@ -109,11 +109,10 @@ class Platform:
 
     def __init__(
         self, root: Path, stack: contextlib.ExitStack, *, armed: bool = False, helper: bool = False, leaves: int = 0,
-        clock: Path | None = None, keyed: bool = False,
+        clock: Path | None = None,
     ) -> None:  # fmt: skip
         policy = EnclavePolicy(role="aggregator", minimum_cohort=20, leaves=leaves)
         self._armed = armed
-        self._keyed = ["--keyed"] if keyed else []
         self._command = ODP if clock is None else crashing_at(f"{crash.CLOCK}{clock}")
         self.services = stack.enter_context(self._services(root, policy=policy, helper=helper))
         self.root = root
@@ -160,7 +159,7 @@ class Platform:
             child.address, child.control_address = f"127.0.0.1:{self.ports[name]}", self._controls[name]
             return child
         arguments = ["device", "run", "--population", POPULATION, "--server", self.services.server_address]
-        arguments += ["--services", str(self.root), "--data", DATA, "--min-cohort", "20", *self._keyed]
+        arguments += ["--services", str(self.root), "--data", DATA, "--min-cohort", "20"]
         log = self.root / "logs" / f"{DEVICE_HOST}.log"
         self.devices = Child(name, arguments, state=self.root / name, log=log, command=command)
         self._stack.callback(self.devices.stop)

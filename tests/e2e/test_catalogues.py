@@ -61,7 +61,7 @@ def test_devices_use_their_ratings_rightly_under_every_version(
     second = first.change(add=keys[35:], retire=[keys[number] for number in (0, 7, 8, 20, 34)])
     world.connection.publish_catalogue(first)
     before = world.connection.submit(task_of(ratings, first, name="films-1"))
-    world.finish(before, world.devices(ratings, keyed=True))
+    world.finish(before, world.devices(ratings))
     start = odp.warm_start(before.model(), item_keys=first.keys)
 
     world.connection.publish_catalogue(second)
@@ -126,7 +126,7 @@ def test_no_device_takes_part_under_a_catalogue_that_does_not_lead_to_the_tasks_
         return list(Catalogue.make(POPULATION, keys[::-1]).steps)
 
     monkeypatch.setattr(device_runtime.Services, "catalogue_steps", forked)
-    devices = world.devices(ratings, keyed=True)
+    devices = world.devices(ratings)
     # A host whose log is refused again and again ends by itself, as it does for any other lie about the log.
     with pytest.raises(TransparencyError, match="another version 1 than the task names"):
         devices.join(120.0)
@@ -144,7 +144,7 @@ def test_devices_compare_trainings_of_two_versions_by_their_keys(
     versions = [first, first.change(add=keys[35:], retire=[keys[number] for number in (0, 7, 8, 20, 34)])]
     template = small_task(ratings, rank=2, training=odp.DPAM(steps=1, slices_per_device=12), epsilon=4.0, places=8)
     schedule = odp.Schedule(every="7d", horizon="3w", lifetime_epsilon=6.0, delta=template.privacy.delta)
-    filled: dict[str, object] = {"ratings": ratings, "keyed": True}
+    filled: dict[str, object] = {"ratings": ratings}
     for week, catalogue in enumerate(versions):
         world.connection.publish_catalogue(catalogue)
         living = LivingModel(tmp_path / "living", task=template, schedule=schedule, catalogue=catalogue)

@@ -161,7 +161,7 @@ def test_an_app_of_a_catalogue_shows_items_by_title_to_the_person_alone(
         numbered.rate(3, 5.0)
         world.connection.publish_catalogue(catalogue)
         handle = world.connection.submit(task)
-        running = world.devices(others, keyed=True)
+        running = world.devices(others)
         learned = device.learn(POPULATION, services=world.root, turns=2, wait=120.0, progress=lines.append)
         world.finish(handle, running)
         assert [one.round for one in learned.contributions] == [1, 2]

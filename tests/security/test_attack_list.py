@@ -270,7 +270,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_an_item_that_the_catalogue_does_not_have_is_an_error_where_the_app_hands_it_in"),
         ("R415", "devices filled by number in a task that knows keys",
          "device_runtime/host/test_filled_items.py::"
-         "test_devices_of_ratings_by_number_decline_a_task_that_names_a_catalogue"),
+         "test_devices_of_items_without_ids_decline_a_task_that_names_a_catalogue"),
         ("R416", "predictions beyond the scale",
          "device_runtime/inference/test_recommend.py::"
          "test_predictions_beyond_the_scale_rank_items_and_are_shown_within_it"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -13,6 +14,7 @@ from typing import Any
 from device_runtime import Store
 from device_runtime.store.keyed_ratings import fill_ratings
 from odp.datasets import Ratings, load
+from odp.datasets.catalogue import catalogue_keys, has_keys
 from odp.datasets.json_tables import DoubledKey, distinct_keys
 from odp.datasets.table_files import is_table_file
 from odp.errors import ConfigurationError, DataError
@@ -54,6 +56,10 @@ class DeviceData:
         users = self.ratings if self.ratings is not None else self.examples
         return 0 if users is None else users.n_users
 
+    @functools.cached_property
+    def _keys(self) -> tuple[str, ...] | None:
+        return catalogue_keys(self.ratings) if self.ratings is not None and has_keys(self.ratings) else None
+
     @property
     def notes(self) -> tuple[str, ...]:
         """How a table was read."""
@@ -64,7 +70,7 @@ class DeviceData:
         """Gives a device its data, which are as old as ``time`` says; a device that has them is left as it is."""
         filled_from = str(seed).encode()
         if self.ratings is not None:
-            fill_ratings(store, self.ratings, device, filled_from=filled_from)
+            fill_ratings(store, self.ratings, device, keys=self._keys, filled_from=filled_from)
         elif self.examples is not None:
             columns = self.examples.user(device)
             store.fill_examples(columns, filled_from=filled_from, time=time)

@@ -90,9 +90,8 @@ def device_counts(state: Path, task: odp.Statistics, devices: int) -> Any:
     return results_of(definition, total, contributions=devices, epsilon=4.0)
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-def test_devices_count_an_item_in_the_bin_of_its_id(tmp_path: Path, keyed: bool) -> None:
-    provision(tmp_path / "devices", table(tmp_path), keyed=keyed)
+def test_devices_count_an_item_in_the_bin_of_its_id(tmp_path: Path) -> None:
+    provision(tmp_path / "devices", table(tmp_path))
     found = device_counts(tmp_path / "devices", question(labels=DRINKS), PEOPLE)
     np.testing.assert_allclose(found["drinks"].counts, EXPECTED, atol=0.3)
     assert found["drinks"].labels == DRINKS

@@ -109,9 +109,8 @@ def device_counts(state: Path, task: odp.Statistics, devices: int) -> npt.NDArra
     return total[terms.parts[0].place] / terms.parts[0].scale
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-def test_hour_five_is_in_bin_five_on_devices(tmp_path: Path, keyed: bool) -> None:
-    provision(tmp_path / "devices", odp.load(csv(tmp_path)), keyed=keyed)
+def test_hour_five_is_in_bin_five_on_devices(tmp_path: Path) -> None:
+    provision(tmp_path / "devices", odp.load(csv(tmp_path)))
     np.testing.assert_allclose(device_counts(tmp_path / "devices", question(), PEOPLE), people_per_hour(), atol=0.2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -27,17 +28,17 @@ def definition(data: odp.RatingsData, name: str = "films") -> common_pb2.TaskDef
     ).definition()  # fmt: skip
 
 
-def memory(folder: Path, stream: io.StringIO, *, keyed: bool) -> CatalogueMemory:
+def memory(folder: Path, stream: io.StringIO, data: odp.Ratings = RATINGS) -> CatalogueMemory:
     """What a host with these ratings knows."""
     return CatalogueMemory(
         folder, lambda _, block: list(CATALOGUE.steps[versions_in(block).start - 1 : versions_in(block).stop - 1]),
-        used=check_of(RATINGS, keyed=keyed, log=Log("devices", stream=stream)),
+        used=check_of(data, log=Log("devices", stream=stream)),
     )  # fmt: skip
 
 
 def test_items_of_a_file_that_the_catalogue_does_not_have_are_counted_once(tmp_path: Path) -> None:
     stream = io.StringIO()
-    host = memory(tmp_path, stream, keyed=True)
+    host = memory(tmp_path, stream)
     for name in ("films", "films-2"):
         assert host.of(definition(odp.RatingsData(), name)) == CATALOGUE
     lost = int((RATINGS.items < 2).sum())
@@ -45,11 +46,10 @@ def test_items_of_a_file_that_the_catalogue_does_not_have_are_counted_once(tmp_p
     assert line.endswith(f"items_without_catalogue task=films version=1 items=2 ratings={lost}")
 
 
-def test_devices_of_ratings_by_number_decline_a_task_that_names_a_catalogue(tmp_path: Path) -> None:
-    host = memory(tmp_path, io.StringIO(), keyed=False)
-    with pytest.raises(
-        PrivacyError, match=r"keep the data set's ratings by number, which would take no part: .*--keyed"
-    ):
+def test_devices_of_items_without_ids_decline_a_task_that_names_a_catalogue(tmp_path: Path) -> None:
+    numbered = dataclasses.replace(RATINGS, titles=None, item_ids=None)
+    host = memory(tmp_path, io.StringIO(), numbered)
+    with pytest.raises(PrivacyError, match=r"have numbers and no ids, which would take no part: fill the devices from"):
         host.of(definition(odp.RatingsData()))
     # Events name items by key, whatever the ratings are.
     seen = odp.Events(service="app", type="seen", item="film", value="stars")

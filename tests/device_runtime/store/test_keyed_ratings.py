@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
+import pyarrow as pa
 import pytest
 
 import odp
 from device_runtime.round.examples import events, examples
-from device_runtime.store.keyed_ratings import fill_keyed, numbered_ratings, rate, ratings_by_key, ratings_left_out
+from device_runtime.store.keyed_ratings import fill_ratings, numbered_ratings, rate, ratings_by_key, ratings_left_out
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
 from odp.catalogues.catalogue import Catalogue
+from odp.datasets import catalogue_keys
 from odp.errors import ConfigurationError, StateError
 
 ITEMS = [f"film {number}" for number in range(12)]
@@ -81,15 +82,60 @@ def test_events_name_items_by_key(store: Store) -> None:
     assert events(store, table.events, now=2.0).items.tolist() == [7], "without a catalogue, whole numbers alone"
 
 
-def test_a_store_is_filled_once_erased_whole_and_takes_keys_alone(store: Store) -> None:
-    assert fill_keyed(store, ["b", "a"], np.array([1.0, 2.0]), filled_from=b"data")
-    assert not fill_keyed(store, ["b", "a"], np.array([1.0, 2.0]), filled_from=b"data")
+def table(*rows: tuple[str, float]) -> odp.Ratings:
+    items = [item for item, _ in rows]
+    return odp.load(
+        pa.table({"user": ["ann"] * len(rows), "item": items, "rating": [value for _, value in rows]}), low=0, high=5
+    )  # fmt: skip
+
+
+def test_one_filling_serves_tasks_with_a_catalogue_and_without(store: Store) -> None:
+    data = table(("film 3", 5.0), ("film 1", 2.0), ("gone", 4.0))
+    for first in (True, False):
+        assert fill_ratings(store, data, 0, keys=catalogue_keys(data), filled_from=b"data") is first
     with pytest.raises(StateError, match="other data"):
-        fill_keyed(store, ["c"], np.array([1.0]), filled_from=b"other")
-    assert ratings_by_key(store) == {"a": 2.0, "b": 1.0}
+        fill_ratings(store, data, 0, keys=None, filled_from=b"other")
+    assert store.ratings().values.tolist() == [2.0, 5.0, 4.0]  # by place: ids in their order
+    found = numbered_ratings(store, FIRST)
+    assert (found.items.tolist(), found.values.tolist()) == ([1, 3], [2.0, 5.0])
+    changed = SECOND.change(add=["gone"])
+    assert sorted(numbered_ratings(store, changed).values.tolist()) == [2.0, 4.0, 5.0]
+    definition = odp.Task(
+        name="films", population="people", model=odp.MatrixFactorization(items=12, catalogue=FIRST),
+        data=odp.RatingsData(), privacy=odp.UserLevelDP(epsilon=8, delta=1e-6),
+    ).definition()  # fmt: skip
+    assert ratings_left_out(store, definition, FIRST) == 1
+    # What the person says of an item later counts, and what it has by number alone does not.
+    rate(store, "film 3", 1.0)
+    rate(store, 40, 3.0)
+    found = numbered_ratings(store, FIRST)
+    assert (found.items.tolist(), found.values.tolist()) == ([1, 3], [2.0, 1.0])
+    assert ratings_left_out(store, definition, FIRST) == 2
+    assert numbered_ratings(store, FIRST, most=1).values.tolist() == [2.0]
+
+
+def test_items_whose_ids_are_their_places_have_keys_too(store: Store) -> None:
+    data = table(("0", 5.0), ("1", 2.0), ("2", 4.0))
+    fill_ratings(store, data, 0, keys=catalogue_keys(data), filled_from=b"data")
+    found = numbered_ratings(store, Catalogue.make("people", ["2", "x", "0"]))
+    assert (found.items.tolist(), found.values.tolist()) == ([0, 2], [4.0, 5.0])
+
+
+def test_a_store_of_the_version_before_gets_the_keys(store: Store) -> None:
+    data = table(("film 3", 5.0), ("film 1", 2.0))
+    fill_ratings(store, data, 0, keys=None, filled_from=b"data")
+    assert not len(numbered_ratings(store, FIRST).items)
+    assert not fill_ratings(store, data, 0, keys=catalogue_keys(data), filled_from=b"data")
+    assert numbered_ratings(store, FIRST).values.tolist() == [2.0, 5.0]
+
+
+def test_keys_are_keys_alone_and_an_erasure_is_whole(store: Store) -> None:
+    data = table(("a", 2.0), ("b", 1.0))
+    fill_ratings(store, data, 0, keys=catalogue_keys(data), filled_from=b"data")
     assert store.count_examples() == 2
     for wrong in ("", "two\nlines", "k" * 300, -1, 1.5, True):
         with pytest.raises(ConfigurationError):
             rate(store, wrong, 1.0)  # type: ignore[arg-type]
     store.erase()
     assert ratings_by_key(store) == {}
+    assert not len(numbered_ratings(store, Catalogue.make("people", ["a", "b"])).items)

@@ -248,8 +248,8 @@ def test_a_missing_store_and_a_store_of_another_version_say_so(path: Path) -> No
     with pytest.raises(StateError, match="does not exist"):
         Store.open(path)
     with Store.open_or_create(path) as store:
-        store._connection.execute("PRAGMA user_version=9")
-    with pytest.raises(StateError, match="version 9"):
+        store._connection.execute("PRAGMA user_version=10")
+    with pytest.raises(StateError, match="version 10"):
         Store.open(path)
 
 
