@@ -268,9 +268,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R415", "ratings of items that no catalogue has",
          "device_runtime/test_sdk.py::"
          "test_an_item_that_the_catalogue_does_not_have_is_an_error_where_the_app_hands_it_in"),
-        ("R415", "devices filled by number in a task that knows keys",
+        ("R415", "devices filled from items without ids in a task that knows keys",
          "device_runtime/host/test_filled_items.py::"
          "test_devices_of_items_without_ids_decline_a_task_that_names_a_catalogue"),
+        ("R435", "a file whose places are other items in the next catalogue",
+         "device_runtime/store/test_keyed_ratings.py::"
+         "test_one_filling_serves_tasks_with_a_catalogue_and_without"),
         ("R416", "predictions beyond the scale",
          "device_runtime/inference/test_recommend.py::"
          "test_predictions_beyond_the_scale_rank_items_and_are_shown_within_it"),
