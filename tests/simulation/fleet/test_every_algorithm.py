@@ -46,6 +46,7 @@ EXAMPLES = '[data]\nexamples = "examples.npz"\n'
 EVENTS = '[data]\nevents = "events.jsonl"\n'
 PRIVACY = odp.UserLevelDP(epsilon=4.0, delta=1e-6)
 COHORT = odp.Cohort(minimum=4, goal=4)
+LONG_SECONDS = 16.0
 #: Words of the devices, for searches.
 WORDS = ("ab", "ba", "ab", "a", "ab")
 COLUMNS = odp.Examples({"x": odp.Tensor((2, 2), -1, 1)}, label="kind")
@@ -70,7 +71,7 @@ TASKS: dict[str, tuple[str, Any]] = {
         odp.Task(
             name="ratings", model=odp.MatrixFactorization(items=ITEMS, rank=2), data=odp.RatingsData(low=1, high=5),
             privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=4), training=odp.DPAM(steps=1),
-            cohort=COHORT,
+            cohort=odp.Cohort(minimum=4, goal=4, computing_seconds=LONG_SECONDS),
         ),
     ),
     "implicit_dpam": (
@@ -200,6 +201,8 @@ def test_a_fleet_takes_part_in_every_algorithm_and_every_fault_counts(world: Wor
         assert sum(n for reason, n in counts["refused"].items() if ":" not in reason) == len(
             [one for one in fleet.plan.malicious.values() if one != "replayed"]
         )
+    if training == "dpam":
+        assert sum(counts["seconds"] for counts in told["rounds"]) < LONG_SECONDS * fleet.plan.goal, "no fixed times"
     if training == "draw_and_discard":
         assert handle.status().reports == fleet.plan.goal * fleet.plan.rounds
         return
