@@ -51,8 +51,7 @@ class Classifier:
 
     def __post_init__(self) -> None:
         terms = self._terms
-        if terms.model.classes_range is None or terms.local.reconstruction is not None:
-            raise ConfigurationError("Expected a model of classes, without layers that stay on devices")
+        check_classes(terms)
         if self.parameters.shape != (terms.model.size,) or not np.isfinite(self.parameters).all():
             raise DataError(f"Expected {terms.model.size} finite parameters (got {self.parameters.size})")
 
@@ -138,6 +137,16 @@ class Classifier:
             raise ConfigurationError(f"Expected a model of labelled examples: task {definition.name!r} trains another")
         vector = Terms.of(definition).parameters(model.dense[PARAMETERS])
         return cls(definition.SerializeToString(deterministic=True), vector, {"task": definition.name, **facts})
+
+
+def check_classes(terms: Terms) -> None:
+    """Returns if the model of a task is one of classes. Raises ConfigurationError."""
+    if terms.model.classes_range is None:
+        raise ConfigurationError(
+            "Expected a task that predicts classes, which a classifier names: this one predicts numbers"
+        )
+    if terms.local.reconstruction is not None:
+        raise ConfigurationError("Expected a model without layers that stay on devices: a classifier has none of them")
 
 
 def check_file(path: str | Path) -> None:

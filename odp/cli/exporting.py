@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 def check_export(task: Task, path: Path) -> None:
     """Returns if a task's model, or its items, can be exported to ``path``. Raises ConfigurationError."""
+    from odp.algorithms.federated.terms import Terms
     from odp.algorithms.registry import recommender_for
-    from odp.classifier import check_file
+    from odp.classifier import check_classes, check_file
     from odp.item_export import check_export as check_path
 
     if is_of_examples(task.definition()):
         check_file(path)
+        check_classes(Terms.of(task.definition()))
         return
     recommender_for(task.definition())
     check_path(path)
@@ -55,8 +57,9 @@ def export_run(finished: RunResult, path: Path, data: NamedData, *, out: Console
 
 def told_classifier(classifier: Classifier, path: Path, *, out: Callable[[str], None]) -> None:
     """Prints what was written."""
-    classes, facts = ", ".join(map(str, classifier.classes)), classifier.facts
-    out(f"classifier: {path}; classes {classes}; {facts['privacy']}; {facts['signature']}")
+    classes, facts = ", ".join(map(repr, classifier.classes)), classifier.facts
+    signed = f"signed by: {facts['signed_by']}" if "signed_by" in facts else facts["signature"]
+    out(f"classifier: {path}; classes {classes}; {facts['privacy']}; {signed}")
 
 
 def keys_of(path: Path | None) -> list[str] | None:

@@ -43,7 +43,11 @@ def check_usable(data: str, columns: dict[str, Any], task: AnyTask, *, json: boo
     else:
         first, *others = usable.lines()
         left_out = [f"left out    {line}" for line in others]
-        print_text("\n".join([*_head(table), f"usable      {first}", *left_out, *_notes(table.notes)]))
+        clamped = [
+            f"clamped     {count:,} whose {name!r} is beyond its range, and counts as its end"
+            for name, count in usable.clamped.items()
+        ]
+        print_text("\n".join([*_head(table), f"usable      {first}", *left_out, *clamped, *_notes(table.notes)]))
     return _status(table, columns)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -46,7 +46,7 @@ from odp.simulation.data_check import EPSILONS, FEW_USERS, Spread, usual_delta
 from odp.task import Cohort, Task, UserLevelDP
 from odp.task_text import task_text
 
-_ROUND = (*(first * 10.0**power for power in range(9) for first in (1, 2, 5)), 1e9)
+_ROUND = (*(float(f"{first}e{power}") for power in range(-6, 9) for first in (1, 2, 5)), 1e9)
 _HELD = 0.99
 _MOST_CATEGORIES, _MOST_CLASSES, _MOST_NUMBERED = 50, 100, 20
 _FEWEST_USERS = 10
@@ -128,6 +128,8 @@ def check_labelled(table: LabelledTable) -> LabelledCheck:
     columns = columns_of(table)
     label = table.columns.label_name
     labels = columns.columns[label]
+    if labels.dtype.kind == "U":
+        labels = np.array([normal(text) for text in labels.tolist()])
     proposals = {name: _proposal(columns.columns[name], table.users) for name in table.columns.by_name if name != label}
     advice = list(columns.notes)
     features = {name: proposal.feature for name, proposal in proposals.items() if proposal.feature is not None}
@@ -183,11 +185,13 @@ class UsableRows:
       rows: of all users, and why others are left out.
       users: with at least one example that is used.
       all_users: in the table.
+      clamped: rows with a number beyond its declared range, which is read as the end of the range, by column.
     """
 
     rows: LeftOut
     users: int
     all_users: int
+    clamped: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """For people."""
@@ -196,7 +200,9 @@ class UsableRows:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**self.rows.to_json(), "users": self.users, "all_users": self.all_users}
+        return {
+            **self.rows.to_json(), "users": self.users, "all_users": self.all_users, "clamped": dict(self.clamped)
+        }  # fmt: skip
 
 
 def reads_examples(task: object) -> TypeGuard[Task | DrawAndDiscard]:
@@ -240,12 +246,25 @@ def usable_rows(task: Task | DrawAndDiscard, columns: ExampleColumns) -> UsableR
     most = terms.local.most_rows
     rows = table.left_out(users, what="examples", most_rows=most)
     used = np.diff(table.usable(users, most_rows=most).offsets) > 0
-    return UsableRows(rows, int(used.sum()), users.n_users)
+    return UsableRows(rows, int(used.sum()), users.n_users, _clamped(task.data, terms, columns))
+
+
+def _clamped(data: Examples, terms: Terms, columns: ExampleColumns) -> dict[str, int]:
+    ranges = {name: (one.low, one.high) for name, one in data.features.items() if isinstance(one, Tensor)}
+    if terms.model.classes_range is None:
+        ranges[data.label] = terms.examples.label_range
+    counts = {}
+    for name, (low, high) in ranges.items():
+        values = columns.columns[name]
+        outside = ((values < low) | (values > high)).reshape(len(values), -1).any(axis=1)
+        counts[name] = int(outside[columns.rows].sum())
+    return {name: count for name, count in counts.items() if count}
 
 
 def _proposal(column: npt.NDArray[Any], users: npt.NDArray[np.int64]) -> Proposal:
     if column.dtype.kind != "U":
-        numbers = column[np.isfinite(column)] if column.dtype.kind == "f" else column
+        # A number that float32 does not hold is infinite, and no missing one.
+        numbers = column[~np.isnan(column)] if column.dtype.kind == "f" else column
         return _of_numbers(numbers.astype(np.float64))
     texts = np.array([normal(text) for text in column.tolist()])
     held = texts != ""
@@ -273,7 +292,7 @@ def _listed(names: npt.NDArray[Any]) -> str:
 
 
 def _of_numbers(numbers: npt.NDArray[np.float64]) -> Proposal:
-    if not len(numbers) or numbers.min() == numbers.max():
+    if not len(numbers) or (numbers.min() == numbers.max() and np.isfinite(numbers[0])):
         return Proposal(None, "one number in all rows" if len(numbers) else "no numbers")
     bounds = _range(numbers)
     if bounds is None:
@@ -288,7 +307,9 @@ def _of_numbers(numbers: npt.NDArray[np.float64]) -> Proposal:
 def _range(numbers: npt.NDArray[np.float64]) -> tuple[float, float] | None:
     """The smallest round range that holds nearly all numbers: constants, and no extremes of single people."""
     sign = -1.0 if (numbers < 0).mean() > 1.0 - _HELD else 0.0
-    for size in _ROUND:
+    # Of few numbers that are not zero, a range of nearly all would hold none.
+    least = _ROUND[0] if (numbers != 0).mean() >= 0.5 else 1.0
+    for size in (size for size in _ROUND if size >= least):
         low = sign * size
         if ((numbers >= low) & (numbers <= size)).mean() >= _HELD:
             return low, size
@@ -306,7 +327,7 @@ def _model(
     given, words = labels[held], labels.dtype.kind == "U"
     whole = words or not (given.astype(np.float64) % 1).any()
     if len(np.unique(given)) < 2:
-        return None, None, "one label in all rows, and nothing to learn"
+        return None, None, "one label in all rows, and nothing to learn" if held.any() else "no row has a label"
     if words or (whole and len(np.unique(given)) <= _MOST_NUMBERED):
         common, rare = _common(given, users[held])
         names = proposed_classes(common, count=len(common))

@@ -121,7 +121,46 @@ def test_usable_rows_are_counted_before_a_task_is_submitted(run: Run, tmp_path: 
         assert told in out, told
     found = json.loads(check(run, holed, "--user", "reader", "--task", task, "--on-error", "skip", "--json"))
     assert found["usable"]["used"] == 351
+    assert found["usable"]["clamped"] == {}
     assert (found["usable"]["users"], found["usable"]["all_users"]) == (59, 60)
+
+
+def test_numbers_beyond_a_declared_range_are_counted(run: Run, tmp_path: Path) -> None:
+    """Of a range in other units all rows were one number, and all were usable without a word."""
+    check(run, write(tmp_path / "mail.csv", people()), "--user", "reader", "--label", "Verdict", "--output", tmp_path)
+    longer = [[row[0], row[1] * 60 + 1000, *row[2:]] for row in people()]
+    table = write(tmp_path / "seconds.csv", longer)
+    out = check(run, table, "--user", "reader", "--task", tmp_path / "task.toml")
+    assert "usable      360 of 360 rows" in out
+    assert "clamped     360 whose 'length' is beyond its range, and counts as its end" in out
+
+
+def test_one_class_in_two_forms_of_unicode_is_one(run: Run, tmp_path: Path) -> None:
+    labels = {"ham": ["caf\u00e9", "cafe\u0301"], "spam": ["bar", "bar"]}
+    rows = [[*row[:-1], labels[row[-1]][place % 2]] for place, row in enumerate(people())]
+    out = check(run, write(tmp_path / "mail.csv", rows), "--user", "reader", "--label", "Verdict", "--output", tmp_path)
+    assert "2 classes, guessed" in out
+    assert 'classes = ["bar", "caf\u00e9"]' in (tmp_path / "task.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("scale", "told"),
+    [
+        (1e-6, "numbers from 0 to 0.001"), (1e-3, "numbers from 0 to 1"), (1e300, "numbers beyond 1e+09"),
+        (float("nan"), "no numbers"),
+    ],
+)  # fmt: skip
+def test_a_range_is_as_small_as_the_numbers_are(run: Run, tmp_path: Path, scale: float, told: str) -> None:
+    """Numbers of a millionth had a range to 1, in which no noise leaves anything of them."""
+    rows = [[row[0], "" if scale != scale else row[1] * scale, *row[2:]] for row in people()]
+    out = check(run, write(tmp_path / "mail.csv", rows), "--user", "reader", "--label", "Verdict")
+    assert f"length    {told}" in out
+
+
+def test_a_table_without_labels_says_so(run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "mail.csv", [[*row[:-1], "NA"] for row in people()])
+    with pytest.raises(DataError, match=r"missing \(360\); no row has a label"):
+        check(run, table, "--user", "reader", "--label", "Verdict", "--output", tmp_path / "out")
 
 
 def test_labels_that_a_task_does_not_take_are_named_before_it_is_submitted(run: Run, tmp_path: Path) -> None:
@@ -203,8 +242,13 @@ def test_a_label_of_many_numbers_becomes_a_range(run: Run, tmp_path: Path) -> No
     table = write(tmp_path / "mail.csv", rows)
     out = check(run, table, "--user", "reader", "--label", "Verdict", "--output", tmp_path / "check")
     assert "label       numbers from 0 to 10, guessed" in out
-    printed = run("simulate", tmp_path / "check" / "task.toml", "--data", table, "--user", "reader", "--json").json
-    assert printed["test_loss"] < 10
+    simulate = ("simulate", tmp_path / "check" / "task.toml", "--data", table, "--user", "reader", "--json")
+    assert run(*simulate).json["test_loss"] < 10
+    with pytest.raises(
+        ConfigurationError, match="predicts classes, which a classifier names: this one predicts numbers"
+    ):
+        run(*simulate, "--export", tmp_path / "numbers.npz", "--output", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_ranges_are_the_smallest_round_ones_that_hold_nearly_all(run: Run, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_classifier_of_devices_with_a_labelled_table_is_exported_with_its_clas
         assert devices.join(600)
         printed = odp("task", "export", identifier, file, *at).out
         described = odp("task", "export", identifier, file, *at, "--json").json
-    assert "classes ham, spam; differentially private per user" in printed
+    assert "classes 'ham', 'spam'; differentially private per user; signed by: " in " ".join(printed.split())
     assert described["classes"] == ["ham", "spam"]
     read = platform.Classifier.load(file)
     assert (read.facts["release_round"], len(read.facts["signed_by"])) == ("1", 64)
