@@ -255,8 +255,8 @@ def _clamped(data: Examples, terms: Terms, columns: ExampleColumns) -> dict[str,
         ranges[data.label] = terms.examples.label_range
     counts = {}
     for name, (low, high) in ranges.items():
-        values = columns.columns[name]
-        outside = ((values < low) | (values > high)).reshape(len(values), -1).any(axis=1)
+        values = np.asarray(columns.columns[name])
+        outside = np.any(((values < low) | (values > high)).reshape(len(values), -1), axis=1)
         counts[name] = int(outside[columns.rows].sum())
     return {name: count for name, count in counts.items() if count}
 
