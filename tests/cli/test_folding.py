@@ -43,7 +43,7 @@ def words(printed: str) -> list[str]:
 def test_tables_of_the_package_are_found() -> None:
     found = [heads for _where, heads in tables()]
     assert len(found) > 15
-    assert ["task", "name", "state", "round", "contributions", "ε spent"] in found
+    assert ["task", "name", "state", "round", "contributions", "ε spent", "usable"] in found
 
 
 @pytest.mark.parametrize(("where", "heads"), [pytest.param(*one, id=one[0]) for one in tables()])

@@ -32,7 +32,7 @@ from odp.errors import OdpError, ServiceError
 from odp.local.processes import ODP, Child, Services
 from odp.local.successor import adopt_successor
 
-SECONDS = 150.0
+SECONDS = 240.0
 #: The roles whose code an upgrade changes.
 _HANDED = ("aggregator", "leaf")
 Found = TypeVar("Found")
