@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 FAILURES: dict[str, tuple[str, ...]] = {
     "secagg+": (
         r"round \d+ has failed: its \d+ sessions ended without a sum\b.*; find the cause, and submit a new task",
-        r"round \d+ is void: .+; its charge stays, submit a new task",
+        r"(could not close a round at the aggregator: )?round \d+ is void: .+; its charge stays, submit a new task",
     ),
 }
 
