@@ -13,7 +13,7 @@ _RATINGS = "ratings"
 
 
 def own_table(definition: common_pb2.TaskDefinition, *, items: int) -> LocalTable:
-    """The table of a task on ratings or on things that happened, whose model has so many ``items``.
+    """The table that a task reads: ratings, or things that happened, of a model with that number of ``items``.
 
     Raises:
       ConfigurationError: its query of events is not valid.
