@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +26,21 @@ from odp.broadcast.terms import ENCLAVE, PIR
 from odp.crypto import SigningKey
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
+from odp.errors import ServiceUnavailable
 from odp.local.processes import Child
 from odp.local.reference_values import write_reference_values
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.task import Cohort, Task, UserLevelDP
-from odp.transport.channel import CHUNK_BYTES, connect
-from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, distributor_pb2_grpc
+from odp.transport.channel import connect
+from odp.v1 import broadcast_pb2, common_pb2
 from odp.wire.model import ModelVersion, TableValues
 from odp.wire.tables import manifest_for
+from server.clients import DistributorClient
 
 #: Rows that a device asks for.
 KEYS = 50
 TABLE = "items"
-
-_PUBLISH_SECONDS = 300.0
 
 
 class Parties:
@@ -78,11 +78,15 @@ class Parties:
         self.hpke_key = found.hpke_key
 
     def publish(self, model: Model) -> None:
-        """Publishes a model over TLS."""
+        """Publishes a model over TLS; again, as a server does, where a busy machine broke the connection."""
         assert self.child is not None  # narrows the type
         with connect(self.child.control_address, self.ca, identity=self._server) as channel:
-            stub = distributor_pb2_grpc.DistributorControlServiceStub(channel)
-            stub.Publish(model.stream(), timeout=_PUBLISH_SECONDS)
+            tables = np.ascontiguousarray(model.rows, dtype="<f4").tobytes()
+            client = DistributorClient(channel, self.child.control_address)
+            try:
+                client.publish(model.task, model.manifest, tables)
+            except ServiceUnavailable:
+                client.publish(model.task, model.manifest, tables)
 
     def processor(self) -> dict[str, float]:
         """User and system seconds by process: the host's, its platform's and enclave's, and the helper's."""
@@ -131,15 +135,6 @@ class Model:
     def entry(self) -> common_pb2.TableManifest:
         """The keyed table's."""
         return common_pb2.ModelManifest.FromString(self.manifest.manifest).tables[0]
-
-    def stream(self) -> Iterator[distributor_pb2.PublishRequest]:
-        """A publish stream."""
-        header = distributor_pb2.PublishHeader(task=self.task, model=self.manifest)
-        yield distributor_pb2.PublishRequest(header=header)
-        words = self.rows.reshape(-1)
-        step = CHUNK_BYTES // words.itemsize
-        for start in range(0, len(words), step):
-            yield distributor_pb2.PublishRequest(chunk=words[start : start + step].tobytes())
 
 
 def signed_model(shape: Shape, developer: SigningKey, method: str = ENCLAVE, *, helper_key: str = "") -> Model:

@@ -32,6 +32,8 @@ _ALIVE_RATE = 64.0
 #: A suspect connection is certain once the loop has turned this often with no call to begin, or after these seconds.
 _NEW_TURNS, _NEW_SECONDS = 8, 0.15
 _KNOWN_TURNS, _KNOWN_SECONDS = 32, 5.0
+#: What the time between two looks counts at most: a program that stood still had no chance to begin calls.
+_LONGEST_LOOK = 0.05
 #: The largest sum of waits of one address, in seconds.
 _LONGEST_WAIT = 60.0
 _LARGEST_GROWTH = 16
@@ -60,6 +62,14 @@ class Progress:
         self.calls = self.expected = self.answered = self.message_bytes = self.messages = 0
 
 
+@dataclass(frozen=True)
+class _Warning:
+    """When a connection had too many bytes that nothing explains: the seconds watched, and the loop's idle turns."""
+
+    watched: float
+    idle_turns: int
+
+
 @dataclass
 class _Connection:
     traffic: Traffic
@@ -70,8 +80,8 @@ class _Connection:
     message_bytes: int = 0
     #: Bytes that no call explains yet.
     unexplained: float = 0.0
-    #: When there were first too many, and the loop's idle turns then; None while there are not.
-    warned: tuple[float, int] | None = None
+    #: Of the first look that saw too many; None while there are not.
+    warned: _Warning | None = None
     active: float = 0.0
 
     @property
@@ -80,7 +90,7 @@ class _Connection:
 
     def is_unanswered(self, idle_turns: int) -> bool:
         """Whether it is new, or known and sends bytes although no call of it waits for the listener."""
-        return self.is_new or (self.warned is not None and idle_turns >= self.warned[1] + _NEW_TURNS)
+        return self.is_new or (self.warned is not None and idle_turns >= self.warned.idle_turns + _NEW_TURNS)
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,7 @@ class Connections:
         self._before = clock()
         self._calm_resident = math.inf
         self._begun = self._begun_before = self._idle_turns = 0
+        self._watched = 0.0
         self._lock = threading.Lock()
         self._closed_before: set[str] = set()
 
@@ -143,6 +154,7 @@ class Connections:
         """Decides about all connections that are open now. ``resident``: the program's memory in bytes."""
         now = self._clock()
         seconds, self._before = now - self._before, now
+        self._watched += min(seconds, _LONGEST_LOOK)
         self._update({traffic.id: traffic for traffic in open_now}, now, seconds)
         ended: dict[int, str] = {}
         excess = {id: self._excess(each) for id, each in self._connections.items()}
@@ -153,8 +165,8 @@ class Connections:
             if excess[id] <= self._limits.unasked_bytes + unread:
                 each.warned = None
             elif each.warned is None:
-                each.warned = now, self._idle_turns
-            if each.warned is not None and self._is_certain(each, each.warned, excess[id], now):
+                each.warned = _Warning(self._watched, self._idle_turns)
+            if each.warned is not None and self._is_certain(each, each.warned, excess[id]):
                 ended[id] = "bytes without a request"
             busy = busy or each.warned is not None or each.is_new
         self._end_beyond_sum(excess, ended)
@@ -166,7 +178,7 @@ class Connections:
             del self._connections[id]
         return Verdict(ended, busy)
 
-    def _is_certain(self, each: _Connection, warned: tuple[float, int], excess: float, now: float) -> bool:
+    def _is_certain(self, each: _Connection, warned: _Warning, excess: float) -> bool:
         """Whether no call that has just arrived can explain the bytes: the listener has begun all that it could, or
         there are more bytes than such calls may have.
         """
@@ -175,7 +187,7 @@ class Connections:
             return True
         # A loop that hangs may itself be a victim of the attack.
         turns, seconds = (_NEW_TURNS, _NEW_SECONDS) if each.is_new else (_KNOWN_TURNS, _KNOWN_SECONDS)
-        return self._idle_turns >= warned[1] + turns or now - warned[0] > seconds
+        return self._idle_turns >= warned.idle_turns + turns or self._watched - warned.watched > seconds
 
     def _update(self, open_now: dict[int, Traffic], now: float, seconds: float) -> None:
         for id in self._connections.keys() - open_now.keys():

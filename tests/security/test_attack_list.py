@@ -801,6 +801,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r405_headers_that_refer_to_earlier_ones_take_bounded_memory_which_comes_back"),
         ("R405", "limits that are never acknowledged", "security/test_hostile_connections.py::"
          "test_r405_a_caller_that_never_acknowledges_the_limits_is_ended"),
+        ("R436", "a program that stood still while honest bytes arrived", "transport/test_connections.py::"
+         "test_r436_a_program_that_stood_still_has_time_to_begin_what_arrived_meanwhile"),
         ("R360", "honest uploads at the limits",
          "security/test_hostile_connections.py::test_r360_uploads_that_calls_explain_are_never_ended"),
         ("R361", "connections that never ask anything",

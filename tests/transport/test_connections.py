@@ -19,9 +19,12 @@ class World:
         self.now = 0.0
         self.connections = Connections(limits or Limits(), most=most, clock=lambda: self.now)
 
-    def look(self, traffic: Sequence[Traffic], *, seconds: float = 0.02, resident: int = 0) -> dict[int, str]:
+    def look(
+        self, traffic: Sequence[Traffic], *, seconds: float = 0.02, resident: int = 0, turns: bool = True
+    ) -> dict[int, str]:
         self.now += seconds
-        self.connections.turned()
+        if turns:
+            self.connections.turned()
         return self.connections.judge(traffic, resident=resident).ended
 
     def answer(self, peer: str, *, size: int = 0) -> None:
@@ -44,6 +47,19 @@ def test_bytes_without_a_call_end_a_connection_and_keep_its_address_out_for_a_wh
     assert world.connections.kept_out() == ["10.0.0.1"]
     world.now += 1.0
     assert world.connections.kept_out() == []
+
+
+def test_r436_a_program_that_stood_still_has_time_to_begin_what_arrived_meanwhile() -> None:
+    for number, size, calm in ((1, 40, 3), (2, 150, 240)):
+        world = World()
+        traffic = [_of(number, size * KIB)]
+        if number == 2:
+            world.answer(traffic[0].peer)
+        world.look(traffic, turns=False)
+        assert world.look(traffic, seconds=60.0, turns=False) == {}, "the guard was the first to run again"
+        ended = [world.look(traffic, turns=False).keys() for _ in range(calm + 10)]
+        assert ended[:calm] == [set()] * calm
+        assert {number} in ended, "a loop that hangs protects no attack"
 
 
 def test_r405_a_new_connection_has_no_more_ahead_of_its_first_answer_than_http2_lets_a_caller_send() -> None:
