@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from device_runtime.host.scheduler import Job, Scheduler
+from odp.crypto.log_reasons import LogReason
+from odp.enclave.evidence import Reason
 from odp.errors import AttestationError, CertificateError, OdpError, TransparencyError
 from odp.transport.logs import Log
 from odp.v1 import server_pb2
@@ -19,6 +21,10 @@ _LONGEST_RETRY_SECONDS = 3600.0
 SHORTEST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 _FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
+#: Reasons of refused evidence and logs that a wrong clock explains, here or there: they pass when it is right again.
+_BY_A_CLOCK = frozenset(
+    {Reason.CHAIN_EXPIRED, Reason.EXPIRED, Reason.NOT_YET_VALID, LogReason.NOT_YET_VALID, LogReason.STALE}
+)
 #: The host's job: to look at what the server offers the population whose name follows.
 CHECK_IN = "check-in "
 
@@ -90,13 +96,14 @@ class Outage:
     def __init__(self, *, uniform: Callable[[float, float], float]) -> None:
         self._uniform = uniform
         self._pause = 0.0
-        #: Refusals of a certificate, evidence or a log since a service could be used.
+        #: Refusals of a certificate, evidence or a log since a service could be used, but those by a wrong clock.
         self.strangers = 0
 
     def failed(self, error: OdpError) -> bool:
         """Counts one more failure of a service; True for the first of an outage."""
         first = self._pause == 0.0
-        self.strangers += isinstance(error, (AttestationError, CertificateError, TransparencyError))
+        refusal = isinstance(error, (AttestationError, CertificateError, TransparencyError))
+        self.strangers += refusal and getattr(error, "reason", "") not in _BY_A_CLOCK
         self._pause = min(max(self._pause * 2, _FIRST_OUTAGE_PAUSE), _LONGEST_OUTAGE_PAUSE)
         return first
 

@@ -52,6 +52,7 @@ def test_r395_of_a_failed_task_the_round_without_a_sum_alone_may_cost_a_device_m
 def test_r395_a_task_fails_for_a_named_reason_of_its_configuration_alone() -> None:
     used_up = _used_up(0, "too few devices came to it")
     require_named_failure("secagg+", used_up)
+    require_named_failure("secagg+", f"could not read the state of a round at the aggregator: {used_up}")
     require_named_failure("secagg+", str(void(1, "its session is gone")))
     for configuration, failure in (("enclave", used_up), ("secagg+", ""), ("secagg+", "internal error")):
         with pytest.raises(AssertionError, match="must not fail with"):

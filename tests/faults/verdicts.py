@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 #: cannot be made again, and a round has a limited number of sessions (docs/secure-aggregation.md).
 FAILURES: dict[str, tuple[str, ...]] = {
     "secagg+": (
-        r"round \d+ has failed: its \d+ sessions ended without a sum\b.*; find the cause, and submit a new task",
+        r"(could not read the state of a round at the aggregator: )?round \d+ has failed: "
+        r"its \d+ sessions ended without a sum\b.*; find the cause, and submit a new task",
         r"(could not close a round at the aggregator: )?round \d+ is void: .+; its charge stays, submit a new task",
     ),
 }

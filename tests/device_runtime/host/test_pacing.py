@@ -10,7 +10,9 @@ from hosts import Host, states
 
 from device_runtime.host.scheduler import Scheduler
 from device_runtime.store.schema import State
-from odp.errors import AttestationError, ServiceUnavailable
+from odp.crypto.log_reasons import LogReason
+from odp.enclave.evidence import Reason
+from odp.errors import AttestationError, ServiceUnavailable, TransparencyError
 
 
 def test_a_host_with_nothing_to_do_asks_once_per_pause_and_not_once_per_device(world: Any) -> None:
@@ -77,6 +79,29 @@ def test_evidence_that_stays_refused_ends_the_host_unless_it_is_to_keep_running(
     patient.run()
     assert len(patient.pauses) == 6
     assert world.aggregator.submits == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TransparencyError(LogReason.NOT_YET_VALID, "signed 34559995 s in the future; check the clock"),
+        TransparencyError(LogReason.STALE, "no signature states when the checkpoint was the newest"),
+        AttestationError(Reason.EXPIRED, "expired 34559995 s ago; ask for fresh evidence"),
+        AttestationError(Reason.CHAIN_EXPIRED, "a certificate of the platform is not valid at this time"),
+    ],
+)
+def test_r437_a_clock_that_leaps_for_a_while_ends_no_host(world: Any, error: Exception) -> None:
+    world.fill([3])
+    host = Host(world, count=1, until_finished=False)
+
+    def leaped(*_: object) -> None:
+        raise error
+
+    object.__setattr__(host.fleet._participant, "services", type("Leaped", (), {"check_in": staticmethod(leaped)})())
+    host.events = [lambda: None] * 5 + [host.stop.set]
+    host.run()
+    assert host.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+    assert world.log_text.getvalue().count(" outage ") == 1
 
 
 def test_an_unreachable_server_is_an_outage_and_not_a_crash(world: Any) -> None:
