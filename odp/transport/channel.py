@@ -55,6 +55,8 @@ _BALANCED = json.dumps(
         ],
     }
 )
+#: How gRPC words that a certificate verifies but for its time.
+_NOT_AT_THIS_TIME = re.compile(r"CERTIFICATE_VERIFY_FAILED: certificate (has expired|is not yet valid)")
 _KEEPALIVE = [("grpc.keepalive_time_ms", 15_000), ("grpc.keepalive_timeout_ms", 5_000)]
 #: Addresses that a client takes for one service.
 MOST_ADDRESSES = 16
@@ -206,6 +208,11 @@ def translated(error: Any, *, what: str, address: str) -> ServiceError:
         result = ServiceUnavailable(f"could not {what}: {details}")
     elif code == grpc.StatusCode.DEADLINE_EXCEEDED:
         result = ServiceUnavailable(f"could not {what}: {address} did not answer in time; try again")
+    elif code == grpc.StatusCode.UNAVAILABLE and _NOT_AT_THIS_TIME.search(details):
+        result = ServiceUnavailable(
+            f"could not {what}: a TLS certificate of {address} is not valid at this time; "
+            "check the clock, here and there, and have the certificate renewed"
+        )
     elif code == grpc.StatusCode.UNAVAILABLE and "CERTIFICATE_VERIFY_FAILED" in details:
         result = CertificateError(
             f"could not {what}: the TLS certificate of {address} does not descend from the given CA; "

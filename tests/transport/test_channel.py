@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
-from odp.errors import BudgetExceeded, ConfigurationError, OdpError, ServiceError, ServiceUnavailable
+from odp.errors import BudgetExceeded, CertificateError, ConfigurationError, OdpError, ServiceError, ServiceUnavailable
 from odp.transport.channel import call, connect, parse_address, read_stream
 from odp.transport.service import serve
 
@@ -32,6 +39,39 @@ def test_a_server_of_another_ca_is_refused_with_a_sentence_about_the_ca(service,
         f"could not do it: the TLS certificate of {service.address} does not descend from the given CA; "
         "give the right --ca file"
     )
+
+
+@pytest.mark.parametrize("days", [(-10, -5), (5, 10)])
+def test_r437_a_certificate_of_another_time_is_no_strangers(days: tuple[int, int]) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    begins, ends = (now + datetime.timedelta(days=each) for each in days)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(begins)
+        .not_valid_after(ends)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
+    )
+    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(key_pem, certificate)]))
+    server.start()
+    try:
+        with connect(f"localhost:{port}", certificate) as channel:
+            error = _error(None, channel.unary_unary("/odp/Any"), f"localhost:{port}")
+    finally:
+        server.stop(0.0)
+    assert isinstance(error, ServiceUnavailable)
+    assert not isinstance(error, CertificateError)
+    assert f"a TLS certificate of localhost:{port} is not valid at this time; check the clock" in str(error)
 
 
 def test_a_certificate_for_other_names_is_said_to_be_one(service) -> None:
