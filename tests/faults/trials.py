@@ -112,7 +112,8 @@ def _check_rounds(
     if not failed:
         assert len(status.rounds) == status.planned_rounds
         assert [entry.contributions for entry in status.rounds] == [len(charged)] * status.planned_rounds
-    assert finding.rounds == len(released), "each release is in the log"
+    logged = f"the log has {finding.rounds} releases, the server {len(released)}; failure: {status.failure or 'none'}"
+    assert finding.rounds == len(released), logged
     ledger = deployment.until(lambda: deployment.connection.ledger(status), what="the ledger").ledger()
     ledger.verify()
     rounds = [entry.round for entry in ledger.entries if entry.events and entry.task_id == _id(status)]
