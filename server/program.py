@@ -49,7 +49,7 @@ from server.operator_token import OperatorToken
 from server.parties import Parties
 from server.populations import Populations
 from server.replica import Follower, Replica, place_of
-from server.servicer import NAME, server_servicer
+from server.servicer import NAME, ServerService, TaskAdmission, TaskStatuses, server_servicer
 from server.shared_log import SharedLog
 from server.storage import Storage, TaskState
 from server.storage.postgresql import open_postgresql
@@ -252,21 +252,29 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             lagging=distributors.lagging,
         )
         driver = Driver(storage=storage, board=board, parties=parties, key=key, log=log, clock=clock)
-        answering = server_servicer(
+        tasks = ServerService(
             storage=storage,
             board=board,
             populations=populations,
             key=key,
-            operator=operator,
+            statuses=TaskStatuses(
+                storage=storage,
+                waits_for=lambda task: desk.waits_for(task) or driver.waits_for(task),
+                distributor_of=distributors.one_holding,
+                aggregator_address=config.aggregator,
+                desk=desk,
+            ),
+            admission=TaskAdmission(
+                storage=storage,
+                populations=populations,
+                check_task=aggregator.check_task,
+                require_catalogue=keeper.catalogues.require,
+                log=log,
+            ),
             wake=driver.wake,
-            waits_for=lambda task: desk.waits_for(task) or driver.waits_for(task),
-            check_task=aggregator.check_task,
-            distributor_of=distributors.one_holding,
-            aggregator_address=config.aggregator,
-            desk=desk,
-            require_catalogue=keeper.catalogues.require,
             log=log,
         )
+        answering = server_servicer(tasks, operator=operator, log=log)
         answering_reports = local_servicer(storage=storage, desk=desk, operator=operator, log=log)
         tables = storage.log_rows if shared else TableFiles(state.path(TABLE_FOLDER), health=state.health)
         answering_catalogues = catalogue_servicer(

@@ -6,6 +6,7 @@ Devices are anonymous and answered from memory (``server.board``). Everything el
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -43,43 +44,32 @@ _REFUSED = (
 )  # fmt: skip
 
 
-def server_servicer(
-    *,
-    storage: Storage,
-    board: Board,
-    populations: Populations,
-    key: SigningKey,
-    operator: OperatorToken,
-    wake: Callable[[], None],
-    waits_for: Callable[[bytes], Wait | None] = lambda task_sha256: None,
-    check_task: Callable[[common_pb2.SignedTask], object] = lambda task: None,
-    distributor_of: Callable[[bytes], str],
-    aggregator_address: str,
-    desk: Desk | None = None,
-    require_catalogue: Callable[[common_pb2.TaskDefinition], None] = lambda definition: None,
-    log: Log,
-) -> server_pb2_grpc.ServerServiceServicer:
-    """The service. ``wake`` is called after a change.
+@dataclass(frozen=True, kw_only=True)
+class TaskStatuses:
+    """What the operator reads of tasks.
 
-    ``distributor_of`` gives the address of one that holds a task's models.
-    ``waits_for`` says what a task waits for; ``check_task`` asks the aggregator whether a task could begin.
-    ``desk`` has the tasks of local trust. ``require_catalogue`` refuses a task that may not name its catalogue version.
+    Attributes:
+      storage: of the server.
+      waits_for: gives what a task waits for.
+      distributor_of: gives the address of a distributor that holds a task's models.
+      aggregator_address: where devices upload.
+      desk: has the tasks of local trust; None: there are none.
     """
+
+    storage: Storage
+    waits_for: Callable[[bytes], Wait | None] = lambda task_sha256: None
+    distributor_of: Callable[[bytes], str]
+    aggregator_address: str
+    desk: Desk | None = None
     # By task and round: a release never changes, and may be long.
-    spent: dict[tuple[bytes, int], float] = {}
+    _epsilons: dict[tuple[bytes, int], float] = field(default_factory=dict, init=False)
 
-    def operator_only(method: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
-        def checked(request: object, context: grpc.ServicerContext) -> object:
-            operator.require(context)
-            return method(request, context)
-
-        return checked
-
-    def status(task: TaskRecord, room: int) -> server_pb2.TaskStatus:
-        published = storage.published_version(task.sha256)
-        wait = None if task.state in _OVER else waits_for(task.sha256)
-        rounds = storage.rounds(task.sha256)
-        with_release = _newest_that_fit(rounds, room)
+    def of(self, task: TaskRecord, *, release_bytes: int) -> server_pb2.TaskStatus:
+        """The status of a task, with its newest releases of at most ``release_bytes`` together."""
+        published = self.storage.published_version(task.sha256)
+        wait = None if task.state in _OVER else self.waits_for(task.sha256)
+        rounds = self.storage.rounds(task.sha256)
+        with_release = _newest_that_fit(rounds, release_bytes)
         return server_pb2.TaskStatus(
             task=task.signed,
             state=server_pb2.TaskStatus.State.Name(task.state),
@@ -91,141 +81,198 @@ def server_servicer(
                     contributions=entry.contributions,
                     opened=entry.opened,
                     closed=entry.closed,
-                    release=storage.release(task.sha256, entry.round) if entry.round in with_release else None,
+                    release=self.storage.release(task.sha256, entry.round) if entry.round in with_release else None,
                 )
                 for entry in rounds
             ],
             planned_rounds=task.planned_rounds,
             model=None if published is None else published.signed,
-            distributor_address=distributor_of(task.sha256),
-            aggregator_address=aggregator_address,
+            distributor_address=self.distributor_of(task.sha256),
+            aggregator_address=self.aggregator_address,
             waits_for=None if wait is None else server_pb2.TaskWait(reason=wait.reason, until=wait.until or 0.0),
-            epsilon_spent=epsilon_spent(task.sha256, rounds),
+            epsilon_spent=self._epsilon_spent(task.sha256, rounds),
             paused=task.paused,
-            reports=0 if task.planned_rounds or desk is None else desk.count(task.sha256),
+            reports=0 if task.planned_rounds or self.desk is None else self.desk.count(task.sha256),
         )
 
-    def require_accepted(task: TaskRecord) -> None:
-        """Raises PrivacyError if the aggregator refuses the task; if it does not answer, the driver asks it later."""
-        if not task.planned_rounds:
-            require_periods(populations, open_task(task.signed))
-            return
-        try:
-            check_task(task.signed)
-        except ServiceError as error:
-            if error.code in _REFUSED:
-                raise PrivacyError(str(error)) from error
-            log.warning("task_not_checked", task=short(task.sha256), name=task.name, reason=str(error))
-
-    def epsilon_spent(task: bytes, rounds: list[RoundRecord]) -> float:
+    def _epsilon_spent(self, task: bytes, rounds: list[RoundRecord]) -> float:
         """The total epsilon in the newest release; 0 before the first."""
         newest = next((entry.round for entry in reversed(rounds) if entry.release_bytes), None)
         if newest is None:
             return 0.0
-        if (task, newest) not in spent:
-            release = common_pb2.Release.FromString(storage.release(task, newest).release)
-            spent[task, newest] = release.epsilon_spent
-        return spent[task, newest]
+        if (task, newest) not in self._epsilons:
+            release = common_pb2.Release.FromString(self.storage.release(task, newest).release)
+            self._epsilons[task, newest] = release.epsilon_spent
+        return self._epsilons[task, newest]
 
-    def known_task(sha256: bytes) -> TaskRecord:
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAdmission:
+    """Which new tasks the server accepts.
+
+    Attributes:
+      storage, populations, log: of the server.
+      check_task: raises ServiceError where the aggregator could not begin a task.
+      require_catalogue: refuses a task that may not name its catalogue version.
+    """
+
+    storage: Storage
+    populations: Populations
+    check_task: Callable[[common_pb2.SignedTask], object] = lambda task: None
+    require_catalogue: Callable[[common_pb2.TaskDefinition], None] = lambda definition: None
+    log: Log
+
+    def require(self, task: TaskRecord, definition: common_pb2.TaskDefinition) -> None:
+        """Returns if a new task is accepted. If the aggregator does not answer, the driver asks it later.
+
+        Raises:
+          ConfigurationError: its catalogue, its count or its periods are refused.
+          PrivacyError: the aggregator refuses it.
+        """
+        self.require_catalogue(definition)
+        require_count(self.storage, definition)
+        if not task.planned_rounds:
+            require_periods(self.populations, open_task(task.signed))
+            return
+        try:
+            self.check_task(task.signed)
+        except ServiceError as error:
+            if error.code in _REFUSED:
+                raise PrivacyError(str(error)) from error
+            self.log.warning("task_not_checked", task=short(task.sha256), name=task.name, reason=str(error))
+
+
+class ServerService:
+    """The methods of the service, one per RPC. ``wake`` is called after a change."""
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        board: Board,
+        populations: Populations,
+        key: SigningKey,
+        statuses: TaskStatuses,
+        admission: TaskAdmission,
+        wake: Callable[[], None],
+        log: Log,
+    ) -> None:
+        self._storage = storage
+        self._board = board
+        self._populations = populations
+        self._key = key
+        self._statuses = statuses
+        self._admission = admission
+        self._wake = wake
+        self._log = log
+
+    def check_in(self, request: server_pb2.CheckInRequest) -> server_pb2.CheckInResponse:
+        if not self._board.knows(request.population):
+            identifier(population=request.population)
+        return self._board.answer(request.population)
+
+    def get_model(self, request: server_pb2.GetModelRequest) -> server_pb2.GetModelResponse:
+        model = self._board.model(request.population)
+        if model is None:
+            identifier(population=request.population)
+            raise NotFound(f"population {request.population!r} has no trained model yet; ask again later")
+        return model
+
+    def submit_task(self, requests: Iterator[server_pb2.SubmitTaskRequest]) -> server_pb2.SubmitTaskResponse:
+        request = whole_request(requests)
+        task = checked_task(request, self._key)
+        if self._storage.task(task.sha256) is None:
+            self._admission.require(task, request.definition)
+        if self._storage.add_task(task, item_features=request.item_features):
+            self._log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)
+            self._changed()
+        return server_pb2.SubmitTaskResponse(task_sha256=task.sha256)
+
+    def get_task(self, request: server_pb2.GetTaskRequest) -> server_pb2.GetTaskResponse:
+        task = self._task(request.task_sha256)
+        return server_pb2.GetTaskResponse(status=self._statuses.of(task, release_bytes=_RELEASES_PER_ANSWER))
+
+    def list_tasks(self, _: server_pb2.ListTasksRequest) -> server_pb2.ListTasksResponse:
+        left, tasks = _RELEASES_PER_ANSWER, []
+        for task in self._storage.tasks():
+            tasks.append(self._statuses.of(task, release_bytes=left))
+            left -= sum(len(entry.release.release) for entry in tasks[-1].rounds)
+        return server_pb2.ListTasksResponse(tasks=tasks)
+
+    def cancel_task(self, request: server_pb2.CancelTaskRequest) -> server_pb2.CancelTaskResponse:
+        task = self._task(request.task_sha256)
+        if self._storage.end_task(task.sha256, TaskState.CANCELLING):
+            self._log.event("task_cancelled", task=short(task.sha256), name=task.name)
+            self._changed()
+        return server_pb2.CancelTaskResponse()
+
+    def pause_task(self, request: server_pb2.PauseTaskRequest) -> server_pb2.PauseTaskResponse:
+        self._set_paused(request.task_sha256, True)
+        return server_pb2.PauseTaskResponse()
+
+    def resume_task(self, request: server_pb2.ResumeTaskRequest) -> server_pb2.ResumeTaskResponse:
+        self._set_paused(request.task_sha256, False)
+        return server_pb2.ResumeTaskResponse()
+
+    def get_population(self, request: server_pb2.GetPopulationRequest) -> server_pb2.GetPopulationResponse:
+        identifier(population=request.population)
+        charter = self._populations.refreshed(request.population)
+        return server_pb2.GetPopulationResponse(charter=charter, server_key=self._key.public)
+
+    def change_population(self, request: server_pb2.ChangePopulationRequest) -> server_pb2.ChangePopulationResponse:
+        signed, missing = self._populations.change(request.charter)
+        if not missing:
+            self._changed()
+        return server_pb2.ChangePopulationResponse(charter=signed, missing=missing)
+
+    def _task(self, sha256: bytes) -> TaskRecord:
         check_length("task_sha256", sha256, HASH_BYTES)
-        task = storage.task(sha256)
+        task = self._storage.task(sha256)
         if task is None:
             raise NotFound(f"task {short(sha256)} is not known to this server; ListTasks lists the known ones")
         return task
 
-    def check_in(request: server_pb2.CheckInRequest, _: object) -> server_pb2.CheckInResponse:
-        if not board.knows(request.population):
-            identifier(population=request.population)
-        return board.answer(request.population)
-
-    def get_model(request: server_pb2.GetModelRequest, _: object) -> server_pb2.GetModelResponse:
-        found = board.model(request.population)
-        if found is None:
-            identifier(population=request.population)
-            raise NotFound(f"population {request.population!r} has no trained model yet; ask again later")
-        return found
-
-    def submit_task(requests: Iterator[server_pb2.SubmitTaskRequest], _: object) -> server_pb2.SubmitTaskResponse:
-        request = whole_request(requests)
-        task = checked_task(request, key)
-        if storage.task(task.sha256) is None:
-            require_catalogue(request.definition)
-            require_count(storage, request.definition)
-            require_accepted(task)
-        if storage.add_task(task, item_features=request.item_features):
-            log.event("task_submitted", task=short(task.sha256), name=task.name, population=task.population)
-            board.refresh()
-            wake()
-        return server_pb2.SubmitTaskResponse(task_sha256=task.sha256)
-
-    def get_task(request: server_pb2.GetTaskRequest, _: object) -> server_pb2.GetTaskResponse:
-        return server_pb2.GetTaskResponse(status=status(known_task(request.task_sha256), _RELEASES_PER_ANSWER))
-
-    def list_tasks(*_: object) -> server_pb2.ListTasksResponse:
-        room, tasks = _RELEASES_PER_ANSWER, []
-        for task in storage.tasks():
-            tasks.append(status(task, room))
-            room -= sum(len(entry.release.release) for entry in tasks[-1].rounds)
-        return server_pb2.ListTasksResponse(tasks=tasks)
-
-    def cancel_task(request: server_pb2.CancelTaskRequest, _: object) -> server_pb2.CancelTaskResponse:
-        task = known_task(request.task_sha256)
-        if storage.end_task(task.sha256, TaskState.CANCELLING):
-            log.event("task_cancelled", task=short(task.sha256), name=task.name)
-            board.refresh()
-            wake()
-        return server_pb2.CancelTaskResponse()
-
-    def set_paused(task: TaskRecord, paused: bool) -> None:
+    def _set_paused(self, sha256: bytes, paused: bool) -> None:
+        task = self._task(sha256)
         if not task.planned_rounds:
             raise ConfigurationError(f"task {task.name!r} of local trust has no rounds between which it could pause")
         if task.state is not TaskState.ACTIVE:
             raise ConfigurationError(f"task {task.name!r} is over: its state is {task.state.name}")
-        if storage.set_paused(task.sha256, paused):
-            log.event("task_paused" if paused else "task_resumed", task=short(task.sha256), name=task.name)
-            board.refresh()
-            wake()
+        if self._storage.set_paused(task.sha256, paused):
+            self._log.event("task_paused" if paused else "task_resumed", task=short(task.sha256), name=task.name)
+            self._changed()
 
-    def pause_task(request: server_pb2.PauseTaskRequest, _: object) -> server_pb2.PauseTaskResponse:
-        set_paused(known_task(request.task_sha256), True)
-        return server_pb2.PauseTaskResponse()
+    def _changed(self) -> None:
+        self._board.refresh()
+        self._wake()
 
-    def resume_task(request: server_pb2.ResumeTaskRequest, _: object) -> server_pb2.ResumeTaskResponse:
-        set_paused(known_task(request.task_sha256), False)
-        return server_pb2.ResumeTaskResponse()
 
-    def get_population(request: server_pb2.GetPopulationRequest, _: object) -> server_pb2.GetPopulationResponse:
-        identifier(population=request.population)
-        charter = populations.refreshed(request.population)
-        return server_pb2.GetPopulationResponse(charter=charter, server_key=key.public)
+def server_servicer(
+    service: ServerService, *, operator: OperatorToken, log: Log
+) -> server_pb2_grpc.ServerServiceServicer:
+    """The gRPC face of ``service``: whatever devices do not call needs the operator's token."""
 
-    def change_population(
-        request: server_pb2.ChangePopulationRequest, _: object
-    ) -> server_pb2.ChangePopulationResponse:
-        signed, missing = populations.change(request.charter)
-        if not missing:
-            board.refresh()
-            wake()
-        return server_pb2.ChangePopulationResponse(charter=signed, missing=missing)
+    def operator_only(method: Callable[[Any], object]) -> Callable[[Any, Any], object]:
+        def checked(request: object, context: grpc.ServicerContext) -> object:
+            operator.require(context)
+            return method(request)
 
-    of_the_operator: dict[str, Callable[[Any, Any], object]] = {
-        "SubmitTask": submit_task,
-        "GetTask": get_task,
-        "ListTasks": list_tasks,
-        "CancelTask": cancel_task,
-        "PauseTask": pause_task,
-        "ResumeTask": resume_task,
-        "GetPopulation": get_population,
-        "ChangePopulation": change_population,
-    }
+        return checked
+
     return servicer(
         server_pb2_grpc.ServerServiceServicer,
         log,
         {
-            "CheckIn": check_in,
-            "GetModel": get_model,
-            **{name: operator_only(method) for name, method in of_the_operator.items()},
+            "CheckIn": lambda request, _: service.check_in(request),
+            "GetModel": lambda request, _: service.get_model(request),
+            "SubmitTask": operator_only(service.submit_task),
+            "GetTask": operator_only(service.get_task),
+            "ListTasks": operator_only(service.list_tasks),
+            "CancelTask": operator_only(service.cancel_task),
+            "PauseTask": operator_only(service.pause_task),
+            "ResumeTask": operator_only(service.resume_task),
+            "GetPopulation": operator_only(service.get_population),
+            "ChangePopulation": operator_only(service.change_population),
         },
     )
 
@@ -254,15 +301,15 @@ def checked_task(request: server_pb2.SubmitTaskRequest, key: SigningKey) -> Task
     """
     if not request.HasField("definition"):
         raise ConfigurationError("Expected a task definition, got none")
-    given = request.definition
-    if given.ByteSize() > LARGEST_DEFINITION:
+    unsigned = request.definition
+    if unsigned.ByteSize() > LARGEST_DEFINITION:
         raise ConfigurationError(
-            f"Expected a task definition of at most {LARGEST_DEFINITION} bytes, got {given.ByteSize()}"
+            f"Expected a task definition of at most {LARGEST_DEFINITION} bytes, got {unsigned.ByteSize()}"
         )
-    if given.developer_key not in (b"", key.public):
+    if unsigned.developer_key not in (b"", key.public):
         raise ConfigurationError("Expected developer_key to be empty: the server fills in its own")
-    _refuse_unknown_fields(given)
-    signed = sign_task(given, key)
+    _refuse_unknown_fields(unsigned)
+    signed = sign_task(unsigned, key)
     definition = open_task(signed)
     algorithm = algorithm_for(definition)
     algorithm.public_matrix_from(request.item_features)
@@ -301,11 +348,11 @@ def _refuse_unknown_fields(definition: common_pb2.TaskDefinition) -> None:
         raise ConfigurationError("the task definition has fields that this server does not know; upgrade the server")
 
 
-def _newest_that_fit(rounds: list[RoundRecord], room: int) -> set[int]:
+def _newest_that_fit(rounds: list[RoundRecord], bytes_left: int) -> set[int]:
     chosen = set()
     for entry in reversed(rounds):
-        room -= entry.release_bytes
-        if room < 0:
+        bytes_left -= entry.release_bytes
+        if bytes_left < 0:
             break
         chosen.add(entry.round)
     return chosen

@@ -25,7 +25,7 @@ from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server import servicer as service_module
 from server.operator_token import OperatorToken
-from server.servicer import checked_task, server_servicer
+from server.servicer import ServerService, TaskAdmission, TaskStatuses, checked_task, server_servicer
 from server.storage import RoundState, TaskState
 from server.waits import Wait
 
@@ -48,19 +48,25 @@ class Served:
         self.refuses: OdpError | None = None
         self.wait: Wait | None = None
         self.board = world.board()
-        answering = server_servicer(
+        populations = world.populations()
+        service = ServerService(
             storage=world.storage,
             board=self.board,
-            populations=world.populations(),
+            populations=populations,
             key=world.key,
-            operator=OperatorToken(TOKEN, "operator.token"),
+            statuses=TaskStatuses(
+                storage=world.storage,
+                waits_for=lambda sha256: self.wait,
+                distributor_of=lambda task: "distributor.example:7201",
+                aggregator_address="aggregator.example:7202",
+            ),
+            admission=TaskAdmission(
+                storage=world.storage, populations=populations, check_task=self._check, log=world.log
+            ),
             wake=self._wake,
-            check_task=self._check,
-            waits_for=lambda sha256: self.wait,
-            distributor_of=lambda task: "distributor.example:7201",
-            aggregator_address="aggregator.example:7202",
             log=world.log,
         )
+        answering = server_servicer(service, operator=OperatorToken(TOKEN, "operator.token"), log=world.log)
         self.server = serve(
             address="127.0.0.1:0",
             identity=tls,
