@@ -19,12 +19,18 @@ class Entry:
     """One algorithm: its package (its module ``algorithm`` has the class ``TaskAlgorithm``), and what developers write.
 
     ``training`` is a class of the package's module ``config``, for an ``odp.Task``; ``question`` one of its module
-    ``task``, a task of its own. One of them is empty.
+    ``task``, a task of its own. One of them is empty. ``shared`` names modules that ``_FEDERATED`` has in its place.
     """
 
     package: str
     training: str = ""
     question: str = ""
+    shared: tuple[str, ...] = ()
+
+
+#: What federated trainings have in common.
+_FEDERATED = "odp.algorithms.federated"
+_MEASURING = ("evaluation", "experiment")
 
 
 #: Every algorithm by its training. The first one is what an ``odp.Task`` is trained by unless it says otherwise.
@@ -32,10 +38,10 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
     {
         "dpam": Entry("odp.algorithms.dpam", training="DPAM"),
         "implicit_dpam": Entry("odp.algorithms.implicit", training="ImplicitDPAM"),
-        "fedavg": Entry("odp.algorithms.fedavg", training="DPFedAvg"),
-        "dpsgd": Entry("odp.algorithms.dpsgd", training="DPSGD"),
-        "dpftrl": Entry("odp.algorithms.dpftrl", training="DPFTRL"),
-        "private_fl": Entry("odp.algorithms.private_fl", training="PrivateFL"),
+        "fedavg": Entry("odp.algorithms.fedavg", training="DPFedAvg", shared=("algorithm", *_MEASURING)),
+        "dpsgd": Entry("odp.algorithms.dpsgd", training="DPSGD", shared=("algorithm", *_MEASURING)),
+        "dpftrl": Entry("odp.algorithms.dpftrl", training="DPFTRL", shared=_MEASURING),
+        "private_fl": Entry("odp.algorithms.private_fl", training="PrivateFL", shared=_MEASURING),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
         "heavy_hitters": Entry("odp.algorithms.heavy_hitters", question="HeavyHitters"),
@@ -52,8 +58,9 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
 
 
 def part_of(training: str, module: str) -> ModuleType:
-    """A module of the package of an algorithm."""
-    return importlib.import_module(f"{TABLE[training].package}.{module}")
+    """A module of an algorithm."""
+    entry = TABLE[training]
+    return importlib.import_module(f"{_FEDERATED if module in entry.shared else entry.package}.{module}")
 
 
 def training_of(definition: common_pb2.TaskDefinition) -> str | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 
 from odp.algorithms.dpftrl.stream import StreamOfTask, stream_of
-from odp.algorithms.federated.algorithm import FederatedAlgorithm
+from odp.algorithms.federated import algorithm
 from odp.algorithms.seam import DeclaredRelease, Query, Server
 from odp.numerics.arrays import Float32Array
 
 
-class TaskAlgorithm(FederatedAlgorithm):
+class TaskAlgorithm(algorithm.TaskAlgorithm):
     """``odp.algorithms.seam.Algorithm`` of tasks that train by DP-FTRL."""
 
     schedules_cohorts = False

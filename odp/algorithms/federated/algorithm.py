@@ -28,7 +28,7 @@ from odp.numerics.arrays import Float32Array
 from odp.wire.model import ModelVersion
 
 
-class FederatedAlgorithm(Diagnosed):
+class TaskAlgorithm(Diagnosed):
     """``odp.algorithms.seam.Algorithm`` of tasks that train a model by clipped updates."""
 
     dense = True

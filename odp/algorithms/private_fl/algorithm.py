@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from odp.algorithms.federated.algorithm import FederatedAlgorithm
+from odp.algorithms.federated import algorithm
 from odp.algorithms.federated.terms import Terms
 from odp.algorithms.seam import Client, Population
 from odp.errors import ConfigurationError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _RANDOMIZED_SECONDS = 3e-7
 
 
-class TaskAlgorithm(FederatedAlgorithm):
+class TaskAlgorithm(algorithm.TaskAlgorithm):
     """``odp.algorithms.seam.Algorithm`` of tasks whose devices randomize their updates."""
 
     schedules_cohorts = False
