@@ -68,7 +68,6 @@ LOG_FOLDER = "log"
 LOG_KEY_FILE = "log.key"
 _TOKEN_BYTES = 32
 _WORKERS = 16
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)

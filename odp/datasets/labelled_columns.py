@@ -159,8 +159,3 @@ def labelled_options(options: Mapping[str, object]) -> LabelledColumns:
         options, ("user", "label", "time", "text", "on_error"), where="the options of labelled examples"
     )
     return LabelledColumns(**options)  # type: ignore[arg-type]
-
-
-def has_usual_label(names: Sequence[str]) -> bool:
-    """Whether any column has a usual name of labels."""
-    return any(column_name(name) in USUAL_LABELS for name in names)

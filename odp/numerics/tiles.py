@@ -98,11 +98,11 @@ class Writer:
         return self._context.get_dummy_value()
 
 
-def _tile(vectors: int, *, subtract: bool = False) -> Any:
+def _minus_tile(vectors: int) -> Any:
     """A numba function ``tile(a, i, lda, b, j, ldb, c, ij, ldc, steps)`` on flat float64 arrays, ``steps`` >= 1.
 
-    Adds to the ``TILE_ROWS`` x (``vectors`` * ``LANES``) numbers of ``c`` from offset ``ij``, or subtracts; bounds are
-    not checked.
+    Subtracts from the ``TILE_ROWS`` x (``vectors`` * ``LANES``) numbers of ``c`` from offset ``ij``; bounds are not
+    checked.
     """
 
     @intrinsic
@@ -120,8 +120,7 @@ def _tile(vectors: int, *, subtract: bool = False) -> Any:
                 right = write.loaded(write.vectors(write.at(second, builder.mul(step, ldb)), vectors))
                 updated = []
                 for row in range(TILE_ROWS):
-                    left = write.number(here, row)
-                    left = write.spread(builder.fneg(left) if subtract else left)
+                    left = write.spread(builder.fneg(write.number(here, row)))
                     updated += [write.fused(left, right[v], sums[row * vectors + v]) for v in range(vectors)]
                 return updated
 
@@ -246,8 +245,7 @@ def _finish(context: Any, m: Any, start: Any, ldm: Any, factors: Any, vectors: A
     return types.void(m, start, ldm, factors, vectors), generate
 
 
-_wide, _narrow = _tile(_VECTORS), _tile(1)
-_wide_minus, _narrow_minus = _tile(_VECTORS, subtract=True), _tile(1, subtract=True)
+_wide_minus, _narrow_minus = _minus_tile(_VECTORS), _minus_tile(1)
 _outer_wide, _outer_narrow = _outer_tile(_VECTORS), _outer_tile(1)
 _pair_wide, _pair_narrow = _pair_tile(2 * _VECTORS), _pair_tile(1)
 
@@ -310,26 +308,6 @@ def substitute(m: Any, width: int, size: int, out: Any) -> None:
     for one in range(size - 1, -1, -1):
         row = m[one * width : one * width + size + 1]
         out[one] = (row[size] - _product(row[one + 1 : size], out[one + 1 : size])) / row[one]
-
-
-@numba.njit(nogil=True, cache=True)
-def add_triangular(z: Any, first: int, stride: int, width: int, c: Any, steps: int) -> None:
-    """``c += Z'Z`` for a lower triangular Z [steps, width], row k of which begins at ``z[first + k * stride]``.
-
-    ``width`` is a multiple of ``LANES``; only the upper triangle of ``c``, flat float64 [width, width], is complete:
-    column j of Z begins at row j.
-    """
-    for row in range(0, width, TILE_ROWS):
-        column = row // LANES * LANES
-        while column < steps:
-            rest = steps - column
-            start = first + column * stride
-            if column + _VECTORS * LANES <= width:
-                _wide(z, start + row, stride, z, start + column, stride, c, row * width + column, width, rest)
-                column += _VECTORS * LANES
-            else:
-                _narrow(z, start + row, stride, z, start + column, stride, c, row * width + column, width, rest)
-                column += LANES
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"})

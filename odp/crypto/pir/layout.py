@@ -31,7 +31,6 @@ from odp.crypto.domains import PIR_LAYOUT
 
 __all__ = ["MOST_KEYS", "Layout", "unplaced_bound"]
 
-UInt32Array = npt.NDArray[np.uint32]
 Int64Array = npt.NDArray[np.int64]
 
 #: Most keys of one query.

@@ -118,8 +118,8 @@ def test_a_user_s_entries_are_chosen_in_the_order_of_its_hashes(fetched: int, se
 
 
 @numba.njit(nogil=True)
-def add_products(a: Any, a_width: int, b: Any, b_width: int, c: Any, steps: int, symmetric: int) -> None:
-    """``c[i, j] += sum_k a[k, i] b[k, j]`` for k < ``steps``; of the first ``symmetric`` rows, only j >= i is needed.
+def subtract_products(a: Any, a_width: int, b: Any, b_width: int, c: Any, steps: int, symmetric: int) -> None:
+    """``c[i, j] -= sum_k a[k, i] b[k, j]`` for k < ``steps``; of the first ``symmetric`` rows, only j >= i is needed.
 
     All are flat; ``a_width`` is a multiple of ``TILE_ROWS``, and ``b_width`` of ``LANES``.
     """
@@ -128,25 +128,25 @@ def add_products(a: Any, a_width: int, b: Any, b_width: int, c: Any, steps: int,
     for row in range(0, a_width, tiles.TILE_ROWS):
         column = row // tiles.LANES * tiles.LANES if row < symmetric else 0
         while column + tiles._VECTORS * tiles.LANES <= b_width:
-            tiles._wide(a, row, a_width, b, column, b_width, c, row * b_width + column, b_width, steps)
+            tiles._wide_minus(a, row, a_width, b, column, b_width, c, row * b_width + column, b_width, steps)
             column += tiles._VECTORS * tiles.LANES
         while column < b_width:
-            tiles._narrow(a, row, a_width, b, column, b_width, c, row * b_width + column, b_width, steps)
+            tiles._narrow_minus(a, row, a_width, b, column, b_width, c, row * b_width + column, b_width, steps)
             column += tiles.LANES
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), columns=st.integers(1, 5), steps=st.integers(0, 40))
-def test_products_are_summed_into_the_upper_triangle(seed: int, rows: int, columns: int, steps: int) -> None:
+def test_products_are_subtracted_from_the_upper_triangle(seed: int, rows: int, columns: int, steps: int) -> None:
     height, width = rows * tiles.TILE_ROWS, columns * tiles.LANES
     generator = np.random.default_rng(seed)
     a, b, start = (generator.normal(size=size) for size in ((steps, height), (steps, width), (height, width)))
     total = start.copy()
-    add_products(a.ravel(), height, b.ravel(), width, total.ravel(), steps, 0)
-    np.testing.assert_allclose(total, start + a.T @ b, atol=1e-12)
+    subtract_products(a.ravel(), height, b.ravel(), width, total.ravel(), steps, 0)
+    np.testing.assert_allclose(total, start - a.T @ b, atol=1e-12)
     total = start.copy()
-    add_products(a.ravel(), height, b.ravel(), width, total.ravel(), steps, min(height, width))
-    np.testing.assert_allclose(np.triu(total), np.triu(start + a.T @ b), atol=1e-12)
+    subtract_products(a.ravel(), height, b.ravel(), width, total.ravel(), steps, min(height, width))
+    np.testing.assert_allclose(np.triu(total), np.triu(start - a.T @ b), atol=1e-12)
 
 
 @settings(max_examples=30, deadline=None)
