@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from device_runtime.host.check_in_plan import CheckInPlan
 from device_runtime.host.fleet import Fleet
 from device_runtime.host.fleet_options import FleetOptions, Timing
-from device_runtime.host.scheduler import Scheduler
 from device_runtime.person.limits import Limits
 from device_runtime.store.schema import State
 from odp.transport.state_folder import StateFolder
@@ -26,7 +26,7 @@ class Host:
         limits: Limits | None = None,
         until_finished: bool = True,
         keep_running: bool = False,
-        jobs: Scheduler | None = None,
+        plan: CheckInPlan | None = None,
         end_after: float | None = None,
         housekeeping: Any = None,
     ) -> None:
@@ -42,7 +42,7 @@ class Host:
                 population="people", devices=range(count), until_finished=until_finished, keep_running=keep_running,
                 end_after=end_after,
             ),
-            state=self.state, participant=world.participant(limits=limits), stop=self.stop, log=world.log, jobs=jobs,
+            state=self.state, participant=world.participant(limits=limits), stop=self.stop, log=world.log, plan=plan,
             housekeeping=housekeeping,
             timing=Timing(clock=lambda: self.now, wait=self.pause, uniform=lambda low, high: (low + high) / 2),
         )  # fmt: skip

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
 
+from device_runtime.host.check_in_plan import CheckInPlan
 from device_runtime.host.counts import FILE, HostCounts
 from device_runtime.host.ending import Ending, require_finished
 from device_runtime.host.fleet_options import FleetOptions, Timing
@@ -26,7 +27,6 @@ from device_runtime.host.housekeeping import Housekeeping, Pauses
 from device_runtime.host.local_turns import DECLINED_SECONDS, LocalTurns
 from device_runtime.host.pacing import SHORTEST_PAUSE, CheckIns, Outage
 from device_runtime.host.roster import NO_ROUND, Key, Roster
-from device_runtime.host.scheduler import Scheduler
 from device_runtime.host.sweep import Sweep
 from device_runtime.network.services import Traffic
 from device_runtime.round.local_reports import LocalReporting
@@ -80,7 +80,7 @@ class Fleet:
       stop: set by anybody to make ``run`` return soon; a device in the middle of a round finishes it first.
       log: where events go.
       housekeeping: forgets what is past its period, in pauses; None forgets nothing.
-      jobs: plans check-ins and keeps them over restarts; without it they are kept in memory.
+      plan: stores the time of the next check-in; without it the time does not hold over a restart.
       timing: how it measures and spends time.
     """
 
@@ -93,7 +93,7 @@ class Fleet:
         stop: threading.Event,
         log: Log,
         housekeeping: Housekeeping | None = None,
-        jobs: Scheduler | None = None,
+        plan: CheckInPlan | None = None,
         timing: Timing | None = None,
     ) -> None:
         timing = Timing() if timing is None else timing
@@ -103,7 +103,7 @@ class Fleet:
         self._clock = timing.clock
         self._pauses = Pauses(timing.wait or stop.wait, clock=timing.clock, housekeeping=housekeeping)
         population, uniform = options.population, timing.uniform
-        self._check_ins = CheckIns(population, jobs=jobs, log=log, uniform=uniform)
+        self._check_ins = CheckIns(plan=plan, log=log, uniform=uniform)
         self._outage = Outage(uniform=uniform)
         self._ending = Ending(until_finished=options.until_finished, end_after=options.end_after, clock=timing.clock)
         self._reader = AssignmentReader(population, trainer=participant.trainer)
@@ -226,7 +226,6 @@ class Fleet:
             self._recovered_from_outage()
             self._say_what_is_awaited(work)
             return self._check_ins.next_pause()
-        self._check_ins.begin()
         sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending, self._one)
         return self._after(sweep, work.key, len(pending))
 
@@ -257,7 +256,6 @@ class Fleet:
                 return None
             # Until the next device is due, other tasks may come: the host looks for them now and then.
             return min(self._check_ins.window(_LOOK), due) if due > 0 else self._check_ins.next_pause()
-        self._check_ins.begin()
         sweep = self._sweep(pool, pending, functools.partial(self._one_report, work))
         return self._after(sweep, work.key, len(pending))
 

@@ -1,15 +1,15 @@
 """How long a host waits before it contacts the server again.
 
-Where no round is open, as long as the server's retry window says: a job of the host's scheduler, so that the window
-holds over a restart, too. While a round has nothing for it to do, a pause that grows a little. While a service cannot
-be used, one pause that doubles, for the whole host.
+Where no round is open, as long as the server's retry window says, which holds over a restart, too. While a round has
+nothing for it to do, a pause that grows a little. While a service cannot be used, one pause that doubles, for the whole
+host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from device_runtime.host.scheduler import Job, Scheduler
+from device_runtime.host.check_in_plan import CheckInPlan
 from odp.crypto.log_reasons import LogReason
 from odp.enclave.evidence import Reason
 from odp.errors import AttestationError, CertificateError, OdpError, TransparencyError
@@ -25,55 +25,38 @@ _FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
 _BY_A_CLOCK = frozenset(
     {Reason.CHAIN_EXPIRED, Reason.EXPIRED, Reason.NOT_YET_VALID, LogReason.NOT_YET_VALID, LogReason.STALE}
 )
-#: The host's job: to look at what the server offers the population whose name follows.
-CHECK_IN = "check-in "
 
 
 class CheckIns:
     """When the host checks in next. Only the host's own thread may call it.
 
     Args:
-      population: what the host checks in for.
-      jobs: keeps the time of the next check-in over restarts; None: it is kept in memory.
+      plan: stores the time of the next check-in; None: it does not hold over a restart.
       log: where it is said that a host waits from before its start.
       uniform: a random number between two bounds.
     """
 
-    def __init__(
-        self, population: str, *, jobs: Scheduler | None, log: Log, uniform: Callable[[float, float], float]
-    ) -> None:
-        self._name = CHECK_IN + population
-        self._jobs = jobs
+    def __init__(self, *, plan: CheckInPlan | None, log: Log, uniform: Callable[[float, float], float]) -> None:
+        self._plan = plan
         self._log = log
         self._uniform = uniform
         self._pause = SHORTEST_PAUSE
 
     def first_wait(self) -> float:
         """The rest, in seconds, of a retry window from before the last restart."""
-        if self._jobs is None:
-            return 0.0
-        job = self._jobs.add(Job(name=self._name, due=self._jobs.now(), retry=(SHORTEST_PAUSE, _LONGEST_PAUSE)))
-        left = min(self._jobs.wait(job), _LONGEST_RETRY_SECONDS)
-        if self._jobs.interrupted:
-            self._log.event("resumed", jobs=len(self._jobs.interrupted))
+        left = 0.0 if self._plan is None else min(self._plan.wait(), _LONGEST_RETRY_SECONDS)
         if left:
             self._log.event("waiting", seconds=round(left, 1))
         return left
-
-    def begin(self) -> None:
-        """Marks the start of a check-in."""
-        if self._jobs is not None:
-            self._jobs.begin(self._name)
 
     def window(self, window: server_pb2.RetryWindow) -> float:
         """Seconds until the next check-in, drawn from the server's retry window."""
         low = min(float(window.min_seconds), _LONGEST_RETRY_SECONDS)
         high = min(max(float(window.max_seconds), low), _LONGEST_RETRY_SECONDS)
-        if self._jobs is None:
-            return max(self._uniform(low, high), SHORTEST_PAUSE)
-        self._jobs.look_at_the_clock()
-        planned = self._jobs.failed(self._name, retry=(low, high))
-        return max(self._jobs.wait(planned) if planned is not None else low, SHORTEST_PAUSE)
+        seconds = max(self._uniform(low, high), SHORTEST_PAUSE)
+        if self._plan is not None:
+            self._plan.store(seconds)
+        return seconds
 
     def new_round(self) -> None:
         """Resets the pauses for a new round."""

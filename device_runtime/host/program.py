@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from device_runtime.host.check_in_plan import CheckInPlan
 from device_runtime.host.counts import RoundCounts
 from device_runtime.host.filled_items import UsedCatalogue, check_of, no_check
 from device_runtime.host.fleet import Fleet
 from device_runtime.host.fleet_options import FleetOptions
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.host.provision import provision
-from device_runtime.host.scheduler import Scheduler
 from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
@@ -60,7 +60,7 @@ LOG_FILE = "log-view.json"
 #: Whole tables that were downloaded.
 TABLES = "tables"
 #: When the host does what next.
-JOBS_FILE = "jobs.sqlite"
+_PLAN_FILE = "jobs.sqlite"
 
 _POLL_SECONDS = 0.2
 
@@ -140,14 +140,14 @@ class Running:
         stop: threading.Event,
         services: Services,
         state: StateFolder,
-        jobs: Scheduler,
+        plan: CheckInPlan,
         programs: Sequence[IsolatedTrainer | ComputingProcesses],
     ) -> None:
         self._fleet = fleet
         self._stop = stop
         self._services = services
         self._state = state
-        self._jobs = jobs
+        self._plan = plan
         self._programs = programs
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
@@ -202,7 +202,7 @@ class Running:
             for programs in self._programs:
                 programs.close()
             self._services.close()
-            self._jobs.close()
+            self._plan.close()
             self._state.close()
 
 
@@ -275,9 +275,10 @@ def start(
             gate = Gate(limits=config.limits, conditions=config.conditions, sensors=sensors, clock=clock)
             state.write_atomically(GATE_FILE, gate.to_json())
             state.write_atomically(RETENTION_FILE, config.retention.to_json())
-            jobs = Scheduler(
-                state.root / JOBS_FILE, clock=clock, told=lambda what, seconds: events.warning(what, seconds=seconds)
-            )
+            plan = CheckInPlan(
+                state.root / _PLAN_FILE, config.population, clock=clock,
+                report=lambda what, seconds: events.warning(what, seconds=seconds),
+            )  # fmt: skip
             options = FleetOptions(
                 population=config.population,
                 devices=range(config.first, config.first + count),
@@ -316,7 +317,7 @@ def start(
                     processes=processes,
                     clock=clock,
                 ),
-                jobs=jobs,
+                plan=plan,
                 housekeeping=housekeeping,
                 stop=stopped,
                 log=events,
@@ -327,7 +328,7 @@ def start(
     except BaseException:
         services.close()
         raise
-    return Running(fleet, stopped, services, state, jobs, (trainer, processes))
+    return Running(fleet, stopped, services, state, plan, (trainer, processes))
 
 
 def log_guard(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hosts import Host, states
 
-from device_runtime.host.scheduler import Scheduler
+from device_runtime.host.check_in_plan import CheckInPlan
 from device_runtime.store.schema import State
 from odp.crypto.log_reasons import LogReason
 from odp.enclave.evidence import Reason
@@ -123,22 +123,22 @@ def test_a_window_that_the_server_asked_for_holds_over_a_restart(world: Any, tmp
     world.server.assignment = None
     now = [1000.0]
 
-    def jobs() -> Scheduler:
+    def plan() -> CheckInPlan:
         clock = lambda: now[0]  # noqa: E731
-        return Scheduler(tmp_path / "jobs", clock=clock, monotonic=clock, uniform=lambda low, high: high)
+        return CheckInPlan(tmp_path / "jobs", "people", clock=clock, monotonic=clock)
 
-    with jobs() as first:
-        host = Host(world, count=1, until_finished=False, jobs=first)
+    with plan() as first:
+        host = Host(world, count=1, until_finished=False, plan=first)
         host.events = [host.stop.set]
         host.run()
-    assert host.pauses == [7.0]
+    assert host.pauses == [5.0]
     now[0] += 3.0
-    with jobs() as second:
-        host = Host(world, count=1, until_finished=False, jobs=second)
+    with plan() as second:
+        host = Host(world, count=1, until_finished=False, plan=second)
         host.stop.clear()
         host.events = [host.stop.set]
         host.run()
-    assert host.pauses == [4.0]
+    assert host.pauses == [2.0]
     assert len(world.server.requests) == 1, "the restarted host asked nobody before its time"
 
 
