@@ -11,7 +11,6 @@ import contextlib
 import enum
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,6 +36,7 @@ from odp.schedule import Schedule, days
 from odp.schedule_charges import charges_of_task, payable, with_share
 from odp.schedule_limits import DeviceLimits
 from odp.task import Task
+from odp.transport.state_folder import remove_unfinished, state_errors, write_atomically
 from odp.v1 import common_pb2, server_pb2
 
 if TYPE_CHECKING:
@@ -459,6 +459,8 @@ class LivingModel:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise StateError(f"another program works in {self._folder}; try again when it has ended") from error
+            with state_errors(self._folder):
+                remove_unfinished(self._folder)
             self._state = self._read()
             yield
 
@@ -488,12 +490,5 @@ class LivingModel:
 
 def _write_whole(path: Path, content: bytes) -> None:
     """All or nothing, on the disk before it returns. Raises StateError."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise StateError(f"cannot write {path}: {error.strerror}") from error
+    with state_errors(path.parent):
+        write_atomically(path, content, mode=0o666)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from odp.errors import ConfigurationError
+from odp.transport.durability import replaced_file
 
 
 def write_whole(path: str | Path, pieces: Iterable[bytes | memoryview]) -> None:
@@ -15,22 +15,15 @@ def write_whole(path: str | Path, pieces: Iterable[bytes | memoryview]) -> None:
 
     Raises:
       ConfigurationError: it cannot be written.
+      DiskFailed: the disk did not store it.
     """
     path = Path(path)
-    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        with replaced_file(path) as file:
+            os.fchmod(file.fileno(), 0o644)  # for any umask
             for piece in pieces:
                 file.write(piece)
-            file.flush()
-            # A power cut must not leave the name on half a file.
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
     except (OSError, ValueError) as error:  # a ValueError is a name with a zero byte
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(f"cannot write to {path}: {reason}; give another place") from error

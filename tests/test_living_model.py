@@ -25,6 +25,7 @@ from odp.living_model import LivingModel, Stage
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.task_file import render_task
+from odp.transport import durability
 from odp.v1 import common_pb2, server_pb2
 from odp.wire.model import ModelVersion
 
@@ -169,6 +170,15 @@ def test_a_death_at_any_step_neither_loses_nor_repeats_a_training(tmp_path, step
     _living(tmp_path).advance(platform, now=now - 7 * DAY)
     assert len(platform.tasks) == 3
     assert _living(tmp_path).start_of(1).keys == KEYS
+
+
+def test_state_survives_a_power_cut_and_what_a_killed_program_left_is_removed(tmp_path, monkeypatch):
+    synced: list[Path] = []
+    monkeypatch.setattr(durability, "sync_folder", synced.append)
+    (tmp_path / f".state.json.1-1{durability.UNFINISHED}").write_bytes(b"half")
+    _living(tmp_path).advance(Platform(), now=1e9)
+    assert tmp_path in synced, "a power cut may undo a rename in a folder that was not synced"
+    assert not [path.name for path in tmp_path.iterdir() if path.name.endswith(durability.UNFINISHED)]
 
 
 def test_a_task_that_was_stored_is_submitted_whatever_the_task_file_says_later(tmp_path):

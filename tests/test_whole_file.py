@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,15 @@ def test_a_file_keeps_its_bytes_until_new_ones_are_whole(tmp_path: Path) -> None
         write_whole(path, pieces())
     assert path.read_bytes() == b"abc"
     assert list(path.parent.iterdir()) == [path], "nothing of the trial is left"
+
+
+def test_everyone_may_read_a_file_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_whole(tmp_path / "file", (b"abc",))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "."])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +13,7 @@ from odp.datasets.ids import packed, unpacked
 from odp.datasets.repeats import repeats_note
 from odp.errors import DataError
 from odp.numerics.archives import arrays_of
+from odp.transport.durability import replaced_file
 
 FORMAT = "odp-ratings-1"
 
@@ -42,14 +41,8 @@ def write_npz(ratings: Any, target: Path) -> None:
         value = getattr(ratings, field)
         if value is not None:
             arrays[field] = packed(np.array(value)) if field.endswith("_ids") else np.array(value)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".npz")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replaced_file(target) as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def read_npz(path: Path) -> dict[str, Any]:

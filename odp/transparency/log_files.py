@@ -36,7 +36,7 @@ from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
 from odp.transparency.entries import LARGEST_ENTRY
 from odp.transport.durability import Health, sync
 from odp.transport.private_files import make_folders, open_private
-from odp.transport.state_folder import state_errors, write_atomically
+from odp.transport.state_folder import remove_unfinished, state_errors, write_atomically
 
 ENTRIES, HASHES, CHECKPOINT = "entries", "hashes", "checkpoint"
 LENGTH_BYTES = 4
@@ -90,8 +90,7 @@ class LogFiles:
                 fcntl.flock(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StateError(f"the log in {folder} is in use by another program; stop that program") from error
-            for unfinished in folder.glob(".*.tmp"):
-                unfinished.unlink(missing_ok=True)
+            remove_unfinished(folder)
             log = cls(folder, key, health, *files)
             log._restore(now)
             undo.pop_all()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from odp.transport.durability import UNFINISHED, Health, replaced_file, sync_folder
-from odp.transport.state_folder import state_errors
+from odp.transport.durability import Health, replaced_file, sync_folder
+from odp.transport.state_folder import remove_unfinished, state_errors
 
 #: The folder in that of the log.
 VALUES = "values"
@@ -28,8 +28,7 @@ class ReleasedValues:
         self._health = health
         with state_errors(folder):
             # What a killed program left: it is fetched again.
-            for path in folder.glob(f".*{UNFINISHED}"):
-                path.unlink()
+            remove_unfinished(folder)
 
     def holds(self, sha256: bytes) -> bool:
         """Whether values with this hash are stored."""

@@ -58,7 +58,7 @@ class StateFolder:
         try:
             with state_errors(root):
                 _take(lock, root)
-                _remove_unfinished(root)
+                remove_unfinished(root)
                 free = shutil.disk_usage(root).free
             if free < _MIN_FREE_BYTES:
                 raise DiskFull(
@@ -203,7 +203,7 @@ def _take(lock: int, root: Path) -> None:
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
 
-def _remove_unfinished(root: Path) -> None:
-    """Removes unfinished files of a killed program; under the lock nobody else is writing."""
+def remove_unfinished(root: Path) -> None:
+    """Removes unfinished files of a killed program; only for the holder of the folder's lock. Raises OSError."""
     for path in root.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
