@@ -42,6 +42,7 @@ from odp.errors import (
 )
 from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
+from odp.transport.backoff import pause_after
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2
 from odp.wire.model import ModelVersion
@@ -207,7 +208,7 @@ class Driver:
                 failures += 1
             except Exception as error:  # whatever it is, tasks and check-ins go on
                 self._log.crash("driver_failed", error)
-            self._wake.wait(min(POLL_SECONDS * 2.0 ** min(failures, 16), _STORAGE_SECONDS))
+            self._wake.wait(pause_after(failures + 1, first=POLL_SECONDS, longest=_STORAGE_SECONDS))
 
     def _work(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> None:
         """Steps of one task, in a thread of its own, until it waits for something."""

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from odp.transport.backoff import pause_after
+
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
 MOST_SECONDS = 7 * 24 * 3600.0
@@ -42,8 +44,7 @@ class Failures:
     @property
     def pause(self) -> float:
         """Seconds until the next attempt, unless another party asked for more."""
-        # Bounded before the power is taken: a service may be away for days.
-        return min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(self.count - 1, 16))
+        return pause_after(self.count, first=FIRST_SECONDS, longest=LONGEST_SECONDS)
 
 
 class Waits:

@@ -13,6 +13,7 @@ from device_runtime.host.check_in_plan import CheckInPlan
 from odp.crypto.log_reasons import LogReason
 from odp.enclave.evidence import Reason
 from odp.errors import AttestationError, CertificateError, OdpError, TransparencyError
+from odp.transport.backoff import pause_after
 from odp.transport.logs import Log
 from odp.v1 import server_pb2
 
@@ -78,24 +79,24 @@ class Outage:
 
     def __init__(self, *, uniform: Callable[[float, float], float]) -> None:
         self._uniform = uniform
-        self._pause = 0.0
+        self._failures = 0
         #: Refusals of a certificate, evidence or a log since a service could be used, but those by a wrong clock.
         self.strangers = 0
 
     def failed(self, error: OdpError) -> bool:
         """Counts one more failure of a service; True for the first of an outage."""
-        first = self._pause == 0.0
+        self._failures += 1
         refusal = isinstance(error, (AttestationError, CertificateError, TransparencyError))
         self.strangers += refusal and getattr(error, "reason", "") not in _BY_A_CLOCK
-        self._pause = min(max(self._pause * 2, _FIRST_OUTAGE_PAUSE), _LONGEST_OUTAGE_PAUSE)
-        return first
+        return self._failures == 1
 
     def pause(self) -> float:
         """Seconds until the next attempt."""
-        return self._pause * self._uniform(0.75, 1.25)
+        pause = pause_after(self._failures, first=_FIRST_OUTAGE_PAUSE, longest=_LONGEST_OUTAGE_PAUSE)
+        return pause * self._uniform(0.75, 1.25)
 
     def over(self) -> bool:
         """Marks the services as available; True if that ends an outage."""
-        was = self._pause != 0.0
-        self._pause, self.strangers = 0.0, 0
+        was = self._failures > 0
+        self._failures = self.strangers = 0
         return was

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 from odp.errors import ServiceError, ServiceUnavailable
+from odp.transport.backoff import pause_after
 from odp.transport.logs import Log
 
-#: The first and the longest pause.
-_PAUSES = (0.2, 5.0)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
 class Outage:
@@ -33,9 +33,8 @@ class Outage:
             self._log.warning("outage", reason=str(error))
         elif self._monotonic() - self._since > self._most:
             raise ServiceError(f"a service did not answer for {self._most:.0f} s: {error}") from error
-        first, longest = _PAUSES
-        self._stop.wait(min(first * 2.0**self._failures, longest))
-        self._failures = min(self._failures + 1, 16)
+        self._failures += 1
+        self._stop.wait(pause_after(self._failures, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE))
 
     def over(self) -> None:
         """Notes an answer."""
