@@ -12,7 +12,7 @@ from odp.algorithms.dense.grid import quantise
 from odp.algorithms.dense.records import Records, VectorTerms, check_round
 from odp.errors import DataError
 from odp.identity import LabelledItems
-from odp.numerics.arrays import Int64Array
+from odp.numerics.arrays import Int64Array, require_seeds
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ class VectorPopulation:
           DataError: there is not one seed per user.
         """
         check_round(round)
-        if len(seeds) != ratings.n_users:
-            raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+        require_seeds(seeds, users=ratings.n_users)
         grid = self._terms.grid
         total = np.zeros(grid.size, dtype=np.int64)
         for start in range(0, ratings.n_users, _USERS):

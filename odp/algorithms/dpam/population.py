@@ -32,7 +32,7 @@ from odp.algorithms.factorization.codec import ROW_UNITS
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.numerics import parallel
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.numerics.arrays import Float64Array, Int64Array, require_seeds
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
@@ -234,8 +234,8 @@ class DpamPopulation:
         if ratings.n_items != self._terms.items:
             where = f"data set {ratings.name!r}"
             raise DataError(f"Expected {self._terms.items} items in {where}, as in the model (got {ratings.n_items})")
-        if seeds is not None and len(seeds) != ratings.n_users:
-            raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+        if seeds is not None:
+            require_seeds(seeds, users=ratings.n_users)
 
     def _blocks(self, ratings: Ratings, rank: int) -> Iterator[_Block]:
         most = min(_BLOCK_USERS, _BLOCK_NUMBERS // (1 + rank))

@@ -13,8 +13,7 @@ from odp.algorithms.federated.adding import add_contributions
 from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
 from odp.datasets.examples import UsersExamples
-from odp.errors import DataError
-from odp.numerics.arrays import Float32Array, Int64Array
+from odp.numerics.arrays import Float32Array, Int64Array, require_seeds
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ class FederatedPopulation:
           ConfigurationError: the parameters are of another model.
         """
         terms = self._terms
-        if len(seeds) != users.n_users:
-            raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
+        require_seeds(seeds, users=users.n_users)
         upload, start = terms.upload(round), terms.parameters(broadcast.dense[PARAMETERS])
         usable = self._prepared(users)
         total = np.zeros(upload.size)

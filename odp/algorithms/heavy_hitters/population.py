@@ -10,8 +10,7 @@ import numpy.typing as npt
 from odp.algorithms.heavy_hitters.terms import PREFIXES, RELEASE, Terms
 from odp.algorithms.heavy_hitters.words import chosen
 from odp.datasets.texts import UsersTexts
-from odp.errors import DataError
-from odp.numerics.arrays import Int64Array
+from odp.numerics.arrays import Int64Array, require_seeds
 from odp.wire.model import ModelVersion
 
 
@@ -33,8 +32,7 @@ class WordsPopulation:
         """The sum of every user's payload, int64 [size]. Raises DataError where there is not one seed per user."""
         terms = self._terms
         terms.check_round(round)
-        if len(seeds) != users.n_users:
-            raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
+        require_seeds(seeds, users=users.n_users)
         numbers, usable = terms.words.numbers(users.texts)
         own = chosen(users.users(), usable, seeds)
         cells = terms.cells(numbers[own[own >= 0]], broadcast.dense[PREFIXES], round=round)

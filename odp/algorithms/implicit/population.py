@@ -14,7 +14,7 @@ from odp.algorithms.implicit.query import ImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.numerics.arrays import Float64Array, Int64Array, require_seeds
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
@@ -66,8 +66,7 @@ class ImplicitPopulation:
           DataError: sizes do not fit the task.
         """
         self._check(ratings)
-        if len(seeds) != ratings.n_users:
-            raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+        require_seeds(seeds, users=ratings.n_users)
         counting = round == COUNTS_ROUND
         size = np.minimum(ratings.counts(), self._terms.max_items if counting else self._terms.slices_per_device)
         items = _in_order_of_use(ratings, seeds.astype(np.uint64), round)

@@ -17,9 +17,8 @@ from odp.algorithms.local_reports import LocalReports
 from odp.algorithms.local_seam import RELEASE
 from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import LocalData, LocalTable, most_rows
-from odp.errors import DataError
 from odp.models.computing_cost import ComputingCost
-from odp.numerics.arrays import Int64Array
+from odp.numerics.arrays import Int64Array, require_seeds
 from odp.privacy.events import Event
 from odp.privacy.local_events import LocalReport
 
@@ -96,8 +95,7 @@ class TaskAlgorithm(LocalReports):
         return WordResults(counts=found, std=0.0, contributions=users.n_users, epsilon=math.inf, delta=0.0)
 
     def simulated(self, users: UsersTexts, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
-        if len(seeds) != users.n_users:
-            raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
+        require_seeds(seeds, users=users.n_users)
         terms = self.terms()
         cells = terms.reports(users.users(), users.texts, HashedWords(seeds), users=users.n_users)
         counts = np.bincount(cells, minlength=terms.cells)

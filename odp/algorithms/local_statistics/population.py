@@ -11,8 +11,7 @@ from odp.algorithms.coins import HashedWords
 from odp.algorithms.dense.population import records_by_name
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.datasets.ratings import Ratings
-from odp.errors import DataError
-from odp.numerics.arrays import Int64Array
+from odp.numerics.arrays import Int64Array, require_seeds
 
 _USERS = 2**16  # users per block: bounds memory
 
@@ -29,8 +28,7 @@ def counts_of(
     Raises:
       DataError: there is not one seed per user.
     """
-    if len(seeds) != ratings.n_users:
-        raise DataError(f"Expected one seed per user, {ratings.n_users} (got {len(seeds)})")
+    require_seeds(seeds, users=ratings.n_users)
     total = np.zeros(terms.cells, dtype=np.int64)
     for start in range(0, ratings.n_users, _USERS):
         users = min(_USERS, ratings.n_users - start)

@@ -17,7 +17,7 @@ from odp.datasets.examples import UsersExamples
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.models.left_out import LeftOut
-from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
+from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array, require_seeds
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class EvaluationPopulation:
           ConfigurationError: the parameters are of another model.
         """
         check_round(round)
-        if len(seeds) != users.n_users:
-            raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
+        require_seeds(seeds, users=users.n_users)
         terms, grid = self._terms, self._terms.grid
         models = terms.vectors(broadcast.dense)
         table, own_users, most_rows = self._table(users)

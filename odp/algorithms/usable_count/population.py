@@ -15,7 +15,7 @@ from odp.algorithms.usable_count.terms import RELEASE, OfExamples, OfItems, Term
 from odp.datasets.examples import UsersExamples
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
-from odp.numerics.arrays import Int64Array
+from odp.numerics.arrays import Int64Array, require_seeds
 from odp.wire.model import ModelVersion
 
 
@@ -41,8 +41,7 @@ class VotingPopulation:
             model does not take.
         """
         check_round(round)
-        if len(seeds) != users.n_users:
-            raise DataError(f"Expected one seed per user, {users.n_users} (got {len(seeds)})")
+        require_seeds(seeds, users=users.n_users)
         reads = self._terms.reads
         if isinstance(reads, OfExamples) and isinstance(users, UsersExamples):
             places = _votes_on_examples(reads, users)

@@ -13,7 +13,7 @@ from odp.errors import DataError
 from odp.models.glm import stacked
 from odp.models.glm.shape import Family, Glm
 from odp.models.local_training import LocalTraining
-from odp.numerics.arrays import Float32Array, Float64Array
+from odp.numerics.arrays import Float32Array, Float64Array, require_seeds
 
 
 def differences(
@@ -41,8 +41,7 @@ def differences(
       DataError: examples have another number of features, or there is not one seed per user.
     """
     first, last, _ = users.indices(examples.n_users)
-    if len(seeds) != last - first:
-        raise DataError(f"Expected one seed per user, {last - first} (got {len(seeds)})")
+    require_seeds(seeds, users=last - first)
     if examples.features.shape[1] != shape.features:
         raise DataError(f"Expected examples of {shape.features} features (got {examples.features.shape[1]})")
     found = np.empty((len(seeds), shape.size), dtype=np.float32) if out is None else out
