@@ -59,12 +59,12 @@ def _places(column: npt.NDArray[Any], names: Sequence[str]) -> Float32Array:
     else:
         digits = [name if _TRUTH.get(name, name) in spellings else _TRUTH[name] for name in spellings]
         pairs = [(_typed(name, values.dtype), place) for place, name in enumerate(digits)]
-    known = sorted((value, place) for value, place in pairs if value is not None)
+    named = sorted((value, place) for value, place in pairs if value is not None)
     places = np.full(len(values), np.nan, dtype=np.float32)
-    if known:
-        ordered = np.array([value for value, _ in known], dtype=None if values.dtype.kind == "U" else values.dtype)
+    if named:
+        ordered = np.array([value for value, _ in named], dtype=None if values.dtype.kind == "U" else values.dtype)
         nearest = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-        numbers = np.array([place for _, place in known], dtype=np.float32)
+        numbers = np.array([place for _, place in named], dtype=np.float32)
         same = ordered[nearest] == values
         places[same] = numbers[nearest[same]]
     return places

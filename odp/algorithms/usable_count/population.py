@@ -61,10 +61,10 @@ def _votes_on_examples(reads: OfExamples, users: UsersExamples) -> Int64Array:
 
 
 def _votes_on_ratings(reads: OfItems, users: Ratings) -> Int64Array:
-    known = np.asarray(users.items) < reads.items
+    usable = np.asarray(users.items) < reads.items
     if reads.values is not None:
-        known &= np.isfinite(users.values)
+        usable &= np.isfinite(users.values)
     elif reads.table.table == EVENTS:
-        known &= np.asarray(users.values) > 0
-    ends = np.concatenate(([0], np.cumsum(known)))
+        usable &= np.asarray(users.values) > 0
+    ends = np.concatenate(([0], np.cumsum(usable)))
     return places_of(np.diff(users.offsets), np.diff(ends[users.offsets]))

@@ -17,12 +17,12 @@ _DELTA = 1e-6
 
 def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
     """One task per way through the aggregator's enclave; ``aggregations`` has the fewest contributions of each."""
-    found = []
+    definitions = []
     for name, clients in aggregations.items():
         cohort = Cohort(minimum=clients, goal=clients, aggregation=name).to_proto(_DELTA)
         grid = Grid.within_budget(size=SIZE, epsilon=8.0, delta=_DELTA, cohort=cohort)
-        found.append(_definition(cohort, grid.to_proto(), epsilon=8.0))
-    return tuple(found)
+        definitions.append(_definition(cohort, grid.to_proto(), epsilon=8.0))
+    return tuple(definitions)
 
 
 def published() -> tuple[common_pb2.TaskDefinition, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 
 from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations
@@ -43,7 +43,7 @@ class UsableDevices:
         """The share of devices in some of the places, with its interval."""
         value = sum(float(self.counts[place]) for place in places) / self.contributions
         reach = deviations(confidence) * self.std * math.sqrt(len(places)) / self.contributions
-        return Estimate(*(min(1.0, max(0.0, one)) for one in (value, value - reach, value + reach)))
+        return Estimate(*(min(1.0, max(0.0, share)) for share in (value, value - reach, value + reach)))
 
     @property
     def no_rows(self) -> Estimate:
@@ -78,7 +78,7 @@ class UsableDevices:
         )
         error = _percent(deviations(confidence) * self.std / self.contributions)
         return (
-            f"of {self.contributions:,} devices, {_percent(usable.low)} to {_percent(usable.high)} have usable rows: "
+            f"of {self.contributions:,} devices, {_range(usable)} have usable rows: "
             f"{parts} (each ± {error}; ε {self.epsilon:.3g})"
         )
 
@@ -91,19 +91,19 @@ class UsableDevices:
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "confidence": confidence,
-            "shares": {name: {"value": one.value, "low": one.low, "high": one.high} for name, one in shares.items()},
+            "shares": {name: asdict(share) for name, share in shares.items()},
             "std": self.std / self.contributions,
         }
 
     def lines(self, confidence: float, exact: UsableDevices | None = None) -> Iterator[object]:
         """What a terminal shows."""
         for place, words in enumerate(WORDS):
-            one = self.share(place, confidence=confidence)
+            share = self.share(place, confidence=confidence)
             truth = "" if exact is None else f" (without noise {_percent(exact.share(place).value)})"
-            yield f"{_percent(one.value)} of devices {words}, from {_percent(one.low)} to {_percent(one.high)}{truth}"
+            yield f"{_percent(share.value)} of devices {words}, from {_range(share)}{truth}"
         usable = self.share(SOME, ALL, confidence=confidence)
         words = "of devices have usable rows: they can train"
-        yield f"{_percent(usable.value)} {words}, from {_percent(usable.low)} to {_percent(usable.high)}"
+        yield f"{_percent(usable.value)} {words}, from {_range(usable)}"
 
     def draw(self, path: str | Path, *, exact: UsableDevices | None = None, confidence: float = CONFIDENCE) -> None:
         """Saves a picture: the share of each place with its interval, and ``exact`` beside it.
@@ -114,11 +114,9 @@ class UsableDevices:
         from odp.pictures import style
 
         shares = [self.share(place, confidence=confidence) for place in range(SIZE)]
-        values = [100 * one.value for one in shares]
+        values, lows, highs = ([100 * bound for bound in bounds] for bounds in zip(*map(astuple, shares), strict=True))
         figure, (panel,) = style.figure(height=3.2)
-        style.whiskers(
-            panel, values, range(SIZE), [100 * one.low for one in shares], [100 * one.high for one in shares], along="x"
-        )
+        style.whiskers(panel, values, range(SIZE), lows, highs, along="x")
         panel.plot(values, range(SIZE), "o", color=style.LIGHT.accent, markersize=7)
         if exact is not None:
             style.exact_mark(panel, [100 * exact.share(place).value for place in range(SIZE)], range(SIZE))
@@ -134,3 +132,7 @@ class UsableDevices:
 def _percent(share: float) -> str:
     """Such as "97 %"; shares below a tenth have a decimal place."""
     return f"{100 * share:.{0 if share >= 0.1 else 1}f} %"
+
+
+def _range(share: Estimate) -> str:
+    return f"{_percent(share.low)} to {_percent(share.high)}"
