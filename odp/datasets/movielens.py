@@ -161,48 +161,12 @@ def _rows(file: Path, *, whole_catalogue: bool, **how: Any) -> dict[str, Any]:
     return _described(rows, read(movies_file) if movies_file else None, whole_catalogue=whole_catalogue)
 
 
-def load_ml_1m(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
-    """MovieLens-1M from ``ratings.dat``, or from ``ratings.npz`` where there is no ``ratings.dat``.
-
-    Raises:
-      DataError: a file is missing or malformed.
-    """
-    path = Path(folder)
-    file = _parsing.find(path, "ratings.dat") or _required(path, "ratings.npz")
-    return _made(_rows(file, whole_catalogue=whole_catalogue, **how))
-
-
-def load_ml_100k(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
-    """MovieLens-100K from ``u.data`` and, where present, ``u.item``.
-
-    Raises:
-      DataError: a file is missing or malformed.
-    """
-    return _made(_rows(_required(Path(folder), "u.data"), whole_catalogue=whole_catalogue, **how))
-
-
-def load_ml_latest(folder: str | os.PathLike[str], *, whole_catalogue: bool = False, **how: Any) -> Ratings:
-    """MovieLens "latest" sets (half stars from 0.5) from ``ratings.csv`` and, where present, ``movies.csv``.
-
-    Raises:
-      DataError: a file is missing or malformed.
-    """
-    return _made(_rows(_required(Path(folder), "ratings.csv"), whole_catalogue=whole_catalogue, **how))
-
-
 def is_movielens_csv(path: Path) -> bool:
     """Whether the first line of a CSV file, plain or gzip, is that of a MovieLens "latest" set."""
     try:
         return column_names(TextSource.at(path), ",") == list(_COLUMNS)
     except (DataError, OSError, EOFError, zlib.error):
         return False
-
-
-def _required(folder: Path, name: str) -> Path:
-    found = _parsing.find(folder, name)
-    if found is None:
-        raise DataError(f"{folder}: {name} (or {name}.gz) is missing")
-    return found
 
 
 def _from_text(name: str, path: Path, form: TextForm, *, low: float, **how: Any) -> dict[str, Any]:

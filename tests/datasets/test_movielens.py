@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from odp.datasets import load
-from odp.datasets.movielens import load_ml_1m, load_ml_100k, load_ml_latest, load_movielens
+from odp.datasets.movielens import load_movielens
 from odp.errors import ConfigurationError, DataError
 
 DAT = "2::10::5::300\n2::40::3::100\n1::10::4::50\n2::30::1::200\n"
@@ -24,7 +24,7 @@ def write_ml_1m(folder: Path, text: str = DAT) -> Path:
 
 
 def test_ml_1m_is_read_with_dense_ids_titles_genres_and_order(tmp_path: Path) -> None:
-    ratings = load_ml_1m(write_ml_1m(tmp_path))
+    ratings = load_movielens(write_ml_1m(tmp_path))
     assert ratings.user_ids is not None
     assert ratings.user_ids.tolist() == [1, 2]
     assert ratings.item_ids is not None
@@ -108,7 +108,7 @@ def test_ml_100k_is_read_with_its_nineteen_flags(tmp_path: Path) -> None:
     flags[8] = "1"
     lines = [f"{n}|Título {n}|01-Jan-1995||http://x|{'|'.join(flags)}\n" for n in (1, 2, 3)]
     (tmp_path / "u.item.gz").write_bytes(gzip.compress("".join(lines).encode("latin-1")))
-    ratings = load_ml_100k(tmp_path)
+    ratings = load_movielens(tmp_path / "u.data")
     assert ratings.items.tolist() == [0, 1]
     assert ratings.values.tolist() == [5, 3]
     assert ratings.titles == ("Título 1", "Título 2")
@@ -124,7 +124,7 @@ def test_ml_latest_is_read_with_half_stars_quotes_and_no_genre(tmp_path: Path) -
     (tmp_path / "ratings.csv").write_bytes(b"userId,movieId,rating,timestamp\r\n1,3,0.5,9\r\n1,2,4.5,8\r\n")
     movies = 'movieId,title,genres\r\n2,"Pianist, The ""x""",Drama|Ä\r\n3,Amélie,(no genres listed)\r\n'
     (tmp_path / "movies.csv").write_bytes(movies.encode())
-    ratings = load_ml_latest(tmp_path)
+    ratings = load_movielens(tmp_path / "ratings.csv")
     assert ratings.values.tolist() == [4.5, 0.5]
     assert ratings.titles == ('Pianist, The "x"', "Amélie")
     assert ratings.feature_names == ("Drama", "Ä")
@@ -153,62 +153,62 @@ def test_ml_latest_is_read_with_half_stars_quotes_and_no_genre(tmp_path: Path) -
 )
 def test_a_malformed_rating_file_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        load_ml_1m(write_ml_1m(tmp_path, text))
+        load_movielens(write_ml_1m(tmp_path, text))
 
 
 def test_malformed_movie_files_are_refused_by_line(tmp_path: Path) -> None:
     write_ml_1m(tmp_path)
     (tmp_path / "movies.dat").write_text("10::A::Drama\n30::B\n")
     with pytest.raises(DataError, match=r"movies\.dat:2: expected MovieID::Title::Genres"):
-        load_ml_1m(tmp_path)
+        load_movielens(tmp_path)
     (tmp_path / "u.data").write_text("1\t1\t3\t4\n")
     (tmp_path / "u.item").write_text("1|A|d||u|" + "|".join("0" * 18) + "\n")
     with pytest.raises(DataError, match=r"u\.item:1: expected 5 fields and 19"):
-        load_ml_100k(tmp_path)
+        load_movielens(tmp_path / "u.data")
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n")
     (tmp_path / "movies.csv").write_text("movieId,title,genres\n1,A,Drama\n2,B\n")
     with pytest.raises(DataError, match=r"movies\.csv:3: expected movieId,title,genres"):
-        load_ml_latest(tmp_path)
+        load_movielens(tmp_path / "ratings.csv")
     (tmp_path / "movies.csv").write_bytes(b"movieId,title,genres\n1,Caf\xe9,Drama\n")
     with pytest.raises(DataError, match=r"movies\.csv:2: not UTF-8"):
-        load_ml_latest(tmp_path)
+        load_movielens(tmp_path / "ratings.csv")
 
 
 def test_movie_files_are_utf_8_where_they_are_and_name_each_movie_once(tmp_path: Path) -> None:
     write_ml_1m(tmp_path)
     (tmp_path / "movies.dat").write_bytes(MOVIES_DAT.encode())
-    titles = load_ml_1m(tmp_path).titles
+    titles = load_movielens(tmp_path).titles
     assert titles is not None
     assert titles[0] == "Café (1999)"
     (tmp_path / "movies.dat").write_bytes((MOVIES_DAT + "\n10::Other::Drama\n").encode())
     with pytest.raises(DataError, match=r"movies\.dat:6: movie 10 stands in an earlier line"):
-        load_ml_1m(tmp_path)
+        load_movielens(tmp_path)
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n")
     (tmp_path / "movies.csv").write_bytes("\ufeffmovieId,title,genres\r\n\r\n1,A,Drama\r\n1,B,Drama\r\n".encode())
     with pytest.raises(DataError, match=r"movies\.csv:4: movie 1 stands"):
-        load_ml_latest(tmp_path)
+        load_movielens(tmp_path / "ratings.csv")
 
 
 def test_a_csv_error_counts_the_header_line(tmp_path: Path) -> None:
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n1,2,9,4\n")
     with pytest.raises(DataError, match=r"ratings\.csv: .*value outside \[0\.5, 5\] .*: line 3"):
-        load_ml_latest(tmp_path)
+        load_movielens(tmp_path / "ratings.csv")
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,3,4\n1,2,x,4\n")
     with pytest.raises(DataError, match=r"ratings\.csv: .*no number as a value .*: line 3"):
-        load_ml_latest(tmp_path)
+        load_movielens(tmp_path / "ratings.csv")
     assert load(tmp_path, on_error="skip").n_ratings == 1
     (tmp_path / "ratings.csv").write_text("user,item\n1,1\n")
     with pytest.raises(DataError, match=r"ratings\.csv:1: expected the header line"):
-        load_ml_latest(tmp_path)
+        load_movielens(tmp_path / "ratings.csv")
 
 
 def test_a_cut_gzip_file_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "ratings.dat.gz").write_bytes(gzip.compress(DAT.encode() * 50)[:-9])
     with pytest.raises(DataError, match=r"ratings\.dat\.gz: cannot be read"):
-        load_ml_1m(tmp_path)
+        load_movielens(tmp_path)
     (tmp_path / "ratings.dat.gz").unlink()
-    with pytest.raises(DataError, match=r"ratings\.npz .* is missing"):
-        load_ml_1m(tmp_path)
+    with pytest.raises(DataError, match=r"no MovieLens files; expected ratings\.dat"):
+        load_movielens(tmp_path)
     with pytest.raises(DataError, match="no MovieLens files"):
         load_movielens(tmp_path)
 
@@ -216,7 +216,7 @@ def test_a_cut_gzip_file_and_a_missing_file_are_refused(tmp_path: Path) -> None:
 def test_the_array_form_without_an_array_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "ratings.npz", user=np.ones(2), rating_halfstars=np.ones(2))
     with pytest.raises(DataError, match="expected an npz file with user, item"):
-        load_ml_1m(tmp_path)
+        load_movielens(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -266,10 +266,10 @@ def test_a_quote_in_a_title_joins_no_lines_of_a_movie_file_in_silence(tmp_path: 
     movies = tmp_path / "movies.csv"
     movies.write_text('movieId,title,genres\n1,"Quote begins,Drama\n3,X,War\n4,it ends" here,War\n5,Y,War\n')
     with pytest.raises(DataError, match=r"movies\.csv"):
-        load_ml_latest(tmp_path, whole_catalogue=True)
+        load_movielens(tmp_path / "ratings.csv", whole_catalogue=True)
     movies.write_text('movieId,title,genres\n1,"Two\nlines",Drama\n5,Y,War\n')
-    ratings = load_ml_latest(tmp_path)
+    ratings = load_movielens(tmp_path / "ratings.csv")
     assert ratings.titles == ("Two\nlines", "Y")
     assert "1 lines go on in the next one, inside of quotes (the first is line 2)" in ratings.notes
     movies.write_bytes("movieId,title,genres\n1,Amélie,Drama\n5,Y,War\n".encode("utf-16"))
-    assert load_ml_latest(tmp_path).titles == ("Amélie", "Y")
+    assert load_movielens(tmp_path / "ratings.csv").titles == ("Amélie", "Y")
