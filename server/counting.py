@@ -1,4 +1,4 @@
-"""Trainings that wait for a count of usable rows: which count may be named, and what its release decides."""
+"""Trainings that wait for a count of usable rows, and counts that wait for the training that names them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,21 @@ def require_count(storage: Storage, definition: common_pb2.TaskDefinition) -> No
         )
 
 
-def count_wait(storage: Storage, definition: common_pb2.TaskDefinition, round: int) -> Wait | None:
-    """What the first round waits for; None where it may open. Later rounds wait for no count.
+def count_wait(storage: Storage, task: TaskRecord, definition: common_pb2.TaskDefinition, round: int) -> Wait | None:
+    """What the first round of a training or of its count waits for; None where it may open. Later rounds do not wait.
+
+    A count without a training would spend a part of the budget for nothing. The training may be refused after its count
+    was accepted, or its developer's program may die between both.
 
     Raises:
-      ConfigurationError: too few devices have usable rows, or the count was ended without a release.
+      ConfigurationError: too few devices have usable rows; the count was ended without a release; or every training
+        that names this count was ended.
     """
-    if round or not definition.HasField("count_first"):
+    if round:
+        return None
+    if definition.WhichOneof("training") == "usable_count":
+        return _training_wait(storage, task)
+    if not definition.HasField("count_first"):
         return None
     count = _count(storage, definition)
     counted = storage.round(count.sha256, 0)
@@ -56,6 +64,34 @@ def count_wait(storage: Storage, definition: common_pb2.TaskDefinition, round: i
             "nothing. Compare its data with what devices hold; submit it under another name, or with a smaller least"
         )
     return None
+
+
+def unneeded_count(storage: Storage, training: TaskRecord) -> TaskRecord | None:
+    """The count that no training needs once this one is ended; None where there is no such count, or it is released."""
+    sha256 = open_task(training.signed).count_first.task_sha256
+    count = storage.task(sha256) if sha256 else None
+    if count is None or any(other.sha256 != training.sha256 for other in _trainings(storage, count, TaskState.ACTIVE)):
+        return None
+    counted = storage.round(count.sha256, 0)
+    return None if counted is not None and counted.release_bytes else count
+
+
+def _training_wait(storage: Storage, count: TaskRecord) -> Wait | None:
+    if _trainings(storage, count, TaskState.ACTIVE):
+        return None
+    if _trainings(storage, count):
+        raise ConfigurationError(
+            "every training that names this count of usable rows was ended: nothing was counted, and nothing spent"
+        )
+    return Wait(
+        "the training that names this count of usable rows: submit the task, or cancel this count if it was refused"
+    )
+
+
+def _trainings(storage: Storage, count: TaskRecord, state: TaskState | None = None) -> list[TaskRecord]:
+    """Tasks that name a count, all or those in ``state``."""
+    of_population = (task for task in storage.tasks(state) if task.population == count.population)
+    return [task for task in of_population if open_task(task.signed).count_first.task_sha256 == count.sha256]
 
 
 def _count(storage: Storage, definition: common_pb2.TaskDefinition) -> TaskRecord:

@@ -300,7 +300,7 @@ class Driver:
         return True
 
     def _open(self, task: TaskRecord, version: VersionRecord) -> bool:
-        wait = PAUSED if task.paused else count_wait(self._storage, self._definition(task), version.version)
+        wait = PAUSED if task.paused else count_wait(self._storage, task, self._definition(task), version.version)
         if wait is not None:
             self._waits.set(task.sha256, wait)
             return False

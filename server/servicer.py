@@ -22,7 +22,7 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.board import Board
-from server.counting import require_count
+from server.counting import require_count, unneeded_count
 from server.local.desk import Desk
 from server.local.steps import require_periods
 from server.operator_token import OperatorToken
@@ -201,9 +201,11 @@ class ServerService:
 
     def cancel_task(self, request: server_pb2.CancelTaskRequest) -> server_pb2.CancelTaskResponse:
         task = self._task(request.task_sha256)
-        if self._storage.end_task(task.sha256, TaskState.CANCELLING):
-            self._log.event("task_cancelled", task=short(task.sha256), name=task.name)
-            self._changed()
+        # The count first: a kill in between leaves a training that its count ends.
+        for ended in (unneeded_count(self._storage, task), task):
+            if ended is not None and self._storage.end_task(ended.sha256, TaskState.CANCELLING):
+                self._log.event("task_cancelled", task=short(ended.sha256), name=ended.name)
+                self._changed()
         return server_pb2.CancelTaskResponse()
 
     def pause_task(self, request: server_pb2.PauseTaskRequest) -> server_pb2.PauseTaskResponse:

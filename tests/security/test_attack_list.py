@@ -406,6 +406,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "algorithms/usable_count/test_usable_count.py::test_r431_the_enclave_refuses_a_vote_for_another_place"),
         ("R432", "a training that names a count of other rows",
          "server/test_counting.py::test_r432_a_training_names_a_count_of_its_own_rows"),
+        ("R437", "a count that is charged for a training that was refused",
+         "server/test_counting.py::test_r437_a_count_whose_training_was_refused_opens_no_round"),
         ("R433", "a vote whose calls, sizes or times say whether rows are usable", "security/test_transcripts.py::"
          "test_r433_a_vote_is_cast_alike_whether_rows_are_usable_or_not"),
         ("R422", "an app that times `learn` on devices with few and many rows", "security/test_learning_app.py::"

@@ -12,7 +12,7 @@ import odp
 from odp.errors import ConfigurationError
 from odp.signed.task import open_task
 from odp.v1 import common_pb2
-from server.counting import require_count
+from server.counting import require_count, unneeded_count
 from server.storage import RoundState, TaskState
 from server.storage.sqlite import open_sqlite
 
@@ -119,6 +119,48 @@ def test_a_count_that_is_released_and_not_yet_applied_is_enough(world: Any) -> N
     assert world.storage.task(count).state is TaskState.ACTIVE
     world.run(world.driver())
     assert world.storage.task(training).state is TaskState.FINISHED
+
+
+def test_r437_a_count_whose_training_was_refused_opens_no_round(world: Any) -> None:
+    """The training is refused, or its developer's program dies, after the count was accepted."""
+    task = counted_task()
+    question = task.usable_question()
+    assert question is not None
+    count = world.submit(question.definition())
+    driver = world.driver()
+    world.run(driver)
+    assert rounds_of(world, count) == []
+    assert world.storage.task(count).state is TaskState.ACTIVE
+    assert "the training that names this count of usable rows" in driver.waits_for(count).reason
+    submit(world, task)
+    world.run(world.driver())
+    assert rounds_of(world, count) == [RoundState.OPEN], "the same task again goes on"
+
+
+def test_r437_a_count_whose_training_was_ended_before_spends_nothing(world: Any) -> None:
+    count, training = submit(world, counted_task())
+    world.storage.end_task(training, TaskState.CANCELLED)
+    world.run(world.driver())
+    assert rounds_of(world, count) == []
+    assert world.storage.task(count).state is TaskState.FAILED
+    assert "every training that names this count of usable rows was ended" in world.storage.task(count).failure
+    assert world.aggregator.drawn == []
+
+
+def test_r437_a_count_is_unneeded_once_its_last_training_is_cancelled(world: Any) -> None:
+    count, training = submit(world, counted_task())
+    other = counted_task().definition()
+    other.name, other.count_first.task_sha256 = "others", count
+    second = world.submit(other)
+    records = [world.storage.task(one) for one in (training, second)]
+    assert unneeded_count(world.storage, records[0]) is None, "the other training waits for it"
+    world.storage.end_task(second, TaskState.CANCELLED)
+    unneeded = unneeded_count(world.storage, records[0])
+    assert unneeded is not None
+    assert unneeded.sha256 == count
+    world.aggregator.contributions, world.aggregator.tamper = DEVICES, votes(MOST_USABLE)
+    world.run(world.driver())
+    assert unneeded_count(world.storage, records[0]) is None, "its release is spent, and stays"
 
 
 def test_a_paused_training_stays_paused_whatever_its_count_says(world: Any) -> None:

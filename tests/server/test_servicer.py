@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import odp
 from odp.cli.task import _summary
 from odp.errors import OdpError, ServiceError
 from odp.models.item_features import item_features_sha256
@@ -296,6 +297,23 @@ def test_a_cancelled_task_says_so_until_it_is_ended_and_stays_so(served: Served,
     assert served.wakes == 2
     retry = served.stub.CheckIn(server_pb2.CheckInRequest(population="viewers"), timeout=60).retry
     assert retry.min_seconds == 30
+
+
+def test_r437_a_cancelled_training_cancels_its_count(served: Served, world: Any) -> None:
+    task = odp.Task(
+        name="clicks", population="readers", model=odp.Glm("logistic", features=3), training=odp.DPFedAvg(rounds=2),
+        data=odp.Examples({"x": odp.Tensor((3,), low=-1, high=1)}, label="clicked"),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-5), cohort=odp.Cohort(minimum=20, goal=100),
+        count_usable=odp.CountUsable(share=0.25),
+    )  # fmt: skip
+    question, definition = task.usable_question(), task.definition()
+    assert question is not None
+    count = served.submit(question.definition())
+    definition.count_first.task_sha256 = count
+    training = served.submit(definition)
+    served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=training), timeout=60, metadata=AUTHORIZED)
+    states = [world.storage.task(sha256).state for sha256 in (count, training)]
+    assert states == [TaskState.CANCELLING, TaskState.CANCELLING]
 
 
 def test_a_paused_task_says_so_and_devices_come_back_later(served: Served, world: Any, definition: Any) -> None:
