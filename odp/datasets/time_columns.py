@@ -29,7 +29,13 @@ def times_of(column: Any, name: str, where: str, flaws: Flaws) -> tuple[npt.NDAr
     column = decoded(column)
     kind, unit = column.type, None
     if pa.types.is_string(kind):
+        texts = column.drop_null()
         column, unit = _parsed_times(column)
+        if len(texts) and column.null_count == len(column):
+            raise DataError(
+                f"{where}: column {name!r} has no time, but texts such as {texts[0].as_py()[:40]!r}; expected numbers, "
+                "or dates such as 2001-03-01, 2001-03-01T12:00 or 2001-03-01T12:00+02:00"
+            )
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         column = column.cast(pa.timestamp("us")) if pa.types.is_date(kind) else column
         unit = column.type.unit

@@ -14,6 +14,7 @@ Of the ratings before the cut, one in nine is for validation, drawn by a keyed h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,8 @@ PREFIX = "time:"
 _VALIDATION = 1 / 9
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Digits of a second that a moment would lose.
+_FINER = re.compile(r"[.,]\d{7}")
 #: Seconds from 1973 to 2103: in no two units is a number within them.
 _USUAL = (10**8, 42 * 10**8)
 
@@ -107,13 +110,14 @@ class TimeCut:
                 if np.isfinite(number) and number >= 1:
                     return cls(number=number)
             try:
-                date = datetime.fromisoformat(moment) if "-" in moment else None
+                date = None if "-" not in moment or _FINER.search(moment) else datetime.fromisoformat(moment)
             except ValueError:
                 date = None
             if date is not None:
                 return cls(date=date if date.tzinfo is not None else date.replace(tzinfo=UTC))
         raise ConfigurationError(
-            f"Expected split={text!r} to be time:DATE, such as time:2001-03-01, or time:SHARE, such as time:0.9"
+            f"Expected split={text!r} to be time:DATE, such as time:2001-03-01 or time:2001-03-01T12:00+02:00, to the "
+            "microsecond at most; time:SHARE, such as time:0.9; or time:NUMBER from 1 on, of times that are numbers"
         )
 
     def split(self, ratings: Ratings, *, seed: int) -> Split:

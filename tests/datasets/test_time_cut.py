@@ -152,6 +152,24 @@ def test_what_is_no_cut_is_refused(text: str) -> None:
         TimeCut.parse(text)
 
 
+def test_a_moment_finer_than_the_clock_of_a_cut_is_refused_and_not_cut_off() -> None:
+    with pytest.raises(ConfigurationError, match="to the microsecond at most"):
+        TimeCut.parse("time:2001-03-05T00:00:00.0000005")
+
+
+@pytest.mark.parametrize(
+    "text", ["03/{:02}/2001", "2001-{:02}", "2001-03-{:02}T00:00:00 EST", "2001-03-{:02} 00:00 +0500"]
+)
+def test_a_column_without_any_readable_time_is_refused_with_a_sample_and_the_forms(text: str) -> None:
+    frame = pa.table(
+        {"user": [1, 2, 3], "x": [1, 2, 3], "label": [0, 1, 1], "sent": [text.format(day) for day in (1, 2, 3)]}
+    )
+    with pytest.raises(
+        DataError, match=r"column 'sent' has no time, but texts such as .*expected numbers, or dates such as"
+    ):
+        odp.load_examples(frame, user="user", label="label", time="sent", on_error="skip")
+
+
 CLASSES = odp.Examples({"x": odp.Tensor((), 0.0, 100.0)}, classes=("no", "yes", "maybe"))
 LABELLED = st.tuples(st.integers(0, 7), st.integers(0, 99), st.sampled_from(CLASSES.classes))
 

@@ -144,7 +144,7 @@ class Histogram:
 
 
 def _sequence(labels: Sequence[str]) -> Sequence[str]:
-    if isinstance(labels, str) or not isinstance(labels, Sequence):
+    if isinstance(labels, str) or not isinstance(labels, Sequence) or not labels:
         raise ConfigurationError(f"Expected labels={labels!r} to be the names of the bins, such as ('day', 'night')")
     return labels
 

@@ -46,8 +46,13 @@ class HistogramResult:
 
     def count(self, label: str) -> float:
         """The count of the bin with this label. Raises ConfigurationError where there is none."""
-        _validate.one_of(self.labels, label=normal(label))
-        return float(self.counts[self.labels.index(normal(label))])
+        if not self.labels:
+            raise ConfigurationError(
+                f"Expected a histogram with labels for label={label!r}: this one has none, and its counts are by place"
+            )
+        spelled = normal(label) if isinstance(label, str) else label
+        _validate.one_of(self.labels, label=spelled)
+        return float(self.counts[self.labels.index(spelled)])
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[Float64Array, Float64Array]:
         """(low, high), float64 [bins] each."""

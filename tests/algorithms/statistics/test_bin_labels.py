@@ -20,6 +20,7 @@ from device_runtime.round.examples import examples
 from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.store import Store, store_path
 from odp.algorithms.registry import algorithm_for
+from odp.algorithms.statistics.estimates import HistogramResult
 from odp.algorithms.statistics.results import results_of
 from odp.algorithms.statistics.terms import Terms
 from odp.errors import ConfigurationError, DataError
@@ -191,3 +192,17 @@ def test_r434_every_party_refuses_a_definition_with_labels_that_name_no_bins(lab
     parent.queries[0].histogram.labels[:] = labels
     with pytest.raises(ConfigurationError, match="label"):
         algorithm_for(definition).check()
+
+
+@pytest.mark.parametrize("label", [0, 1.0, True, None, np.int64(0), "c"])
+def test_what_is_no_label_names_no_count(label: Any) -> None:
+    labelled = HistogramResult(np.arange(2.0), 0.0, None, "users", labels=("a", "b"))
+    with pytest.raises(ConfigurationError, match="to be one of a, b"):
+        labelled.count(label)
+    with pytest.raises(ConfigurationError, match="this one has none, and its counts are by place"):
+        HistogramResult(np.arange(2.0), 0.0, None, "users").count(label)
+
+
+def test_no_labels_are_refused_as_names() -> None:
+    with pytest.raises(ConfigurationError, match=r"Expected labels=\(\) to be the names of the bins"):
+        odp.Histogram(labels=())
