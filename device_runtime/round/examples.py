@@ -20,7 +20,7 @@ from device_runtime.store.database import Database
 from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import EVENTS, LocalData, LocalRows, LocalTable
+from odp.algorithms.seam import EVENTS, MOST_RATINGS, LocalData, LocalRows, LocalTable
 from odp.catalogues.catalogue import NumberedKeys
 from odp.crypto import domains
 from odp.identity import LabelledItems
@@ -79,8 +79,16 @@ def _ratings(store: Store, catalogue: NumberedKeys | None, declared: LocalTable)
     # What the task does not know: ratings by number where it names a catalogue, else those by key.
     rows = store.ratings(most=most) if catalogue is None else numbered_ratings(store, catalogue, most=most)
     others = "keyed_ratings" if catalogue is None else "ratings"
-    row = store.one(f"SELECT count(*) FROM (SELECT 1 FROM {others} LIMIT ?)", (most,))
-    return replace(rows, unread=rows.unread + (0 if row is None else int(row[0])))
+    unread = rows.unread + _rows_in(store, others, most=most)
+    if catalogue is None and most < MOST_RATINGS:
+        # Only the model's number of items bounds these rows: those after them are of items that it does not have.
+        unread += _rows_in(store, "ratings", most=MOST_RATINGS) - len(rows.items)
+    return replace(rows, unread=unread)
+
+
+def _rows_in(store: Store, table: str, *, most: int) -> int:
+    row = store.one(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?)", (most,))
+    return 0 if row is None else int(row[0])
 
 
 def _happened(rows: LocalRows) -> LocalRows:

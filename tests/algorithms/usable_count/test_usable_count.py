@@ -183,6 +183,20 @@ def test_r430_a_device_counts_the_rows_that_its_reader_leaves_out(tmp_path: Path
     assert votes(lambda store: rate(store, 30, 4.0))[1] == NONE
 
 
+@pytest.mark.parametrize("data", [RATINGS, odp.ImplicitData()], ids=["ratings", "implicit"])
+def test_r430_ratings_beyond_the_items_of_a_model_are_unusable_where_many_are_within(tmp_path: Path, data: Any) -> None:
+    """A device reads as many rows as the model has items, by number: those after them were not counted as rows."""
+    algorithm = counted(items_task(data))
+    votes = []
+    for number, items in enumerate([range(10), range(20), range(5, 15), range(10, 30), [0, 10]]):
+        with Store.open_or_create(tmp_path / f"{number}.sqlite", durable=False) as store:
+            for item in items:
+                rate(store, item, 4.0)
+            (rows,) = examples(store, algorithm.definition, now=1e9).values()
+            votes.append(vote_of(algorithm, rows))
+    assert votes == [ALL, SOME, SOME, NONE, SOME]
+
+
 def test_r430_ratings_vote_by_the_keys_of_the_catalogue_that_the_training_names(tmp_path: Path) -> None:
     keys = [f"SKU{place}" for place in range(10)]
     catalogue = odp.Catalogue.make("readers", keys)
