@@ -12,7 +12,9 @@ from typing import TypeVar
 
 from odp.errors import ConfigurationError
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+#: Characters of the name of a task or of another thing.
+LONGEST_NAME = 64
+_NAME = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
 
 
 def positive(**values: float) -> None:

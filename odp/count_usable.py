@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odp import _validate
+from odp.errors import ConfigurationError
 
 #: A larger share would leave the training too little.
 _LARGEST_SHARE = 0.5
@@ -37,10 +38,17 @@ class CountUsable:
     least: float = 0.1
 
     def __post_init__(self) -> None:
-        _validate.positive(share=self.share)
-        _validate.within(low=0.0, high=_LARGEST_SHARE, share=self.share)
+        _validate.finite(share=self.share)
+        if not 0.0 < self.share <= _LARGEST_SHARE:
+            raise ConfigurationError(f"Expected share={self.share!r} to be above 0, and at most {_LARGEST_SHARE}")
         _validate.within(low=0.0, high=1.0, least=self.least)
 
     def name_for(self, task: str) -> str:
-        """The name of the question of a task of this name."""
+        """The name of the question of a task of this name. Raises ConfigurationError where it would be too long."""
+        most = _validate.LONGEST_NAME - len(_SUFFIX) - 1
+        if len(task) > most:
+            raise ConfigurationError(
+                f"Expected name={task!r} to be at most {most} characters with count_usable, whose task is named "
+                f"NAME.{_SUFFIX}"
+            )
         return f"{task}.{_SUFFIX}"

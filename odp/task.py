@@ -331,21 +331,26 @@ class Task:
     def usable_question(self) -> Question | None:
         """The question of ``count_usable``, which a connection submits before the training; None without one.
 
-        Raises ConfigurationError without noise, PrivacyError where the part of the budget is too small.
+        Raises ConfigurationError without noise, for a name that leaves the count none, or where the part is too small.
         """
         if self.count_usable is None:
             return None
         if self.privacy.epsilon == math.inf:
             raise ConfigurationError("Expected no count_usable with epsilon=inf: a share of it is no budget")
-        epsilon, delta = (self.count_usable.share * part for part in (self.privacy.epsilon, self.privacy.delta))
-        question: Question = usable_question(
-            name=self.count_usable.name_for(self.name),
-            population=self.population,
-            privacy=UserLevelDP(epsilon=epsilon, delta=delta),
-            # Everybody is asked once, also where a training draws some of those who come.
-            cohort=replace(self.cohort, sampling=FULL, sampling_probability=None, most_contributions=None),
-            training=self.definition(),
-        )
+        name, share = self.count_usable.name_for(self.name), self.count_usable.share
+        try:
+            question: Question = usable_question(
+                name=name,
+                population=self.population,
+                privacy=UserLevelDP(epsilon=share * self.privacy.epsilon, delta=share * self.privacy.delta),
+                # Everybody is asked once, also where a training draws some of those who come.
+                cohort=replace(self.cohort, sampling=FULL, sampling_probability=None, most_contributions=None),
+                training=self.definition(),
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"Expected count_usable with share={share!r} to be a valid task: {error}"
+            ) from error
         return question
 
     def definition(self) -> common_pb2.TaskDefinition:

@@ -437,3 +437,21 @@ def test_places_are_a_partition() -> None:
     stored, usable = np.meshgrid(np.arange(4), np.arange(4))
     found = places_of(stored, np.minimum(usable, stored))
     assert set(found.ravel().tolist()) == {NO_ROWS, NONE, SOME, ALL}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "a" * 58}, r"Expected name='a+' to be at most 57 characters with count_usable"),
+        ({"share": 1e-9}, r"Expected count_usable with share=1e-09 to be a valid task: Expected epsilon=4e-09"),
+    ],
+)
+def test_what_leaves_no_count_is_refused_by_what_the_developer_wrote(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        examples_task(**changes)
+
+
+@pytest.mark.parametrize("share", [0, -1.0, 0.6])
+def test_a_share_out_of_range_names_the_whole_range(share: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"to be above 0, and at most 0\.5"):
+        odp.CountUsable(share=share)
