@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 
@@ -40,6 +41,7 @@ def quantile(
     Raises:
       ConfigurationError: ``q`` or ``confidence`` is not strictly between 0 and 1.
     """
+    _validate.finite(q=q)
     if not 0.0 < q < 1.0:
         raise ConfigurationError(f"Expected q={q!r} to be strictly between 0 and 1")
     _check(confidence)
@@ -75,5 +77,6 @@ def deviations(confidence: float) -> float:
 
 
 def _check(confidence: float) -> None:
+    _validate.finite(confidence=confidence)
     if not 0.0 < confidence < 1.0:
         raise ConfigurationError(f"Expected confidence={confidence!r} to be strictly between 0 and 1")

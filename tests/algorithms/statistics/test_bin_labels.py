@@ -206,3 +206,12 @@ def test_what_is_no_label_names_no_count(label: Any) -> None:
 def test_no_labels_are_refused_as_names() -> None:
     with pytest.raises(ConfigurationError, match=r"Expected labels=\(\) to be the names of the bins"):
         odp.Histogram(labels=())
+
+
+@pytest.mark.parametrize("value", ["x", None, True, float("nan")])
+def test_a_quantile_of_what_is_no_number_is_refused_by_name(value: Any) -> None:
+    ranges = HistogramResult(np.arange(2.0), 0.0, np.arange(3.0), "users")
+    with pytest.raises(ConfigurationError, match="Expected q=.* to be a finite number"):
+        ranges.quantile(value)
+    with pytest.raises(ConfigurationError, match="Expected confidence=.* to be a finite number"):
+        ranges.quantile(0.5, value)
