@@ -268,8 +268,13 @@ class TestHostile:
 
 @pytest.fixture(scope="module")
 def loaded():
-    """The names of all modules that the enclave's process holds when its doors close."""
-    code = f"import {AGGREGATOR_ENTRY} as entry, sys; entry.warm_up(); print(*sys.modules)"
+    """The names of all modules that the enclave's process holds when its doors close, and of what SciPy has there."""
+    code = (
+        "from odp.numerics import thin_scipy; thin_scipy.install()\n"
+        f"import {AGGREGATOR_ENTRY} as entry, sys; entry.warm_up(); print(*sys.modules)\n"
+        "scipy = {name: part for name, part in sys.modules.items() if name.startswith('scipy')}\n"
+        "print(*(f'{name}.{value}' for name, part in scipy.items() for value in vars(part)))"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     return frozenset(told.stdout.split())
 
@@ -281,7 +286,7 @@ def test_the_process_of_an_enclave_loads_no_grpc_no_database_and_no_console(load
 
 
 def test_of_what_its_code_imports_late_the_rehearsal_has_loaded_all_that_an_enclave_runs(loaded):
-    """The rest is for simulations, apps, developers who make a task, and tasks that no enclave takes part in."""
+    """The rest is for simulations, apps, developers who make a task or its matrix, and tasks without an enclave."""
     late = set()
     reporters = {part_of(name, "algorithm") for name in TABLE}
     reporters = {one.__package__ for one in reporters if issubclass(one.TaskAlgorithm, LocalReporter)}
@@ -297,7 +302,14 @@ def test_of_what_its_code_imports_late_the_rehearsal_has_loaded_all_that_an_encl
     developers |= {"tensorflow_runner", "warm_start", "work"}
     assert {name.rpartition(".")[2] for name in simulated} == developers
     apps = {"odp._own_packages"}
-    assert late - simulated - apps == {"keras", "odp.crypto.pir", "odp.crypto.pir.shape", "odp.datasets.examples"}
+    matrices = {"linalg", "linalg.cho_solve_banded", "linalg.solve_triangular", "optimize.minimize", "signal.lfilter"}
+    matrices = {f"scipy.{name}" for name in matrices}
+    assert late - simulated - apps - matrices == {
+        "keras",
+        "odp.crypto.pir",
+        "odp.crypto.pir.shape",
+        "odp.datasets.examples",
+    }
 
 
 def _imported_late(tree):
@@ -308,6 +320,8 @@ def _imported_late(tree):
                     yield from (alias.name for alias in node.names)
                 elif isinstance(node, ast.ImportFrom):
                     yield node.module
+                    if node.module.partition(".")[0] == "scipy":
+                        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @pytest.mark.processes
