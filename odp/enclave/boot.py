@@ -1,7 +1,5 @@
 """The life of an enclave process: restrict, import, warm up, restrict further, run.
 
-Of SciPy, an enclave has only what ``odp.numerics.thin_scipy`` offers.
-
 An *entry module* has two functions. ``warm_up()`` loads whatever the enclave will ever need: it is the last chance to
 read a file. ``run(channel, guest)`` serves the host over the socket ``channel`` until the host closes it.
 """
@@ -43,10 +41,6 @@ def main(*, entry: str, channel: int, platform: int, debug: bool) -> None:
     before = sandbox.before_imports(debug=debug)
     guest = SocketGuest(socket.socket(fileno=platform))
     try:
-        # Imported here: before the restrictions above, an enclave loads nothing beyond the standard library.
-        from odp.numerics import thin_scipy
-
-        thin_scipy.install()
         module = cast(Entry, importlib.import_module(entry))
         module.warm_up()
         opened = socket.socket(fileno=channel)

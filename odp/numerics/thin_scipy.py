@@ -18,7 +18,8 @@ module of SciPy is refused by an error that names this module.
 
 Guarantee: each function gives the bits that SciPy's gives, for the arguments that dp_accounting and our code pass
 (``tests/numerics/test_thin_scipy.py`` compares them, and epsilons, with the whole library's). Other arguments raise
-TypeError or ValueError. Only an enclave's process installs this (``odp.enclave.boot``): a person's process has SciPy.
+TypeError or ValueError. Only the aggregator's enclave installs this (``warm_up`` of its entry module). A person's
+process has SciPy, and the distributor's enclave has neither.
 
 Source: SciPy 1.14 to 1.17, whose extensions have these names and signatures.
 """

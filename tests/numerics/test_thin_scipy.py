@@ -1,4 +1,4 @@
-"""The thin SciPy of enclaves: the bits of the whole library, in processes of its own, and nothing for anybody else."""
+"""The thin SciPy of the aggregator's enclave: the bits of the whole library, in processes of its own, and nothing for anybody else."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from odp.enclave.enclave_start import begin, evidence_reply, expect
 from odp.enclave.guest import Guest
 from odp.enclave.identity import EnclaveIdentity
 from odp.errors import AttestationError, ConfigurationError, PrivacyError, TransparencyError
+from odp.numerics import thin_scipy
 from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
@@ -37,7 +38,13 @@ _MOST_SUBMITS = 4096
 
 
 def warm_up() -> None:
-    """Runs every step once, so that all lazy imports are loaded."""
+    """Runs every step once, so that all lazy imports are loaded, with the thin SciPy in place of the library.
+
+    Raises:
+        StateError: this process has loaded SciPy already.
+        ConfigurationError: the installed SciPy is not one that the thin one can call.
+    """
+    thin_scipy.install()
     rehearse()
     rehearse_hand_over()
     rehearse_tree()

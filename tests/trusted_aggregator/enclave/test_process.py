@@ -270,7 +270,6 @@ class TestHostile:
 def loaded():
     """The names of all modules that the enclave's process holds when its doors close, and of what SciPy has there."""
     code = (
-        "from odp.numerics import thin_scipy; thin_scipy.install()\n"
         f"import {AGGREGATOR_ENTRY} as entry, sys; entry.warm_up(); print(*sys.modules)\n"
         "scipy = {name: part for name, part in sys.modules.items() if name.startswith('scipy')}\n"
         "print(*(f'{name}.{value}' for name, part in scipy.items() for value in vars(part)))"
