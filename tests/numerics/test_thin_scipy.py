@@ -1,4 +1,4 @@
-"""The thin SciPy of the aggregator's enclave: the bits of the whole library, in processes of its own, and nothing for anybody else."""
+"""The thin SciPy of an enclave: the bits of the whole library, and a whole library for everybody else."""
 
 from __future__ import annotations
 

@@ -282,6 +282,8 @@ def test_the_process_of_an_enclave_loads_no_grpc_no_database_and_no_console(load
     packages = {name.partition(".")[0] for name in loaded}
     assert not {"grpc", "sqlalchemy", "typer", "rich", "numba"} & packages
     assert {"numpy", "scipy", "dp_accounting"} <= packages
+    assert "scipy.special.betainc" in loaded
+    assert not {"scipy.linalg", "scipy.integrate", "scipy.spatial", "scipy.stats.distributions"} & loaded
 
 
 def test_of_what_its_code_imports_late_the_rehearsal_has_loaded_all_that_an_enclave_runs(loaded):
