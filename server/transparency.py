@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from typing import Protocol
 from odp.catalogues.step import SignedStep
 from odp.crypto.note import Kind, VerifierKey, parse_line
 from odp.enclave.evidence import Claims, read_token
-from odp.errors import ConfigurationError, OdpError, StateError
+from odp.errors import ConfigurationError, OdpError, ServiceUnavailable, StateError
 from odp.privacy.ledger_state import LedgerHead
 from odp.signed.task import open_task, task_sha256
 from odp.transparency.checkpoint import Checkpoint
@@ -194,7 +195,8 @@ class LogKeeper:
         """Logs a release with the evidence of its signer and its charges; False if that is done already.
 
         Raises:
-            ServiceError, ServiceUnavailable: the aggregator did not give evidence or ledger.
+            ServiceError, ServiceUnavailable: the aggregator did not give evidence or ledger, or evidence of a time at
+                which its code is not endorsed.
             AttestationError: its evidence is malformed.
             StateError: the log cannot be written.
         """
@@ -205,6 +207,7 @@ class LogKeeper:
                     return False
                 charged = self._charged.get(population, 0)
                 evidence = aggregator.evidence(self._random(_NONCE_BYTES))
+                self._require_time(evidence)
                 part = aggregator.ledger(task_sha256, charged)
                 batch = [ReleaseEntry.of(release).encode(), LedgerEntry.of(task_sha256, round, part).encode()]
                 if _key_of(evidence) not in self._evidence:
@@ -215,6 +218,23 @@ class LogKeeper:
             self._recall()
             self._events.event("round_logged", task=short(task_sha256), round=round, size=self._log.size)
             return True
+
+    def _require_time(self, evidence: attestation_pb2.GetEvidenceResponse) -> None:
+        """A log keeps what it has: evidence from a clock that leapt would fail every later audit.
+
+        Raises ServiceUnavailable.
+        """
+        claims = Claims.from_json(read_token(evidence.token).claims)
+        policy = hashlib.sha256(evidence.policy).hexdigest()
+        endorsements = map(open_endorsement, self._endorsements.endorsements)
+        standing = [
+            each for each in endorsements if (each.image_digest, each.policy_sha256) == (claims.image_digest, policy)
+        ]
+        if standing and not any(each.not_before <= claims.issued < each.not_after for each in standing):
+            raise ServiceUnavailable(
+                f"the aggregator's evidence is of {utc(claims.issued)}, when no endorsement of its code holds: check its "
+                "clock, and renew the endorsement (`odp enclave endorse`) if that is the time"
+            )
 
     def _is_overtaken(self, task_sha256: bytes, round: int, population: str, charged: int) -> bool:
         """Whether another server logged this round, or charges of its population, since they were read."""

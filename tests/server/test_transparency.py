@@ -379,6 +379,32 @@ def test_r288_a_witness_that_hangs_holds_up_no_task(
         driver.stop()
 
 
+@pytest.mark.parametrize(("begins", "ends"), [(0, 1), (2**38, 2**39)])
+def test_r438_evidence_from_a_clock_that_leapt_waits_and_fails_no_later_audit(
+    begins: int, ends: int, world: Any, kept: Kept
+) -> None:
+    identity, policy = world.services.identity, world.services.policy
+
+    class Leapt:
+        def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+            found = identity.evidence(nonce)
+            return attestation_pb2.GetEvidenceResponse(
+                token=found.token, policy=found.policy, event_log=found.event_log
+            )
+
+    entry, _ = endorse(
+        ENDORSER, role="aggregator", image_digest=identity.image_digest, policy_sha256=policy.sha256.hex(),
+        not_before=begins, not_after=ends,
+    )  # fmt: skip
+    keeper = kept.start(endorsements=EndorsementFile((PolicyEntry(policy.to_bytes()),), (entry,)))
+    release = common_pb2.SignedRelease(release=b"release")
+    with pytest.raises(ServiceUnavailable, match="when no endorsement of its code holds: check its clock"):
+        keeper.log_round(bytes(32), 0, release, population="viewers", aggregator=Leapt())  # type: ignore[arg-type]
+    assert kept.open is not None
+    logged = [decode(kept.open.entry(index)) for index in range(kept.open.size)]
+    assert not any(isinstance(each, EvidenceEntry) for each in logged)
+
+
 def test_r288_an_aggregator_that_does_not_answer_keeps_no_checkpoint_from_being_signed(world: Any, kept: Kept) -> None:
     over, asked = threading.Event(), threading.Event()
 
