@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odp.algorithms.registry import counting_for
+from odp.algorithms.registry import counting_for, is_count
 from odp.errors import ConfigurationError
 from odp.signed.release import noisy_tensors
 from odp.signed.task import open_task
@@ -40,7 +40,7 @@ def count_wait(storage: Storage, task: TaskRecord, definition: common_pb2.TaskDe
     """
     if round:
         return None
-    if definition.WhichOneof("training") == "usable_count":
+    if is_count(definition):
         return _training_wait(storage, task)
     if not definition.HasField("count_first"):
         return None

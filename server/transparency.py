@@ -232,8 +232,8 @@ class LogKeeper:
         ]
         if standing and not any(each.not_before <= claims.issued < each.not_after for each in standing):
             raise ServiceUnavailable(
-                f"the aggregator's evidence is of {utc(claims.issued)}, when no endorsement of its code holds: check its "
-                "clock, and renew the endorsement (`odp enclave endorse`) if that is the time"
+                f"the aggregator's evidence is of {utc(claims.issued)}, when no endorsement of its code holds: check "
+                "its clock, and renew the endorsement (`odp enclave endorse`) if that is the time"
             )
 
     def _is_overtaken(self, task_sha256: bytes, round: int, population: str, charged: int) -> bool:

@@ -126,6 +126,11 @@ def usable_question(**fields: Any) -> Any:
     return part_of("usable_count", "task").UsableQuestion(**fields)
 
 
+def is_count(definition: common_pb2.TaskDefinition) -> bool:
+    """Whether a task counts usable rows. Raises ConfigurationError as ``algorithm_for``."""
+    return isinstance(algorithm_for(definition), CountsUsable)
+
+
 def counting_for(definition: common_pb2.TaskDefinition) -> CountsUsable:
     """The algorithm of a task that counts usable rows.
 

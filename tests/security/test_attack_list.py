@@ -853,8 +853,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r253_each_start_comes_later_and_one_that_ends_again_and_again_is_given_up"),
     ],
     "clocks": [
-        ("R437", "a clock that leaps while a host looks at evidence and logs",
-         "device_runtime/host/test_pacing.py::test_r437_a_clock_that_leaps_for_a_while_ends_no_host"),
+        ("R439", "a clock that leaps while a host looks at evidence and logs",
+         "device_runtime/host/test_pacing.py::test_r439_a_clock_that_leaps_for_a_while_ends_no_host"),
         ("R438", "evidence from a clock that leapt, in the log for good", "server/test_transparency.py::"
          "test_r438_evidence_from_a_clock_that_leapt_waits_and_fails_no_later_audit"),
         ("R397", "a device that starts in a leap with a report that has no answer", "device_runtime/round/"

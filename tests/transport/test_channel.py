@@ -42,7 +42,7 @@ def test_a_server_of_another_ca_is_refused_with_a_sentence_about_the_ca(service,
 
 
 @pytest.mark.parametrize("days", [(-10, -5), (5, 10)])
-def test_r437_a_certificate_of_another_time_is_no_strangers(days: tuple[int, int]) -> None:
+def test_r439_a_certificate_of_another_time_is_no_strangers(days: tuple[int, int]) -> None:
     now = datetime.datetime.now(datetime.UTC)
     begins, ends = (now + datetime.timedelta(days=each) for each in days)
     key = ec.generate_private_key(ec.SECP256R1())

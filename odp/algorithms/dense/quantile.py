@@ -7,7 +7,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 
@@ -41,8 +40,7 @@ def quantile(
     Raises:
       ConfigurationError: ``q`` or ``confidence`` is not strictly between 0 and 1.
     """
-    _validate.finite(q=q)
-    if not 0.0 < q < 1.0:
+    if not _is_share(q):
         raise ConfigurationError(f"Expected q={q!r} to be strictly between 0 and 1")
     _check(confidence)
     bins = len(counts)
@@ -77,6 +75,9 @@ def deviations(confidence: float) -> float:
 
 
 def _check(confidence: float) -> None:
-    _validate.finite(confidence=confidence)
-    if not 0.0 < confidence < 1.0:
+    if not _is_share(confidence):
         raise ConfigurationError(f"Expected confidence={confidence!r} to be strictly between 0 and 1")
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0.0 < value < 1.0

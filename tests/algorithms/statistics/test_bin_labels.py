@@ -211,7 +211,7 @@ def test_no_labels_are_refused_as_names() -> None:
 @pytest.mark.parametrize("value", ["x", None, True, float("nan")])
 def test_a_quantile_of_what_is_no_number_is_refused_by_name(value: Any) -> None:
     ranges = HistogramResult(np.arange(2.0), 0.0, np.arange(3.0), "users")
-    with pytest.raises(ConfigurationError, match=r"Expected q=.* to be a finite number"):
+    with pytest.raises(ConfigurationError, match=r"Expected q=.* to be strictly between 0 and 1"):
         ranges.quantile(value)
-    with pytest.raises(ConfigurationError, match=r"Expected confidence=.* to be a finite number"):
+    with pytest.raises(ConfigurationError, match=r"Expected confidence=.* to be strictly between 0 and 1"):
         ranges.quantile(0.5, value)

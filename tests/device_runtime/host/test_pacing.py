@@ -90,7 +90,7 @@ def test_evidence_that_stays_refused_ends_the_host_unless_it_is_to_keep_running(
         AttestationError(Reason.CHAIN_EXPIRED, "a certificate of the platform is not valid at this time"),
     ],
 )
-def test_r437_a_clock_that_leaps_for_a_while_ends_no_host(world: Any, error: Exception) -> None:
+def test_r439_a_clock_that_leaps_for_a_while_ends_no_host(world: Any, error: Exception) -> None:
     world.fill([3])
     host = Host(world, count=1, until_finished=False)
 
