@@ -10,8 +10,10 @@ import pytest
 from faults.configurations import CONFIGURATIONS
 from faults.disk import library
 from faults.sessions import is_later_session
+from faults.trials import released
 from faults.verdicts import require_charged_as_counted, require_named_failure, require_spent
 
+from odp.v1 import common_pb2, server_pb2
 from trusted_aggregator.modes.secagg.rounds import _used_up, void
 
 
@@ -47,6 +49,12 @@ def test_r395_of_a_failed_task_the_round_without_a_sum_alone_may_cost_a_device_m
             require_charged_as_counted({"0": [0, 1], "1": charged}, [0], without_sum=1)
     with pytest.raises(AssertionError, match="0 is charged for"):  # the enclave charged for it: its charge stays
         require_charged_as_counted({"0": [0]}, [0, 1], without_sum=1)
+
+
+def test_r395_a_round_that_is_open_has_no_release() -> None:
+    releases = (common_pb2.SignedRelease(release=b"r"), common_pb2.SignedRelease())  # as the server answers
+    rounds = [server_pb2.RoundStatus(round=number, release=release) for number, release in enumerate(releases)]
+    assert released(server_pb2.TaskStatus(rounds=rounds)) == [b"r"]
 
 
 def test_r395_a_task_fails_for_a_named_reason_of_its_configuration_alone() -> None:

@@ -91,7 +91,7 @@ def _findings(deployment: Deployment, statuses: Sequence[server_pb2.TaskStatus])
         report = audit(LogFolder(deployment.root / "server" / "log"), pins)
         findings = {task.task_id: task for task in report.tasks}
         rounds = [findings[task_id].rounds if (task_id := _id(status)) in findings else -1 for status in statuses]
-        if rounds == [len(_releases(status)) for status in statuses] or time.monotonic() >= end:
+        if rounds == [len(released(status)) for status in statuses] or time.monotonic() >= end:
             return findings
 
 
@@ -108,12 +108,12 @@ def _check_rounds(
     deployment: Deployment, status: server_pb2.TaskStatus, finding: TaskFindings, charged: Mapping[str, Sequence[int]]
 ) -> None:
     """Each round was released, charged and logged once, and each device is charged for what it counted in."""
-    failed, released = status.state == _FAILED, _releases(status)
+    failed, releases = status.state == _FAILED, released(status)
     if not failed:
         assert len(status.rounds) == status.planned_rounds
         assert [entry.contributions for entry in status.rounds] == [len(charged)] * status.planned_rounds
-    logged = f"the log has {finding.rounds} releases, the server {len(released)}; failure: {status.failure or 'none'}"
-    assert finding.rounds == len(released), logged
+    logged = f"the log has {finding.rounds} releases, the server {len(releases)}; failure: {status.failure or 'none'}"
+    assert finding.rounds == len(releases), logged
     ledger = deployment.until(lambda: deployment.connection.ledger(status), what="the ledger").ledger()
     ledger.verify()
     rounds = [entry.round for entry in ledger.entries if entry.events and entry.task_id == _id(status)]
@@ -121,7 +121,7 @@ def _check_rounds(
     assert finding.charged_epsilon <= open_task(status.task).privacy.epsilon * (1 + 1e-9)
     if not failed:
         assert rounds == list(range(status.planned_rounds)), "nothing else is charged"
-        spent = common_pb2.Release.FromString(released[-1]).epsilon_spent
+        spent = common_pb2.Release.FromString(releases[-1]).epsilon_spent
         assert finding.epsilon == pytest.approx(spent, rel=1e-9), "what the enclave states follows from the releases"
         assert finding.charged_epsilon == pytest.approx(spent, rel=1e-9), "and from the charges"
     without_sum = status.rounds[-1].round if failed else None
@@ -139,8 +139,9 @@ def _charged(state: Path, task: bytes) -> dict[str, list[int]]:
     return charged
 
 
-def _releases(status: server_pb2.TaskStatus) -> list[bytes]:
-    return [one.release.release for one in status.rounds if one.HasField("release")]
+def released(status: server_pb2.TaskStatus) -> list[bytes]:
+    """Of the rounds that have one: that of an open round is there, and empty."""
+    return [entry.release.release for entry in status.rounds if entry.release.release]
 
 
 def _id(status: server_pb2.TaskStatus) -> str:
