@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def write_whole(path: str | Path, pieces: Iterable[bytes | memoryview]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(path) as file:
-            os.fchmod(file.fileno(), 0o644)  # for any umask
+            if sys.platform != "win32":
+                os.fchmod(file.fileno(), 0o644)  # for any umask
             for piece in pieces:
                 file.write(piece)
     except (OSError, ValueError) as error:  # a ValueError is a name with a zero byte

@@ -16,11 +16,14 @@ def require_count(storage: Storage, definition: common_pb2.TaskDefinition) -> No
     """Returns if a task names no count, or one that this server has, of the very rows that the task reads.
 
     Raises:
-      ConfigurationError: it names another task.
+      ConfigurationError: it names another task, or one that was ended without a release.
     """
     if not definition.HasField("count_first"):
         return
     count = _count(storage, definition)
+    counted = storage.round(count.sha256, 0)
+    if count.state is not TaskState.ACTIVE and (counted is None or not counted.release_bytes):
+        raise _ended(count)
     if not counting_for(open_task(count.signed)).counts_for(definition):
         raise ConfigurationError(
             f"Expected the count {count.name!r} of task {definition.name!r} to be of the same population, model and "
@@ -49,10 +52,7 @@ def count_wait(storage: Storage, task: TaskRecord, definition: common_pb2.TaskDe
     if counted is None or not counted.release_bytes:
         if count.state is TaskState.ACTIVE:
             return Wait(f"its count of usable rows, task {short(count.sha256)} {count.name!r}, before the first round")
-        raise ConfigurationError(
-            f"its count of usable rows, task {short(count.sha256)} {count.name!r}, was ended without a release: submit "
-            "the task under another name"
-        )
+        raise _ended(count)
     release = common_pb2.Release.FromString(storage.release(count.sha256, 0).release)
     answers = counting_for(open_task(count.signed)).answers(
         noisy_tensors(release).tensors, contributions=release.contributions, epsilon=release.epsilon_spent
@@ -68,7 +68,7 @@ def count_wait(storage: Storage, task: TaskRecord, definition: common_pb2.TaskDe
 
 def unneeded_count(storage: Storage, training: TaskRecord) -> TaskRecord | None:
     """The count that no training needs once this one is ended; None where there is no such count, or it is released."""
-    sha256 = open_task(training.signed).count_first.task_sha256
+    sha256 = _named_count(training)
     count = storage.task(sha256) if sha256 else None
     if count is None or any(other.sha256 != training.sha256 for other in _trainings(storage, count, TaskState.ACTIVE)):
         return None
@@ -77,9 +77,10 @@ def unneeded_count(storage: Storage, training: TaskRecord) -> TaskRecord | None:
 
 
 def _training_wait(storage: Storage, count: TaskRecord) -> Wait | None:
-    if _trainings(storage, count, TaskState.ACTIVE):
+    trainings = _trainings(storage, count)  # read once: another may be stored at any moment
+    if any(task.state is TaskState.ACTIVE for task in trainings):
         return None
-    if _trainings(storage, count):
+    if trainings:
         raise ConfigurationError(
             "every training that names this count of usable rows was ended: nothing was counted, and nothing spent"
         )
@@ -91,7 +92,20 @@ def _training_wait(storage: Storage, count: TaskRecord) -> Wait | None:
 def _trainings(storage: Storage, count: TaskRecord, state: TaskState | None = None) -> list[TaskRecord]:
     """Tasks that name a count, all or those in ``state``."""
     of_population = (task for task in storage.tasks(state) if task.population == count.population)
-    return [task for task in of_population if open_task(task.signed).count_first.task_sha256 == count.sha256]
+    return [task for task in of_population if _named_count(task) == count.sha256]
+
+
+def _named_count(task: TaskRecord) -> bytes:
+    """The count that a task names; empty without one. Not checked again: an earlier version may have accepted it."""
+    definition = common_pb2.TaskDefinition.FromString(task.definition)
+    return definition.count_first.task_sha256
+
+
+def _ended(count: TaskRecord) -> ConfigurationError:
+    return ConfigurationError(
+        f"its count of usable rows, task {short(count.sha256)} {count.name!r}, was ended without a release: submit "
+        "the task under another name"
+    )
 
 
 def _count(storage: Storage, definition: common_pb2.TaskDefinition) -> TaskRecord:

@@ -207,10 +207,12 @@ class LogKeeper:
                     return False
                 charged = self._charged.get(population, 0)
                 evidence = aggregator.evidence(self._random(_NONCE_BYTES))
-                self._require_time(evidence)
+                is_new = _key_of(evidence) not in self._evidence
+                if is_new:
+                    self._require_time(evidence)
                 part = aggregator.ledger(task_sha256, charged)
                 batch = [ReleaseEntry.of(release).encode(), LedgerEntry.of(task_sha256, round, part).encode()]
-                if _key_of(evidence) not in self._evidence:
+                if is_new:
                     batch = [*self._history(aggregator), _evidence_entry(evidence), *batch]
                 overtaken = functools.partial(self._is_overtaken, task_sha256, round, population, charged)
                 if self._append(batch, unless=overtaken):
@@ -226,10 +228,13 @@ class LogKeeper:
         """
         claims = Claims.from_json(read_token(evidence.token).claims)
         policy = hashlib.sha256(evidence.policy).hexdigest()
-        endorsements = map(open_endorsement, self._endorsements.endorsements)
-        standing = [
-            each for each in endorsements if (each.image_digest, each.policy_sha256) == (claims.image_digest, policy)
+        endorsements = [
+            each
+            for each in map(open_endorsement, self._endorsements.endorsements)
+            if self._log.index_of(bytes.fromhex(each.withdrawal)) is None
         ]
+        code = ("aggregator", claims.image_digest, policy)
+        standing = [each for each in endorsements if (each.role, each.image_digest, each.policy_sha256) == code]
         if standing and not any(each.not_before <= claims.issued < each.not_after for each in standing):
             raise ServiceUnavailable(
                 f"the aggregator's evidence is of {utc(claims.issued)}, when no endorsement of its code holds: check "

@@ -77,15 +77,14 @@ class CheckInPlan:
     def wait(self) -> float:
         """Seconds until the check-in that an earlier process planned, at least 0; 0 without one."""
         with self._errors():
-            row = self._connection.execute("SELECT due, seen FROM jobs, clock WHERE name = ?", (self._name,)).fetchone()
-        if row is None:
-            return 0.0
-        (due, planned_at), now = row, self._clock()
-        if planned_at - now > JUMP_SECONDS:
-            self._report("clock_went_back", planned_at - now)
-            due -= planned_at - now
-            self._store(due, now)
-        return max(float(due) - now, 0.0)
+            planned_at = self._connection.execute("SELECT seen FROM clock").fetchone()
+        back = 0.0 if planned_at is None else planned_at[0] - self._clock()
+        if back > JUMP_SECONDS:
+            self._report("clock_went_back", back)
+            self._move_back(back)
+        with self._errors():
+            row = self._connection.execute("SELECT due FROM jobs WHERE name = ?", (self._name,)).fetchone()
+        return 0.0 if row is None else max(float(row[0]) - self._clock(), 0.0)
 
     def store(self, seconds: float) -> None:
         """Plans the next check-in in ``seconds``. Raises StateError."""
@@ -94,6 +93,8 @@ class CheckInPlan:
         jump = (now - now_before) - (steady - steady_before)
         if abs(jump) > JUMP_SECONDS:
             self._report("clock_went_back" if jump < 0 else "clock_jumped_ahead", abs(jump))
+            if jump < 0:
+                self._move_back(-jump)
         self._store(now + seconds, now)
 
     def close(self) -> None:
@@ -107,6 +108,12 @@ class CheckInPlan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _move_back(self, seconds: float) -> None:
+        """Moves the check-ins of all populations with the clock, which they share."""
+        with self._errors(), self._connection:
+            self._connection.execute("UPDATE jobs SET due = due - ?", (seconds,))
+            self._connection.execute("UPDATE clock SET seen = seen - ?", (seconds,))
 
     def _store(self, due: float, now: float) -> None:
         with self._errors(), self._connection:

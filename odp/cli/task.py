@@ -401,7 +401,8 @@ def export(
 def cancel(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
     """End a task: the contributions to its open rounds are erased, and nothing more is released.
 
-    The budget that the task has spent stays spent.
+    The budget that the task has spent stays spent. A training's count of usable rows is cancelled with it, unless it is
+    released or another training needs it.
     """
     import time
 

@@ -14,14 +14,14 @@ name               what it has                                   on the extensio
 =================  ============================================  ===========================================
 
 ``scipy.optimize`` has nothing: dp_accounting imports it for calibrations, which no enclave makes. Every other name and
-module of SciPy is refused by an error that names this module.
+module of SciPy is refused by an ImportError or an AttributeError.
 
 Guarantee: each function gives the bits that SciPy's gives, for the arguments that dp_accounting and our code pass
 (``tests/numerics/test_thin_scipy.py`` compares them, and epsilons, with the whole library's). Other arguments raise
 TypeError or ValueError. Only the aggregator's enclave installs this (``warm_up`` of its entry module). A person's
 process has SciPy, and the distributor's enclave has neither.
 
-Source: SciPy 1.14 to 1.17, whose extensions have these names and signatures.
+Source: SciPy 1.15 to 1.17, whose extensions have these names and signatures.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def install() -> None:
             del sys.modules[name]
         if isinstance(error, ImportError | AttributeError):
             raise ConfigurationError(
-                f"The installed SciPy has other extensions than an enclave calls: {error}; install scipy>=1.14,<2"
+                f"The installed SciPy has other extensions than an enclave calls: {error}; install scipy>=1.15,<2"
             ) from error
         raise
 

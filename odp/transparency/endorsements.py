@@ -165,14 +165,17 @@ class EndorsementFile:
                 raise ConfigurationError(f"Expected at most {_LARGEST_FILE} bytes")
             values = json.loads(data.decode("ascii"))
             _validate.known_keys(values, ("policies", "endorsements", "withdrawals"), where="the endorsements")
-            return cls(
+            read = cls(
                 tuple(PolicyEntry(text.encode("ascii")) for text in values["policies"]),
                 tuple(EndorsementEntry(*_bytes(value)) for value in values["endorsements"]),
                 tuple(WithdrawalEntry(*_bytes(value)) for value in values["withdrawals"]),
             )
+            for entry in read.endorsements:
+                open_endorsement(entry)
+            return read
         except OSError as error:
             raise ConfigurationError(f"cannot read the endorsements {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (SignatureError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigurationError(f"{path} holds no endorsements: {error}") from error
 
     @property

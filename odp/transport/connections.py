@@ -32,8 +32,8 @@ _ALIVE_RATE = 64.0
 #: A suspect connection is certain once the loop has turned this often with no call to begin, or after these seconds.
 _NEW_TURNS, _NEW_SECONDS = 8, 0.15
 _KNOWN_TURNS, _KNOWN_SECONDS = 32, 5.0
-#: What the time between two looks counts at most: a program that stood still had no chance to begin calls.
-_LONGEST_LOOK = 0.05
+#: What a look may be late for it to count: a program that stood still had no chance to begin calls.
+_LATEST_LOOK = 0.05
 #: The largest sum of waits of one address, in seconds.
 _LONGEST_WAIT = 60.0
 _LARGEST_GROWTH = 16
@@ -150,11 +150,14 @@ class Connections:
         waiting = {address: until for address, (until, _) in self._kept_out.items() if until > now}
         return sorted(waiting, key=waiting.__getitem__, reverse=True)
 
-    def judge(self, open_now: Iterable[Traffic], *, resident: int = 0) -> Verdict:
-        """Decides about all connections that are open now. ``resident``: the program's memory in bytes."""
+    def judge(self, open_now: Iterable[Traffic], *, resident: int = 0, pause: float = 0.0) -> Verdict:
+        """Decides about all connections that are open now.
+
+        ``resident`` is the program's memory in bytes; ``pause`` the seconds that were to pass since the look before.
+        """
         now = self._clock()
         seconds, self._before = now - self._before, now
-        self._watched += min(seconds, _LONGEST_LOOK)
+        self._watched += min(seconds, pause + _LATEST_LOOK)
         self._update({traffic.id: traffic for traffic in open_now}, now, seconds)
         ended: dict[int, str] = {}
         excess = {id: self._excess(each) for id, each in self._connections.items()}

@@ -70,7 +70,7 @@ class Guard:
         while not self._stopped.wait(pause):
             began = time.thread_time()  # a machine that is busy with an attack must not slow the looks
             try:
-                busy = self._look()
+                busy = self._look(pause)
             except Exception as error:
                 busy = True
                 if self._is_due("connections_not_watched"):
@@ -80,8 +80,8 @@ class Guard:
             pause = max(_SOON, took / _SHARE_SOON) if busy else max(_LATER, took / _SHARE_LATER)
             self._trim()  # it can take a second after an attack, which must not put off the next look
 
-    def _look(self) -> bool:
-        verdict = self._connections.judge(self._sockets.connections(), resident=_resident())
+    def _look(self, pause: float) -> bool:
+        verdict = self._connections.judge(self._sockets.connections(), resident=_resident(), pause=pause)
         if verdict.busy:
             self._loop.call_soon_threadsafe(self._connections.turned)
         for id in verdict.ended:

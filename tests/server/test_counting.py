@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import odp
 from odp.errors import ConfigurationError
 from odp.signed.task import open_task
 from odp.v1 import common_pb2
-from server.counting import require_count, unneeded_count
-from server.storage import RoundState, TaskState
+from server.counting import count_wait, require_count, unneeded_count
+from server.storage import RoundState, TaskRecord, TaskState
 from server.storage.sqlite import open_sqlite
 
 DEVICES = 100
@@ -145,6 +146,59 @@ def test_r437_a_count_whose_training_was_ended_before_spends_nothing(world: Any)
     assert world.storage.task(count).state is TaskState.FAILED
     assert "every training that names this count of usable rows was ended" in world.storage.task(count).failure
     assert world.aggregator.drawn == []
+
+
+def test_r437_a_training_that_is_stored_while_its_count_is_looked_at_ends_no_count(world: Any) -> None:
+    task = counted_task()
+    question = task.usable_question()
+    assert question is not None
+    count = world.submit(question.definition())
+    definition = open_task(world.storage.task(count).signed)
+
+    class Meanwhile:
+        """The storage, to which another connection adds the training after the first look at its tasks."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.storage, name)
+
+        def tasks(self, state: TaskState | None = None) -> list[TaskRecord]:
+            before = world.storage.tasks(state)
+            if len(world.storage.tasks()) == 1:
+                submit(world, task)
+            return before
+
+    storage: Any = Meanwhile()
+    record = world.storage.task(count)
+    assert count_wait(storage, record, definition, 0) is not None
+    assert count_wait(storage, record, definition, 0) is None
+
+
+def test_r437_a_task_that_this_version_would_refuse_holds_up_no_count(world: Any) -> None:
+    count, training = submit(world, counted_task())
+    record = world.storage.task(training)
+    older = replace(record, sha256=bytes(32), name="older", definition=record.definition + b"\xf8\xff\xff\xff\x0f\x01")
+    with pytest.raises(ConfigurationError):
+        open_task(older.signed)
+
+    class Older:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.storage, name)
+
+        def tasks(self, state: TaskState | None = None) -> list[TaskRecord]:
+            return [older, *world.storage.tasks(state)]
+
+    storage: Any = Older()
+    assert count_wait(storage, world.storage.task(count), open_task(world.storage.task(count).signed), 0) is None
+    assert unneeded_count(storage, record) is None, "the older task names it, too"
+
+
+def test_a_training_is_refused_whose_count_was_ended(world: Any) -> None:
+    count, _ = submit(world, counted_task())
+    world.storage.end_task(count, TaskState.CANCELLED)
+    training = counted_task().definition()
+    training.count_first.task_sha256 = count
+    with pytest.raises(ConfigurationError, match="was ended without a release: submit the task under another name"):
+        require_count(world.storage, training)
 
 
 def test_r437_a_count_is_unneeded_once_its_last_training_is_cancelled(world: Any) -> None:

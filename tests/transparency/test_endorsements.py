@@ -96,6 +96,15 @@ def test_a_file_of_endorsements_comes_back_equal(tmp_path: Path) -> None:
     assert [type(one) for one in file.entries] == [PolicyEntry, EndorsementEntry, WithdrawalEntry]
 
 
+def test_a_file_with_a_statement_that_cannot_be_opened_is_refused_whole(tmp_path: Path) -> None:
+    entry, _ = endorse(KEY, **VALUES)  # type: ignore[arg-type]
+    statement = json.dumps({**json.loads(entry.statement), "more": 1}, sort_keys=True, separators=(",", ":")).encode()
+    for changed in (EndorsementEntry(statement, entry.signature), EndorsementEntry(entry.statement, bytes(64))):
+        EndorsementFile((), (entry, changed), ()).save(tmp_path / "e.json")
+        with pytest.raises(ConfigurationError):
+            EndorsementFile.load(tmp_path / "e.json")
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"policies": 1}', '{"policies":[],"endorsements":[{}],"withdrawals":[]}']
 )

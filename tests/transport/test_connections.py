@@ -62,6 +62,14 @@ def test_r436_a_program_that_stood_still_has_time_to_begin_what_arrived_meanwhil
         assert {number} in ended, "a loop that hangs protects no attack"
 
 
+def test_r436_looks_that_are_meant_to_be_rare_count_for_what_they_last() -> None:
+    world = World()
+    traffic = [_of(1, 40 * KIB)]
+    world.connections.judge(traffic)
+    world.now += 0.6
+    assert world.connections.judge(traffic, pause=0.6).ended.keys() == {1}
+
+
 def test_r405_a_new_connection_has_no_more_ahead_of_its_first_answer_than_http2_lets_a_caller_send() -> None:
     world = World()
     assert world.look([_of(1, 90 * KIB), _of(2, 100 * KIB)]).keys() == {2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -80,4 +81,4 @@ def _check(confidence: float) -> None:
 
 
 def _is_share(value: object) -> bool:
-    return isinstance(value, (int, float)) and 0.0 < value < 1.0
+    return isinstance(value, numbers.Real) and 0.0 < value < 1.0

@@ -215,3 +215,4 @@ def test_a_quantile_of_what_is_no_number_is_refused_by_name(value: Any) -> None:
         ranges.quantile(value)
     with pytest.raises(ConfigurationError, match=r"Expected confidence=.* to be strictly between 0 and 1"):
         ranges.quantile(0.5, value)
+    assert ranges.quantile(np.float32(0.5)) is not None

@@ -174,3 +174,24 @@ def test_a_full_disk_is_named_and_the_plan_before_holds(machine: Machine) -> Non
             plan.store(5.0)
     with machine.open() as plan:
         assert plan.wait() == 30.0
+
+
+def test_a_clock_that_goes_back_moves_the_check_ins_of_all_populations(machine: Machine) -> None:
+    machine.passes(5 * 365 * 86_400.0)
+    with machine.open("others") as others:
+        others.store(40.0)
+    machine.now = START
+    machine.restarts()
+    with machine.open("people") as people:
+        assert people.wait() == 0.0
+        people.store(10.0)
+    with machine.open("others") as others:
+        assert others.wait() == pytest.approx(40.0)
+    with machine.open("people") as people:
+        machine.passes(100.0)
+        people.store(200.0)
+        machine.now -= 10 * 86_400.0
+        people.store(20.0)
+    with machine.open("others") as others:
+        assert others.wait() == 0.0, "it was due before"
+    assert [event for event, _ in machine.reports] == ["clock_went_back"] * 2
