@@ -129,7 +129,8 @@ class ServerServiceServicer:
 
     def CancelTask(self, request, context):
         """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
-        The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+        The state is CANCELLING until aggregator and distributor have done so. With a training ends its count of usable rows,
+        where it is not released and no other training names it. Needs the operator's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

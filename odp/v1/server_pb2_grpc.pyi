@@ -47,7 +47,8 @@ class ServerServiceStub:
     """All tasks of this server, newest first. Needs the operator's token."""
     CancelTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.CancelTaskRequest, _server_pb2.CancelTaskResponse]
     """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
-    The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+    The state is CANCELLING until aggregator and distributor have done so. With a training ends its count of usable rows,
+    where it is not released and no other training names it. Needs the operator's token.
     """
     PauseTask: _grpc.UnaryUnaryMultiCallable[_server_pb2.PauseTaskRequest, _server_pb2.PauseTaskResponse]
     """A task opens no further round until it is resumed; a round that is open goes on to its release. Idempotent. Needs the
@@ -79,7 +80,8 @@ class ServerServiceAsyncStub(ServerServiceStub):
     """All tasks of this server, newest first. Needs the operator's token."""
     CancelTask: _aio.UnaryUnaryMultiCallable[_server_pb2.CancelTaskRequest, _server_pb2.CancelTaskResponse]  # type: ignore[assignment]
     """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
-    The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+    The state is CANCELLING until aggregator and distributor have done so. With a training ends its count of usable rows,
+    where it is not released and no other training names it. Needs the operator's token.
     """
     PauseTask: _aio.UnaryUnaryMultiCallable[_server_pb2.PauseTaskRequest, _server_pb2.PauseTaskResponse]  # type: ignore[assignment]
     """A task opens no further round until it is resumed; a round that is open goes on to its release. Idempotent. Needs the
@@ -144,7 +146,8 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.CancelTaskResponse, _abc.Awaitable[_server_pb2.CancelTaskResponse]]:
         """Ends a task: what was contributed to its open rounds is erased, and nothing of it is released any more. Idempotent.
-        The state is CANCELLING until aggregator and distributor have done so. Needs the operator's token.
+        The state is CANCELLING until aggregator and distributor have done so. With a training ends its count of usable rows,
+        where it is not released and no other training names it. Needs the operator's token.
         """
 
     @_abc_1.abstractmethod

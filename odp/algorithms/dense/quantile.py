@@ -81,4 +81,4 @@ def _check(confidence: float) -> None:
 
 
 def _is_share(value: object) -> bool:
-    return isinstance(value, numbers.Real) and 0.0 < value < 1.0
+    return isinstance(value, numbers.Real) and 0.0 < float(value) < 1.0
