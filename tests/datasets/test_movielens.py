@@ -145,7 +145,7 @@ def test_ml_latest_is_read_with_half_stars_quotes_and_no_genre(tmp_path: Path) -
         ("1::2::3::4\n1::::3::4\n", r"no item \(column 'movieId'\): line 2"),
         ("1::2::3::4::5\n1::2::3\n", r"1 x 5 fields .*: line 1; 1 x 3 fields .*: line 2"),
         ("1::2::3::4\n1::3::6::4\n1::4::7::4\n", r"2 of 3 .* value outside \[1, 5\] .*: line 2, 3"),
-        ("1::2::3::x\n", r"no time \(column 'timestamp'\): line 1"),
+        ("1::2::3::x\n", "column 'timestamp' has no time, but texts such as 'x'; expected numbers, or dates such as"),
         ("", r"ratings\.dat: the file is empty"),
         ("1::10::3::4\n1::x::3::4\n", "1 rated movies are not in the movie file .*x"),
         ("1::10::3::4\n1::99::3::4\n", "1 rated movies are not in the movie file .*99"),
