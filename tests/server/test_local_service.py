@@ -34,7 +34,7 @@ def database(request: pytest.FixtureRequest) -> str:
 
 def test_nothing_is_lost_with_64_devices_and_a_kill(tmp_path: Path, database: str) -> None:
     """The spread of the instances is within 6 deviations of the logarithm over simulated services: a false alarm of
-    about 1e-8, since the logarithm of a mean over 33 weights is close to normal."""
+    about 1e-9 on each side, since the logarithm of a mean over 33 weights is close to normal."""
     task = odp.DrawAndDiscard(
         name="clicks", features={"x": odp.Number(size=32)}, epsilon=2.0, instances=20, false_alarms=0.0
     )
@@ -57,9 +57,15 @@ def test_nothing_is_lost_with_64_devices_and_a_kill(tmp_path: Path, database: st
     assert all(reports.has(sha256, number.to_bytes(32, "big")) for number in range(1, UPDATES + 1, 97))
     rows = reports.rows(sha256)
     assert len(rows) == 20
-    found = np.log(spread_of(rows) / terms.noise_scale**2)
-    chains = np.log(
-        simulated_spreads(instances=20, weights=33, updates=min(UPDATES, 4000), in_flight=DEVICES, chains=200, seed=1)
+    spread = np.log(spread_of(rows) / terms.noise_scale**2)
+    # How many devices have drawn at any time follows from the machine: from one to all of them.
+    fewest, most = (
+        np.log(
+            simulated_spreads(
+                instances=20, weights=33, updates=min(UPDATES, 4000), in_flight=number, chains=200, seed=1
+            )
+        )
+        for number in (1, DEVICES)
     )
-    assert abs(found - chains.mean()) < 6 * chains.std()
+    assert fewest.mean() - 6 * fewest.std() < spread < most.mean() + 6 * most.std()
     storage.close()
