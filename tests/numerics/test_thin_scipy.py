@@ -100,4 +100,4 @@ def test_a_scipy_without_these_extensions_is_refused_by_name_and_leaves_nothing_
     )
     told = run("-c", code)
     assert told.startswith("The installed SciPy has other extensions than an enclave calls")
-    assert told.rstrip().endswith("install scipy>=1.14,<2 []")
+    assert told.rstrip().endswith("install scipy>=1.15,<2 []")

@@ -153,7 +153,7 @@ def test_r430_a_device_counts_the_rows_that_its_reader_leaves_out(tmp_path: Path
     classified, films = counted(examples_task()), counted(items_task(RATINGS))
 
     def votes(fill: Any) -> list[int]:
-        with Store.open_or_create(tmp_path / f"{id(fill)}.sqlite", durable=False) as store:
+        with Store.open_or_create(tmp_path / f"{len(list(tmp_path.iterdir()))}.sqlite", durable=False) as store:
             fill(store)
             return [
                 vote_of(one, examples(store, one.definition, now=1e9)[one.local_data[0].name])
