@@ -203,8 +203,12 @@ def _convolution(pocketfft: Any) -> Callable[[ArrayLike, ArrayLike], Float64Arra
             return first * second
         size = len(first) + len(second) - 1
         length = pocketfft.good_size(size, True)
-        one, other = (pocketfft.r2c(_padded(x, length), (0,), True, _UNSCALED, None, _THREADS) for x in (first, second))
-        whole: Float64Array = pocketfft.c2r(one * other, (0,), length, False, _BY_LENGTH, None, _THREADS)
+        first_spectrum, second_spectrum = (
+            pocketfft.r2c(_padded(x, length), (0,), True, _UNSCALED, None, _THREADS) for x in (first, second)
+        )
+        whole: Float64Array = pocketfft.c2r(
+            first_spectrum * second_spectrum, (0,), length, False, _BY_LENGTH, None, _THREADS
+        )
         return whole[:size]
 
     return fftconvolve

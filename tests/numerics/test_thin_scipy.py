@@ -98,6 +98,6 @@ def test_a_scipy_without_these_extensions_is_refused_by_name_and_leaves_nothing_
         "try:\n  thin_scipy.install()\nexcept ConfigurationError as error:\n"
         "  print(error, [name for name in sys.modules if name.startswith('scipy')])"
     )
-    told = run("-c", code)
-    assert told.startswith("The installed SciPy has other extensions than an enclave calls")
-    assert told.rstrip().endswith("install scipy>=1.15,<2 []")
+    refusal = run("-c", code)
+    assert refusal.startswith("The installed SciPy has other extensions than an enclave calls")
+    assert refusal.rstrip().endswith("install scipy>=1.15,<2 []")

@@ -387,9 +387,9 @@ def test_r438_evidence_from_a_clock_that_leapt_waits_and_fails_no_later_audit(
 
     class Leapt:
         def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
-            found = identity.evidence(nonce)
+            shown = identity.evidence(nonce)
             return attestation_pb2.GetEvidenceResponse(
-                token=found.token, policy=found.policy, event_log=found.event_log
+                token=shown.token, policy=shown.policy, event_log=shown.event_log
             )
 
     entry, _ = endorse(
