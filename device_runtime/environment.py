@@ -93,12 +93,13 @@ class DeviceFolder:
             private_folder(state, marker=DESCRIPTOR)
         key = host_key(state, key_file=environment.key_file, ring=os_keyring if environment.keyring else no_keyring)
         Store.open_or_create(path, key=key).close()
-        kept = Gate.load(state)
+        stored_gate = Gate.load(state)
         gate = Gate(
-            limits=limits or kept.limits, conditions=conditions or kept.conditions, sensors=environment.sensors,
+            limits=limits or stored_gate.limits, conditions=conditions or stored_gate.conditions,
+            sensors=environment.sensors,
             clock=clock,
         )  # fmt: skip
-        retention = retention or Retention.kept(state) or Retention()
+        retention = retention or Retention.stored(state) or Retention()
         if environment.create:
             keep_out_of_git(state)
             # For the commands of the person, which look at the device from outside of the app.

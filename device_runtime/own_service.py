@@ -69,13 +69,13 @@ class OwnService:
 
     def make(self, path: Path, model: OpenedTask) -> Sequence[Example]:
         """Makes examples by the service. Raises HandlerFailed, StateError, after a line on the person's page."""
-        with self._notes.kept(), self._open_at(path) as store:
+        with self._notes.errors(), self._open_at(path) as store:
             return self.examples(store, population=model.terms.population, task=model.terms.name)
 
     def keep(self, store: Store, made: Sequence[Example]) -> None:
         """Puts them in the place of earlier ones. Raises as ``make``."""
         data = store.data(self._name)
-        with self._notes.kept():
+        with self._notes.errors():
             try:
                 data.replace_events(EXAMPLE, [example.columns for example in made], time=self._clock())
             except (DataError, ConfigurationError):

@@ -112,7 +112,7 @@ class Device:
         folder = DeviceFolder.prepared(self.state, environment, limits, conditions, retention)
         self._key, self._gate, self._housekeeping = folder.key, folder.gate, folder.housekeeping
         self._notes = Notes()
-        self._own = None if code is None else OwnService(
+        self._own_service = None if code is None else OwnService(
             code, environment.isolation, name=self.service, path=folder.path, open_store=self._open_at,
             notes=self._notes, say=say, clock=self._clock,
         )  # fmt: skip
@@ -187,9 +187,9 @@ class Device:
         Raises:
           DataError: ``data`` are too large, or not what JSON can hold.
         """
-        own = self._isolated()
+        isolated = self._isolated()
         with self._open() as store, self._notes.failures():
-            own.private.event(store.data(self.service), type, data, now=self._clock())
+            isolated.private.event(store.data(self.service), type, data, now=self._clock())
 
     def update(self, version: str, entries: Mapping[str, bytes]) -> int:
         """Gives the service a new version of its downloaded data; how many rows ``on_download`` keeps.
@@ -236,9 +236,9 @@ class Device:
         Items have their titles in the file ``titles``, found by key, else their keys. The app gets no value. Raises as
         ``use_model``; DataError also where the file of titles cannot be read, or is of other items.
         """
-        model, found = self._best(population, services, allow_private_addresses, k=count)
+        model, best = self._best(population, services, allow_private_addresses, k=count)
         named = titles_of(titles, model.downloaded.model.definition, model.downloaded.catalogue)
-        self._shown = ShownItems.of(found, named, offline=model.offline)
+        self._shown = ShownItems.of(best, named, offline=model.offline)
         write_lines(self._shown.lines())
 
     def _best(
@@ -296,12 +296,12 @@ class Device:
           HandlerFailed: ``on_request`` failed; nothing was kept of it.
           DataError: the request is too large.
         """
-        own = self._isolated()
+        isolated = self._isolated()
         _validate.identifier(app=app)
         with self._open() as store:
             data = store.data(self.service)
-            accepted = own.public.request(data, app, dict(asked or {}), now=self._clock())
-        return accepted if isinstance(accepted, Declined) else Shown(own.results.begin(accepted))
+            accepted = isolated.public.request(data, app, dict(asked or {}), now=self._clock())
+        return accepted if isinstance(accepted, Declined) else Shown(isolated.results.begin(accepted))
 
     def best_value(self, shown: Shown, *, app: str, choices: int, epsilon: float, column: str = "best") -> int:
         """Tells ``app``, which asked, the best of ``choices``, with noise; charged to the person's ledger first.
@@ -328,11 +328,12 @@ class Device:
         if shown is not None:
             require_sanitizer()
         if self._view is None:
-            results = NoResults() if self._own is None else self._own.results
+            results = NoResults() if self._own_service is None else self._own_service.results
             self._view = start_view(
                 controls=DeviceControls(
                     store_path(self.state, self._index), self._gate,
-                    name=f"device {self._index}" if self._own is None else self.service, open_store=self._open_at,
+                    name=f"device {self._index}" if self._own_service is None else self.service,
+                    open_store=self._open_at,
                     notes=self._notes.lines, clock=self._clock, recommended=lambda: self._shown,
                 ),
                 results=results,
@@ -360,9 +361,9 @@ class Device:
         They are events of type ``example``. ``train`` does so before each contribution; call it to try the handler. It
         sees private data, so how many it makes, and that it fails (earlier examples stay then), is not told.
         """
-        own = self._isolated()
+        isolated = self._isolated()
         with self._open() as store, self._notes.failures():
-            own.keep(store, own.examples(store, population=population, task=task))
+            isolated.keep(store, isolated.examples(store, population=population, task=task))
 
     def train(
         self,
@@ -427,7 +428,7 @@ class Device:
           ServiceUnavailable, ServiceError, AttestationError, TransparencyError: a service cannot be used.
           StateError: the store cannot be used, or ``train`` runs.
         """
-        _validate.integer(low=1, high=2**31, turns=turns)
+        _validate.integer(low=1, high=2**31, wanted=turns)
         _validate.within(low=0.0, high=1e9, wait=wait)
         folder, contributions = ServicesFolder(Path(services)), functools.partial(contributions_of, self._open)
         before = contributions()
@@ -442,7 +443,7 @@ class Device:
             self._running.remove(running)
             running.stop()
         made = tuple(each for key, each in contributions().items() if key not in before)
-        return learned(population, made, running, turns=turns)
+        return learned(population, made, running, wanted=turns)
 
     def _start(
         self, server: str, ca: Path, reference_values: Path, *, log: Log | None = None, **settings: Any
@@ -454,7 +455,7 @@ class Device:
             **settings,
         )  # fmt: skip
         self._housekeeping.step_in_fixed_time()
-        made = None if self._own is None else self._own.made_examples()
+        made = None if self._own_service is None else self._own_service.made_examples()
         running = start(
             config, log=log, clock=self._clock, sensors=self._environment.sensors, made_examples=made,
             housekeeping=self._housekeeping,
@@ -472,8 +473,8 @@ class Device:
         if self._view is not None:
             self._view.stop()
             self._view = None
-        if self._own is not None:
-            self._own.close()
+        if self._own_service is not None:
+            self._own_service.close()
 
     def __repr__(self) -> str:
         """What the app knows itself; nothing that was recorded."""
@@ -495,6 +496,6 @@ class Device:
         return Store.open(path, key=self._key)
 
     def _isolated(self) -> OwnService:
-        if self._own is None:
+        if self._own_service is None:
             raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
-        return self._own
+        return self._own_service

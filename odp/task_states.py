@@ -55,7 +55,7 @@ def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | 
     if isinstance(algorithm, CountsUsable) or not uses_rows:
         return ""
     if counted is not None:
-        return counted.told()
+        return counted.summary()
     if definition.HasField("count_first"):
         return f"usable rows are counted by task {definition.count_first.task_sha256.hex()[:12]}"
     return UNKNOWN

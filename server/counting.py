@@ -60,7 +60,7 @@ def count_wait(storage: Storage, task: TaskRecord, definition: common_pb2.TaskDe
     least = definition.count_first.least_share
     if answers.usable.high < least:
         raise ConfigurationError(
-            f"too few devices have usable rows, fewer than least={least:g}: {answers.told()}; the training spent "
+            f"too few devices have usable rows, fewer than least={least:g}: {answers.summary()}; the training spent "
             "nothing. Compare its data with what devices hold; submit it under another name, or with a smaller least"
         )
     return None

@@ -58,8 +58,8 @@ class HostCounts:
             entry.bytes_up += traffic.up
             entry.bytes_down += traffic.down
             # ``seconds`` goes on from a restart: only what passed since this process began the round is added.
-            known = (entry.task, entry.round)
-            started = self._started.setdefault(known, now - entry.seconds)
+            task_round = (entry.task, entry.round)
+            started = self._started.setdefault(task_round, now - entry.seconds)
             entry.seconds = now - started
             self._changed = True
 
@@ -117,8 +117,8 @@ class HostCounts:
         return json.dumps(content, indent=1).encode() + b"\n"
 
     def _entry(self, key: tuple[bytes, int]) -> RoundCounts:
-        known = (key[0].hex(), key[1])
-        return self._rounds.setdefault(known, RoundCounts(task=known[0], round=known[1]))
+        task_round = (key[0].hex(), key[1])
+        return self._rounds.setdefault(task_round, RoundCounts(task=task_round[0], round=task_round[1]))
 
     def _restore(self, stored: bytes) -> None:
         try:

@@ -93,10 +93,10 @@ def _walls() -> tuple[tuple[str, ...], str]:
 
 def _store(folder: Path) -> str:
     try:
-        kept = at_rest(folder)
+        protection = at_rest(folder)
     except StateError as error:
         return str(error)
-    return kept.text if kept is not None else f"{CIPHER} for the first store; {folder} has none yet"
+    return protection.text if protection is not None else f"{CIPHER} for the first store; {folder} has none yet"
 
 
 def _keyring() -> str:

@@ -61,10 +61,10 @@ class Ending:
             over = self._until_finished and resting >= RESTING_SECONDS
         if not over or not self._until_finished:
             return over
-        told = f"not finished after {now - self._started:.0f} s"
+        failure = f"not finished after {now - self._started:.0f} s"
         if self._resting_since is None or self._reason is None:
-            raise NotNow(told)
-        raise NotNow(f"{told}: all devices rest: {self._reason}", *self._reason.names)
+            raise NotNow(failure)
+        raise NotNow(f"{failure}: all devices rest: {self._reason}", *self._reason.names)
 
 
 def require_finished(services: Services, last: Work | LocalWork | None, population: str, *, quiet: float) -> None:

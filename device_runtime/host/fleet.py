@@ -110,7 +110,7 @@ class Fleet:
         self._roster = Roster(options.devices, clock=timing.clock)
         self._local_reader = LocalAssignmentReader(population)
         self._reporting = LocalReporting.beside(participant)
-        self._turns = LocalTurns(options.devices, clock=timing.clock)
+        self._local_turns = LocalTurns(options.devices, clock=timing.clock)
         self._last: Work | LocalWork | None = None
         #: Why a device last did not take part, ("declined", "over its limit ..") for example; the reason as in the log.
         self.reason = ("idle", "")
@@ -226,7 +226,7 @@ class Fleet:
             self._recovered_from_outage()
             self._say_what_is_awaited(work)
             return self._check_ins.next_pause()
-        sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending, self._one)
+        sweep = self._session(pool, work, pending) if work.sessions else self._sweep(pool, pending, self._visit)
         return self._after(sweep, work.key, len(pending))
 
     def _after(self, sweep: Sweep, key: Key, pending: int) -> float | None:
@@ -248,10 +248,10 @@ class Fleet:
             self._check_ins.new_round()
         self._last = work
         self.counts.count(work.key, "", traffic, now=self._clock())
-        pending = self._turns.pending(work.task_sha256, self._roster.pending((work.task_sha256, NO_ROUND)))
+        pending = self._local_turns.pending(work.task_sha256, self._roster.pending((work.task_sha256, NO_ROUND)))
         if not pending:
             self._recovered_from_outage()
-            due = self._turns.next(work.task_sha256)
+            due = self._local_turns.next(work.task_sha256)
             if due == math.inf and self._options.until_finished:
                 return None
             # Until the next device is due, other tasks may come: the host looks for them now and then.
@@ -267,13 +267,13 @@ class Fleet:
             with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
                 self._participant.gate.check_in(store, self._options.population)
                 done = self._reporting.report(store, work, traffic)
-            self._turns.wait(work.task_sha256, device, done.next_seconds)
+            self._local_turns.wait(work.task_sha256, device, done.next_seconds)
             sweep.count_settled()
             return _COUNTED[done.outcome]
 
         what = self._judged(sweep, (work.key,), device, take_part)
         if what == "declined":
-            self._turns.wait(work.task_sha256, device, DECLINED_SECONDS)
+            self._local_turns.wait(work.task_sha256, device, DECLINED_SECONDS)
         self.counts.count(work.key, what, traffic, now=self._clock())
 
     @refusing("answer of the server")
@@ -338,9 +338,9 @@ class Fleet:
         if self._outage.over():
             self._log.event("outage_over")
 
-    def _sweep(self, pool: futures.Executor, pending: list[int], one: Callable[[Sweep, int], None]) -> Sweep:
+    def _sweep(self, pool: futures.Executor, pending: list[int], visit: Callable[[Sweep, int], None]) -> Sweep:
         sweep = Sweep(deque(pending))
-        workers = [pool.submit(self._work, sweep, one) for _ in range(min(_SIDE_BY_SIDE, len(pending)))]
+        workers = [pool.submit(self._work, sweep, visit) for _ in range(min(_SIDE_BY_SIDE, len(pending)))]
         while futures.wait(workers, timeout=_STATISTICS_SECONDS).not_done:
             self._write_statistics()
         for worker in workers:
@@ -367,15 +367,15 @@ class Fleet:
                 self._decline(work.key, device, error)
         return sweep
 
-    def _work(self, sweep: Sweep, one: Callable[[Sweep, int], None]) -> None:
+    def _work(self, sweep: Sweep, visit: Callable[[Sweep, int], None]) -> None:
         """One worker: device after device until none is left or the sweep ends; few of them work at a time."""
         while True:
             with self._participant.door.active:
                 if self._stop.is_set() or (device := sweep.next()) is None:
                     return
-                one(sweep, device)
+                visit(sweep, device)
 
-    def _one(self, sweep: Sweep, device: int) -> None:
+    def _visit(self, sweep: Sweep, device: int) -> None:
         """One device checks in and takes part."""
         traffic = Traffic()
         seen: list[Key] = []
@@ -483,8 +483,8 @@ class Fleet:
             try:
                 done = repair(store_path(self._state.root, device))
                 if done.aside is not None:
-                    told = {"damaged": str(done.aside), "incomplete": ",".join(done.incomplete)}
-                    self._log.warning("device_rebuilt", device=device, **told)
+                    damage = {"damaged": str(done.aside), "incomplete": ",".join(done.incomplete)}
+                    self._log.warning("device_rebuilt", device=device, **damage)
                     return
             except StateError as hopeless:
                 error = hopeless

@@ -81,11 +81,11 @@ class Housekeeping:
             self._stores.extend(sorted(self._folder.glob("devices/*/*.sqlite")))
             self._needed, self._whole, self._deleted = set(), True, 0
         for _ in range(min(_STORES_PER_STEP, len(self._stores))):
-            self._one(self._stores.popleft())
+            self._tidy(self._stores.popleft())
         if not self._stores:
             self._end()
 
-    def _one(self, path: Path) -> None:
+    def _tidy(self, path: Path) -> None:
         try:
             with Store.open(path, durable=self._durable) as store:
                 now = self._clock()

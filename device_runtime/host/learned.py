@@ -59,9 +59,11 @@ class Learned:
 
     def __str__(self) -> str:
         tasks: dict[tuple[str, float, float, bool], list[int]] = {}
-        for one in self.contributions:
-            tasks.setdefault((one.task, one.epsilon, one.delta, one.local_trust), []).append(one.round)
-        sentences = [_told(*task, rounds=rounds) for task, rounds in tasks.items()]
+        for contribution in self.contributions:
+            tasks.setdefault(
+                (contribution.task, contribution.epsilon, contribution.delta, contribution.local_trust), []
+            ).append(contribution.round)
+        sentences = [_sentence(*task, rounds=rounds) for task, rounds in tasks.items()]
         if self.reason:
             sentences.append(f"did not contribute{' again' if sentences else ''}: {self.reason}")
         return "; ".join(sentences)
@@ -70,7 +72,7 @@ class Learned:
         return f"<Learned in {self.population!r}: {self}>"
 
 
-def _told(task: str, epsilon: float, delta: float, local_trust: bool, *, rounds: Sequence[int]) -> str:
+def _sentence(task: str, epsilon: float, delta: float, local_trust: bool, *, rounds: Sequence[int]) -> str:
     """The contributions to one task."""
     listed = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds, {rounds[0]} to {rounds[-1]},"
     what = f"reported {len(rounds)} times to" if local_trust else f"contributed to {listed} of"
@@ -97,9 +99,9 @@ def contributions_of(open_store: Callable[[], Store]) -> dict[tuple[bytes, int],
     }
 
 
-def learned(population: str, contributions: tuple[Taken, ...], ended: Ended, *, turns: int) -> Learned:
+def learned(population: str, contributions: tuple[Taken, ...], ended: Ended, *, wanted: int) -> Learned:
     """The outcome of a host that has ended. Raises its outage where it made no contribution."""
-    if len(contributions) >= turns:
+    if len(contributions) >= wanted:
         return Learned(population=population, contributions=contributions)
     if ended.outage is None:
         return Learned(population=population, contributions=contributions, reason=why(ended.reason))

@@ -46,10 +46,10 @@ class LocalTurns:
             return max(min(self._of(task)) - self._clock(), 0.0)
 
     def _of(self, task: bytes) -> array[float]:
-        found = self._due.get(task)
-        if found is None:
+        due = self._due.get(task)
+        if due is None:
             if len(self._due) >= _MOST_TASKS:
                 # A server may name any number of tasks: what is forgotten is read from the stores again.
                 self._due.pop(next(iter(self._due)))
-            found = self._due[task] = array("d", [-math.inf]) * len(self._devices)
-        return found
+            due = self._due[task] = array("d", [-math.inf]) * len(self._devices)
+        return due

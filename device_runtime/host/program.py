@@ -176,9 +176,9 @@ class Running:
           AttestationError, CertificateError, TransparencyError: a service or its log was refused again and again;
             nothing was sent to it.
         """
-        asked = stop_event()
+        signalled = stop_event()
         while not self.join(_POLL_SECONDS):
-            if asked.is_set():
+            if signalled.is_set():
                 self._stop.set()
 
     def join(self, timeout: float | None = None) -> bool:

@@ -58,11 +58,11 @@ def best_value(
             raise NotNow("paused or opted out of everything; apps get no answers", "paused")
         past = store.answers()
         limits = person.limits or gate.limits
-        own = total(one for one in recent(past, now=line.time) if one.service == service)
-        if not own + line.epsilon <= limits.max_answers_epsilon_30_days:
+        spent = total(answer for answer in recent(past, now=line.time) if answer.service == service)
+        if not spent + line.epsilon <= limits.max_answers_epsilon_30_days:
             raise PrivacyError(
                 f"answer to {app!r} declined: the answers of service {service!r} would reach "
-                f"epsilon={own + line.epsilon:g} in 30 days, "
+                f"epsilon={spent + line.epsilon:g} in 30 days, "
                 f"above max_answers_epsilon_30_days={limits.max_answers_epsilon_30_days:g}; "
                 ""
                 "change the device's limits to allow it"

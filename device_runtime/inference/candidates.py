@@ -104,7 +104,7 @@ def find_candidates(
 
 def recommend_candidates(
     store: Store,
-    found: CandidateModel,
+    candidates: CandidateModel,
     lookup: Lookup,
     *,
     k: int = 10,
@@ -130,44 +130,45 @@ def recommend_candidates(
     if level is not None:
         check_level(level)
     if level is not None or explore:
-        with_ranges(found.model)
+        with_ranges(candidates.model)
     traffic = Traffic() if traffic is None else traffic
-    model = found.model
+    model = candidates.model
     seed, client = store.identity().seed, predicting(model)
     reading = RoundComputation(
         definition=model.definition, client=model.client, round=model.manifest.version, seed=seed, now=clock(),
-        keyed=model.keyed, catalogue=found.catalogue,
+        keyed=model.keyed, catalogue=candidates.catalogue,
     )  # fmt: skip
-    own = read_or_nothing(reading, store)
+    examples = read_or_nothing(reading, store)
     rated = lookup.rows(
-        found.distributor, model.model_sha256, model.manifest, own.keys,
+        candidates.distributor, model.model_sha256, model.manifest, examples.keys,
         count=model.rows_per_request, traffic=traffic,
     )  # fmt: skip
     try:
         model.client.check_model(rated.dense)
     except ConfigurationError as error:
         raise ServiceError(f"the model cannot be used: {error}") from error
-    rows = lookup.select(found.buckets, _best_clusters(found, own.rows, rated), traffic=traffic)
-    current = (rows[:, :STAMP] == found.stamp).all(axis=1)
+    rows = lookup.select(candidates.buckets, _best_clusters(candidates, examples.rows, rated), traffic=traffic)
+    current = (rows[:, :STAMP] == candidates.stamp).all(axis=1)
     try:
-        items, item_rows = opened_buckets(rows[current], found.centroids.shape[1])
+        items, item_rows = opened_buckets(rows[current], candidates.centroids.shape[1])
     except ConfigurationError as error:
         raise ServiceError(f"the candidates cannot be used: {error}") from error
-    new = (items < model.definition.model.items) & ~np.isin(items, client.items(own.rows))
+    new = (items < model.definition.model.items) & ~np.isin(items, client.items(examples.rows))
     slices = _with_rows(rated, items, item_rows)
     return best_of(
-        model, client, slices, own.rows, items[new], k=k, level=level, explore=explore, catalogue=found.catalogue,
-        left_out=ratings_left_out(store, model.definition, found.catalogue),
+        model, client, slices, examples.rows, items[new], k=k, level=level, explore=explore,
+        catalogue=candidates.catalogue,
+        left_out=ratings_left_out(store, model.definition, candidates.catalogue),
     )  # fmt: skip
 
 
-def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int64Array:
+def _best_clusters(candidates: CandidateModel, data: LocalData, rated: Slices) -> Int64Array:
     """The clusters whose centroid has the highest predicted rating on this device."""
-    count = min(found.buckets.opened.rows_per_request, len(found.centroids))
+    count = min(candidates.buckets.opened.rows_per_request, len(candidates.centroids))
     # Numbers beyond the items: no rating is one of them.
-    numbers = found.model.definition.model.items + np.arange(len(found.centroids), dtype=np.int64)
+    numbers = candidates.model.definition.model.items + np.arange(len(candidates.centroids), dtype=np.int64)
     try:
-        scores = predicting(found.model).predict(_with_rows(rated, numbers, found.centroids), data, numbers)
+        scores = predicting(candidates.model).predict(_with_rows(rated, numbers, candidates.centroids), data, numbers)
     except Exception:  # whatever it is, it follows from the data: the request is made all the same
         return np.arange(count, dtype=np.int64)
     return np.argsort(-scores, kind="stable")[:count]
@@ -175,5 +176,5 @@ def _best_clusters(found: CandidateModel, data: LocalData, rated: Slices) -> Int
 
 def _with_rows(slices: Slices, keys: Int64Array, rows: Float32Array) -> Slices:
     """Merges ``slices`` and more rows; for a key that both have, the row of ``slices`` counts."""
-    together, first = np.unique(np.concatenate([slices.keys, keys]), return_index=True)
-    return Slices(slices.version, together, np.concatenate([slices.rows, rows])[first], slices.dense)
+    merged_keys, first = np.unique(np.concatenate([slices.keys, keys]), return_index=True)
+    return Slices(slices.version, merged_keys, np.concatenate([slices.rows, rows])[first], slices.dense)

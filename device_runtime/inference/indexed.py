@@ -72,9 +72,9 @@ def recommend_indexed(
     """
     keys = model.index.keys if named_in(model.definition) is not None else None
     data = examples(store, model.definition, now=clock(), catalogue=keys)
-    found = model.recommend(data, k=k, candidates=candidates)
-    names = None if keys is None else tuple(keys[item] for item in found.items.tolist())
+    best = model.recommend(data, k=k, candidates=candidates)
+    names = None if keys is None else tuple(keys[item] for item in best.items.tolist())
     return Recommendation(
-        found.items, found.scores, names, values=isinstance(model.client, IntervalClient),
+        best.items, best.scores, names, values=isinstance(model.client, IntervalClient),
         left_out=ratings_left_out(store, model.definition, keys),
     )  # fmt: skip

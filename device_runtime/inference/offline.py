@@ -73,11 +73,11 @@ def newest_model(
     except CertificateError:
         raise
     except ServiceUnavailable as error:
-        kept = _kept(population, cache, folder, catalogues_of(services, catalogues))
-        if kept is None:
+        cached = _cached_model(population, cache, folder, catalogues_of(services, catalogues))
+        if cached is None:
             raise
-        version = kept.model.manifest.version
-        return Available(kept, f"{error}; using version {version} of the model, the last complete one on this device")
+        version = cached.model.manifest.version
+        return Available(cached, f"{error}; using version {version} of the model, the last complete one on this device")
 
 
 def _newest(
@@ -96,12 +96,14 @@ def _newest(
     # It only saves a person from an outage: a disk that cannot hold it costs that, and nothing now.
     with contextlib.suppress(OSError):
         make_folders(folder)
-        kept = server_pb2.GetModelResponse(task=offer.task, model=offer.model)
-        write_atomically(_path(folder, population), kept.SerializeToString())
+        stored_offer = server_pb2.GetModelResponse(task=offer.task, model=offer.model)
+        write_atomically(_path(folder, population), stored_offer.SerializeToString())
     return Available(downloaded)
 
 
-def _kept(population: str, cache: TableCache, folder: Path, catalogues: CatalogueMemory) -> DownloadedModel | None:
+def _cached_model(
+    population: str, cache: TableCache, folder: Path, catalogues: CatalogueMemory
+) -> DownloadedModel | None:
     """The cached model, checked again; None if there is none, or if a part is missing or damaged."""
     try:
         with _path(folder, population).open("rb") as file:
@@ -110,9 +112,9 @@ def _kept(population: str, cache: TableCache, folder: Path, catalogues: Catalogu
         if model.definition.population != population:
             return None
         tables = {entry.name: cache.find(entry.sha256) for entry in model.manifest.tables}
-        found = {name: data for name, data in tables.items() if data is not None}
+        cached_tables = {name: data for name, data in tables.items() if data is not None}
         catalogue = catalogues.of(model.definition, fetch=False)
-        return DownloadedModel(model, broadcast_from(model.manifest, found), catalogue)
+        return DownloadedModel(model, broadcast_from(model.manifest, cached_tables), catalogue)
     except (OSError, DecodeError, ConfigurationError, SignatureError, TransparencyError):
         return None
 

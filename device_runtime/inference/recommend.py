@@ -76,8 +76,8 @@ class Recommendation:
     @property
     def names(self) -> list[int] | tuple[str, ...]:
         """The key of each item, or its number where there is none."""
-        found: list[int] = self.items.tolist()
-        return found if self.keys is None else self.keys
+        numbers: list[int] = self.items.tolist()
+        return numbers if self.keys is None else self.keys
 
     def rows(self) -> list[list[Any]]:
         """One [key or number, score], or with ranges [key or number, score, low, high], per item."""
@@ -218,9 +218,9 @@ def best_of(
         shown = client.on_scale(scores[best])
     else:
         level = DEFAULT_LEVEL if level is None else level
-        found = with_ranges(model, client).intervals(slices, data, items, level=level)
-        best = np.argsort(-(found.upper if explore else found.predicted), kind="stable")[:k]
-        ranges = found.take(best)
+        intervals = with_ranges(model, client).intervals(slices, data, items, level=level)
+        best = np.argsort(-(intervals.upper if explore else intervals.predicted), kind="stable")[:k]
+        ranges = intervals.take(best)
         shown = ranges.mean
     chosen = items[best]
     keys = None if catalogue is None else tuple(catalogue.keys[item] for item in chosen.tolist())

@@ -64,7 +64,7 @@ class Notes:
         return tuple(reversed(self._lines))
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
         """Records an error within as a line."""
         try:
             yield
@@ -106,12 +106,12 @@ class ShownResults:
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="service")
 
-    def begin(self, asked: Asked) -> str:
+    def begin(self, accepted: Asked) -> str:
         """Starts the execution of an accepted request; returns the number of its result at once."""
         id = secrets.token_hex(16)
         with self._lock:
-            executed = self._worker.submit(self._execute, asked)
-            self._held[id] = _Held(executed, asked.request, asked.app, self._clock())
+            executed = self._worker.submit(self._execute, accepted)
+            self._held[id] = _Held(executed, accepted.request, accepted.app, self._clock())
             while len(self._held) > MOST_RESULTS:
                 # A result that nobody can look at any more is not computed: no app makes the queue grow.
                 self._held.popitem(last=False)[1].result.cancel()
@@ -128,15 +128,15 @@ class ShownResults:
             raise ConfigurationError(
                 f"Expected result {id} to be one of the newest {MOST_RESULTS} of this program, for app={app!r}"
             )
-        found = held.outcome()
-        value = None if found is None else found.result.get(column)
+        outcome = held.outcome()
+        value = None if outcome is None else outcome.result.get(column)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < choices else 0
 
     def results(self) -> Sequence[ResultPage]:
         """All results without their pages, newest first."""
         with self._lock:
             held = list(reversed(self._held.items()))
-        return [self._page(id, one, "") for id, one in held if one.result.done()]
+        return [self._page(id, shown, "") for id, shown in held if shown.result.done()]
 
     def result(self, id: str) -> ResultPage | None:
         """One result, rendered now; waits for its execution. Raises StateError."""
@@ -145,9 +145,9 @@ class ShownResults:
         if held is None:
             return None
         try:
-            found = held.result.result()
+            outcome = held.result.result()
             with self._open() as store:
-                html = self._host.render(store.data(self._service), found, now=self._clock())
+                html = self._host.render(store.data(self._service), outcome, now=self._clock())
         except CancelledError:
             return None
         except HandlerFailed as error:
@@ -168,17 +168,17 @@ class ShownResults:
         """Waits for executions in progress, and starts no more."""
         self._worker.shutdown(cancel_futures=True)
 
-    def _execute(self, asked: Asked) -> Result:
+    def _execute(self, accepted: Asked) -> Result:
         try:
             with self._open() as store:
-                return self._host.execute(store.data(self._service), asked, now=self._clock())
+                return self._host.execute(store.data(self._service), accepted, now=self._clock())
         except OdpError as error:
             self._say(str(error))
             raise
 
     def _page(self, id: str, held: _Held, html: str) -> ResultPage:
-        found = held.outcome()
-        title = None if found is None else found.result.get("title")
+        outcome = held.outcome()
+        title = None if outcome is None else outcome.result.get("title")
         shown = title[:_LONGEST_TITLE] if isinstance(title, str) and title else f"{self._service} for {held.app}"
         return ResultPage(id=id, service=self._service, title=shown, time=held.time, html=html)
 

@@ -59,7 +59,7 @@ class ServiceCode:
         if not module.isidentifier() or module in sys.stdlib_module_names or module in {*LIBRARIES, "odp"}:
             raise ConfigurationError(f"Expected path={str(path)!r} to be a module with a name that no library has")
         if path.is_dir():
-            files = sorted(found for found in path.rglob("*.py") if "__pycache__" not in found.parts)
+            files = sorted(module_file for module_file in path.rglob("*.py") if "__pycache__" not in module_file.parts)
             named = {file: (module, *file.relative_to(path).with_suffix("").parts) for file in files[: _MOST_FILES + 1]}
         else:
             named = {path: (module,)}
@@ -81,16 +81,16 @@ class ServiceCode:
 
         Names that only look like an import do no harm: they are loaded, and never used.
         """
-        found: set[str] = set()
+        imported: set[str] = set()
         for text, _ in self.sources.values():
             for names in _IMPORT.findall(text):
-                found.update(part.split()[0] for part in names.split(",") if part.split())
+                imported.update(part.split()[0] for part in names.split(",") if part.split())
             for origin, names in _FROM.findall(text):
-                found.add(origin)
-                found.update(f"{origin}.{part.split()[0]}" for part in names.split(",") if part.split())
-        known = (sys.stdlib_module_names - _NOT_LOADED) | set(LIBRARIES)
+                imported.add(origin)
+                imported.update(f"{origin}.{part.split()[0]}" for part in names.split(",") if part.split())
+        loadable = (sys.stdlib_module_names - _NOT_LOADED) | set(LIBRARIES)
         # A module of that name is a program: loading it runs it.
-        return sorted(name for name in found if name.partition(".")[0] in known and "__main__" not in name)
+        return sorted(name for name in imported if name.partition(".")[0] in loadable and "__main__" not in name)
 
 
 def _text(path: Path, most: int) -> str:

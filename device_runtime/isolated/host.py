@@ -120,17 +120,17 @@ class IsolatedHost:
 
     # The handlers
 
-    def request(self, store: ServiceStore, app: str, asked: Columns, *, now: float) -> Asked | Declined:
+    def request(self, store: ServiceStore, app: str, query: Columns, *, now: float) -> Asked | Declined:
         """Calls ``on_request``; stores an accepted request."""
 
         def keep(reply: Reply) -> Asked | Declined:
             if "declined" in reply.value:
                 return Declined(reply.value["declined"])
-            return Asked(store.add_request(app, asked, time=now), app, reply.value["accepted"])
+            return Asked(store.add_request(app, query, time=now), app, reply.value["accepted"])
 
-        return self._run(Handler.ON_REQUEST, store, {"app": app, "asked": asked, "time": now}, keep)
+        return self._run(Handler.ON_REQUEST, store, {"app": app, "asked": query, "time": now}, keep)
 
-    def execute(self, store: ServiceStore, asked: Asked, *, now: float, seconds: float | None = None) -> Result:
+    def execute(self, store: ServiceStore, accepted: Asked, *, now: float, seconds: float | None = None) -> Result:
         """Calls ``on_execute``; stores the rows of the request and the local data.
 
         ``seconds`` is a time limit of this call, with the start of processes where that is needed; by default that of
@@ -139,17 +139,17 @@ class IsolatedHost:
 
         def keep(reply: Reply) -> Result:
             with store.transaction():
-                store.answer(asked.request, reply.writes.rows)
+                store.answer(accepted.request, reply.writes.rows)
                 store.change(reply.writes.local, time=now)
-            return Result(asked.request, reply.value["result"])
+            return Result(accepted.request, reply.value["result"])
 
-        given = {"request": asked.request, "app": asked.app, "work": asked.work, "time": now}
-        return self._run(Handler.ON_EXECUTE, store, given, keep, seconds=seconds)
+        handler_input = {"request": accepted.request, "app": accepted.app, "work": accepted.work, "time": now}
+        return self._run(Handler.ON_EXECUTE, store, handler_input, keep, seconds=seconds)
 
     def render(self, store: ServiceStore, result: Result, *, now: float) -> str:
         """Calls ``on_render``; returns the HTML of the page. It is private, and may be hostile."""
-        given = {"request": result.request, "result": result.result, "time": now}
-        return self._run(Handler.ON_RENDER, store, given, lambda reply: str(reply.value["html"]))
+        handler_input = {"request": result.request, "result": result.result, "time": now}
+        return self._run(Handler.ON_RENDER, store, handler_input, lambda reply: str(reply.value["html"]))
 
     def event(self, store: ServiceStore, type: str, data: Columns, *, now: float, request: int | None = None) -> int:
         """Calls ``on_event``; stores its events and the local data. Returns the number of added events."""
@@ -183,8 +183,8 @@ class IsolatedHost:
         def keep(reply: Reply) -> tuple[Example, ...]:
             return tuple(Example(columns) for columns in reply.value["examples"])
 
-        given = {"population": population, "task": task, "time": now}
-        return self._run(Handler.ON_TRAINING_EXAMPLES, store, given, keep)
+        handler_input = {"population": population, "task": task, "time": now}
+        return self._run(Handler.ON_TRAINING_EXAMPLES, store, handler_input, keep)
 
     # For the person
 
@@ -221,7 +221,7 @@ class IsolatedHost:
         self,
         handler: Handler,
         store: ServiceStore,
-        given: Mapping[str, Any],
+        handler_input: Mapping[str, Any],
         keep: Callable[[Reply], _T],
         *,
         seconds: float | None = None,
@@ -236,11 +236,11 @@ class IsolatedHost:
             left = 0.0 if trouble is None else trouble.until - self._clock()
             if left > 0:
                 raise HandlerFailed(handler, Reason.RESTING, seconds=left)
-            call = _call_of(handler, given)
+            call = _call_of(handler, handler_input)
             process = lane.take()
             try:
                 until_then = time.monotonic() + self._limits.seconds if end is None else end
-                kept = keep(self._converse(process, handler, store, call, end=until_then))
+                outcome = keep(self._converse(process, handler, store, call, end=until_then))
             except Unacceptable as error:
                 raise self._failed(handler, error.reason, process, lane) from None
             except DataError:
@@ -251,7 +251,7 @@ class IsolatedHost:
                 raise
             self._troubles.pop(handler, None)
             lane.end(process)
-            return kept
+            return outcome
 
     def _converse(
         self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes, *, end: float
@@ -272,21 +272,21 @@ class IsolatedHost:
         remaining = until(end)
         ready = receive_frame(channel, most=most, remaining=remaining, hostile=True)
         if ready != {"ready": True}:
-            raise self._told(ready, Reason.NOT_LOADED)
+            raise self._failure(ready, Reason.NOT_LOADED)
         channel.settimeout(remaining())
         channel.sendall(call)
         reader = Reader(handler, store, self._limits)
         while True:
             message = receive_frame(channel, most=most, remaining=remaining, hostile=True)
             if message is None or not message.keys() & {"read", "done"}:
-                raise self._told(message, Reason.RAISED)
+                raise self._failure(message, Reason.RAISED)
             if "done" in message:
                 return reply_of(handler, message["done"])
             answer = reader.answer(message)
             channel.settimeout(remaining())
             channel.sendall(answer)
 
-    def _told(self, message: Mapping[str, Any] | None, reason: Reason) -> Exception:
+    def _failure(self, message: Mapping[str, Any] | None, reason: Reason) -> Exception:
         """The error for a call that ended without an answer."""
         if message is None:
             return ConnectionError("the process ended")
@@ -328,9 +328,9 @@ class IsolatedHost:
             )
 
 
-def _call_of(handler: Handler, given: Mapping[str, Any]) -> bytes:
+def _call_of(handler: Handler, handler_input: Mapping[str, Any]) -> bytes:
     try:
-        return frame({"call": handler.value, "input": given}, most=LARGEST_INPUT)
+        return frame({"call": handler.value, "input": handler_input}, most=LARGEST_INPUT)
     except (TypeError, ValueError, RecursionError):
         # What a JSON library says quotes the value, which is private.
         raise DataError(

@@ -97,11 +97,11 @@ class Template:
             }
             remaining = until(time.monotonic() + START_SECONDS)
             send_frame(control, request, most=_LARGEST, remaining=remaining)
-            told = receive_frame(control, remaining=remaining)
-            if told is None:
+            reply = receive_frame(control, remaining=remaining)
+            if reply is None:
                 raise StateError("the service's processes could not be started: the template ended")
             #: Modules that the service seems to import, and that there are not.
-            self.missing = tuple(map(str, told["missing"]))
+            self.missing = tuple(map(str, reply["missing"]))
         except (OSError, ConfigurationError):
             self.close()
             raise StateError("the service's processes could not be started: the template does not answer") from None
@@ -139,12 +139,12 @@ class Template:
         process.channel.close()
         try:
             self._tell({"end": process.number, "tell": True})
-            told = receive_frame(self._control, remaining=until(time.monotonic() + CONTROL_SECONDS))
+            reply = receive_frame(self._control, remaining=until(time.monotonic() + CONTROL_SECONDS))
         except (OSError, ConfigurationError):
-            told = None
-        if told is None:
+            reply = None
+        if reply is None:
             raise StateError("the template of the service's processes is gone")
-        return int(told["ended"])
+        return int(reply["ended"])
 
     def close(self) -> None:
         """Ends all processes of the template. Idempotent."""
@@ -168,12 +168,12 @@ def locked(process: CallProcess) -> tuple[str, ...]:
       StateError: it did not come so far.
     """
     try:
-        told = receive_frame(process.channel, remaining=until(time.monotonic() + START_SECONDS))
+        report = receive_frame(process.channel, remaining=until(time.monotonic() + START_SECONDS))
     except (OSError, ConfigurationError):
-        told = None
-    if told is None:
+        report = None
+    if report is None:
         raise StateError("a process of the service could not be started")
-    held = set(told["held"])
+    held = set(report["held"])
     return tuple(name for name in RESTRICTIONS if name in held)
 
 
@@ -201,5 +201,5 @@ def _start(control: socket.socket) -> subprocess.Popen[bytes]:
 def _paths(wanted: Sequence[str], libraries: Sequence[str]) -> list[str]:
     """Folders of the ``libraries`` among ``wanted``."""
     tops = sorted({name.partition(".")[0] for name in wanted} & set(libraries))
-    found = [importlib.util.find_spec(name) for name in tops]
-    return sorted({str(Path(spec.origin).parents[1]) for spec in found if spec is not None and spec.origin})
+    specs = [importlib.util.find_spec(name) for name in tops]
+    return sorted({str(Path(spec.origin).parents[1]) for spec in specs if spec is not None and spec.origin})

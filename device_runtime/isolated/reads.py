@@ -42,13 +42,13 @@ class Reader:
             raise Unacceptable(Reason.MALFORMED)
         if table not in RIGHTS[self._handler].reads:
             raise Unacceptable(Reason.FORBIDDEN)
-        given = {name: value for name, value in message.items() if name != "read"}
-        if not _valid(table, given):
+        arguments = {name: value for name, value in message.items() if name != "read"}
+        if not _valid(table, arguments):
             answer = frame({"refused": True})
         else:
-            found = self._read(table, given)
+            content = self._read(table, arguments)
             try:
-                answer = _framed(found) if isinstance(found, bytes) else frame({"ok": found}, most=LARGEST_INPUT)
+                answer = _framed(content) if isinstance(content, bytes) else frame({"ok": content}, most=LARGEST_INPUT)
             except ConfigurationError:
                 raise Unacceptable(Reason.TOO_MUCH) from None
         self._reads -= 1
@@ -57,20 +57,20 @@ class Reader:
             raise Unacceptable(Reason.TOO_MUCH)
         return answer
 
-    def _read(self, table: DataKind, given: Mapping[str, Any]) -> object:
+    def _read(self, table: DataKind, arguments: Mapping[str, Any]) -> object:
         store = self._store
         if table is DataKind.EVENTS:
-            since = -math.inf if given.get("since") is None else given["since"]
-            events = store.events(type=given.get("type"), since=since, most=given.get("most", 1000))
+            since = -math.inf if arguments.get("since") is None else arguments["since"]
+            events = store.events(type=arguments.get("type"), since=since, most=arguments.get("most", 1000))
             return [[row.id, row.type, row.time, _data(row.data), row.request] for row in events]
         if table is DataKind.REQUESTS:
-            found = store.requests(most=given.get("most", 1000))
-            return [[row.id, row.app, row.time, row.asked, row.rows] for row in found]
-        if "prefix" in given:
-            prefix = given["prefix"]
+            requests = store.requests(most=arguments.get("most", 1000))
+            return [[row.id, row.app, row.time, row.asked, row.rows] for row in requests]
+        if "prefix" in arguments:
+            prefix = arguments["prefix"]
             keys = store.local_keys(prefix=prefix) if table is DataKind.LOCAL else store.downloaded_keys(prefix=prefix)
             return list(keys)
-        key = given["key"]
+        key = arguments["key"]
         return store.get(key) if table is DataKind.LOCAL else store.downloaded(key)
 
 
@@ -80,22 +80,24 @@ def _framed(value: bytes) -> bytes:
     return frame({"bytes": len(value)}) + value
 
 
-def _valid(table: DataKind, given: Mapping[str, Any]) -> bool:
-    most, since = given.get("most", 1), given.get("since")
+def _valid(table: DataKind, arguments: Mapping[str, Any]) -> bool:
+    most, since = arguments.get("most", 1), arguments.get("since")
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= _MOST_ROWS:
         return False
     if since is not None and (
         isinstance(since, bool) or not isinstance(since, int | float) or not -_FURTHEST <= since <= _FURTHEST
     ):
         return False
-    if any(not _is_text(given[name]) for name in ("key", "prefix", "type") if given.get(name) is not None):
+    if any(not _is_text(arguments[name]) for name in ("key", "prefix", "type") if arguments.get(name) is not None):
         return False
-    names = set(given)
+    names = set(arguments)
     if table is DataKind.EVENTS:
         return names <= {"type", "since", "most"}
     if table is DataKind.REQUESTS:
         return names <= {"most"}
-    return (names == {"key"} and given["key"] is not None) or (names == {"prefix"} and given["prefix"] is not None)
+    return (names == {"key"} and arguments["key"] is not None) or (
+        names == {"prefix"} and arguments["prefix"] is not None
+    )
 
 
 def _is_text(value: Any) -> bool:

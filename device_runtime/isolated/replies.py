@@ -79,21 +79,21 @@ def _writes(written: Mapping[str, Any]) -> Writes:
 
 
 def _event(row: Any) -> NewEvent:
-    found = _object(row, "type", "data")
-    columns = _object(found["data"])
-    if not all(_NAME.fullmatch(name) for name in (_text(found["type"], 64), *columns)):
+    event = _object(row, "type", "data")
+    columns = _object(event["data"])
+    if not all(_NAME.fullmatch(name) for name in (_text(event["type"], 64), *columns)):
         raise Unacceptable(Reason.MALFORMED)
-    return NewEvent(found["type"], columns)
+    return NewEvent(event["type"], columns)
 
 
 def _local(changes: Mapping[str, Any]) -> Mapping[str, bytes | None]:
-    found: dict[str, bytes | None] = {}
+    decoded: dict[str, bytes | None] = {}
     for key, value in changes.items():
         try:
-            found[_text(key, _LONGEST_KEY)] = None if value is None else base64.b64decode(value, validate=True)
+            decoded[_text(key, _LONGEST_KEY)] = None if value is None else base64.b64decode(value, validate=True)
         except (TypeError, ValueError, binascii.Error):
             raise Unacceptable(Reason.MALFORMED) from None
-    return found
+    return decoded
 
 
 def _requested(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -163,21 +163,21 @@ def _check_json(value: Any) -> None:
     waiting = [(value, 0)]
     seen = 0
     while waiting:
-        found, depth = waiting.pop()
+        node, depth = waiting.pop()
         seen += 1
         if depth > _DEEPEST or seen > _MOST_VALUES:
             raise Unacceptable(Reason.MALFORMED)
-        if isinstance(found, dict):
-            waiting += [(key, depth + 1) for key in found]
-            waiting += [(inner, depth + 1) for inner in found.values()]
-        elif isinstance(found, list):
-            waiting += [(inner, depth + 1) for inner in found]
-        elif isinstance(found, str):
+        if isinstance(node, dict):
+            waiting += [(key, depth + 1) for key in node]
+            waiting += [(inner, depth + 1) for inner in node.values()]
+        elif isinstance(node, list):
+            waiting += [(inner, depth + 1) for inner in node]
+        elif isinstance(node, str):
             try:
-                found.encode("utf-8")
+                node.encode("utf-8")
             except UnicodeEncodeError:
                 raise Unacceptable(Reason.MALFORMED) from None
-        elif (isinstance(found, float) and not math.isfinite(found)) or (
-            isinstance(found, int) and not -_LARGEST_INTEGER <= found < _LARGEST_INTEGER
+        elif (isinstance(node, float) and not math.isfinite(node)) or (
+            isinstance(node, int) and not -_LARGEST_INTEGER <= node < _LARGEST_INTEGER
         ):
             raise Unacceptable(Reason.MALFORMED)

@@ -73,7 +73,7 @@ class ServiceStore(Protocol):
         """Keys of the downloads, ascending."""
         ...
 
-    def add_request(self, app: str, asked: Mapping[str, Any], *, time: float) -> int:
+    def add_request(self, app: str, query: Mapping[str, Any], *, time: float) -> int:
         """Stores an app's request; returns its number."""
         ...
 
@@ -127,15 +127,15 @@ class MemoryStore:
     def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
         return sorted(key for key in self._downloads if key.startswith(prefix))
 
-    def add_request(self, app: str, asked: Columns, *, time: float) -> int:
-        self._requests.append(PastRequest(len(self._requests) + 1, app, time, asked, None))
+    def add_request(self, app: str, query: Columns, *, time: float) -> int:
+        self._requests.append(PastRequest(len(self._requests) + 1, app, time, query, None))
         return len(self._requests)
 
     def answer(self, request: int, rows: Sequence[Columns]) -> None:
         if not 1 <= request <= len(self._requests) or self._requests[request - 1].rows is not None:
             raise DataError(f"Expected request={request} to wait for its answer")
-        asked = self._requests[request - 1]
-        self._requests[request - 1] = PastRequest(request, asked.app, asked.time, asked.asked, rows)
+        past = self._requests[request - 1]
+        self._requests[request - 1] = PastRequest(request, past.app, past.time, past.asked, rows)
 
     def add_event(self, type: str, data: Columns | bytes, *, time: float, request: int | None = None) -> int:
         if request is not None and not 1 <= request <= len(self._requests):

@@ -133,8 +133,8 @@ class IsolatedTrainer:
         if not batches:
             return np.zeros(program.shared_size, dtype=np.float32)
         arrays = service.arrays_of(program, start, features, targets, batches, local=local)
-        found = self._found(program, arrays, service.work_of(program, rate=rate, proximal=proximal, local=local))
-        return service.difference_of(found, program)
+        reply = self._reply_of(program, arrays, service.work_of(program, rate=rate, proximal=proximal, local=local))
+        return service.difference_of(reply, program)
 
     def measured(
         self, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array, *, items: int = 0
@@ -142,14 +142,14 @@ class IsolatedTrainer:
         """As ``ProgramTrainer.measured``. Raises as ``difference``."""
         every = np.arange(len(targets), dtype=np.int64)
         arrays = service.arrays_of(program, vector, features, targets, [every])
-        found = self._found(program, arrays, service.measuring(program, items=items))
-        return service.measured_of(found, program, examples=len(targets), items=items)
+        reply = self._reply_of(program, arrays, service.measuring(program, items=items))
+        return service.measured_of(reply, program, examples=len(targets), items=items)
 
-    def _found(self, program: Program, arrays: Mapping[str, bytes], work: Columns) -> Columns:
+    def _reply_of(self, program: Program, arrays: Mapping[str, bytes], work: Columns) -> Columns:
         """What one call gives back."""
         store = MemoryStore()
         store.change(arrays, time=0.0)
-        asked = Asked(store.add_request(_APP, {}, time=0.0), _APP, work)
+        accepted = Asked(store.add_request(_APP, {}, time=0.0), _APP, work)
         seconds = min(self._limits.seconds, seconds_left())
         end = time.monotonic() + seconds
         if seconds <= 0 or not self._turn.acquire(timeout=seconds):
@@ -158,7 +158,7 @@ class IsolatedTrainer:
             left = end - time.monotonic()
             if left <= 0:
                 raise HandlerFailed(Handler.ON_EXECUTE, Reason.DEADLINE)
-            return self._host(program).execute(store, asked, now=0.0, seconds=left).result
+            return self._host(program).execute(store, accepted, now=0.0, seconds=left).result
         finally:
             self._turn.release()
 

@@ -63,9 +63,9 @@ class PinnedAddresses:
         pinned = self.by_role.get(role, ())
         if address in pinned:
             return
-        told = f"the pinned addresses are {', '.join(pinned)}" if pinned else "the reference values pin no address"
+        pins = f"the pinned addresses are {', '.join(pinned)}" if pinned else "the reference values pin no address"
         raise AddressRefused(
-            f"the server names {address} as the {role}, which is not pinned ({told}); nothing was sent "
+            f"the server names {address} as the {role}, which is not pinned ({pins}); nothing was sent "
             f"there; if you trust it, `odp enclave pin-address {role} {address}` adds it"
         )
 
@@ -79,29 +79,29 @@ class PinnedAddresses:
         several = parse_addresses(address)
         if len(several) == 1 and _literal(several[0][0]) is not None:
             return ()
-        found: dict[tuple[_Address, int], None] = {}
+        addresses: dict[tuple[_Address, int], None] = {}
         for host, port in several:
-            for one in self._allowed(host, port):
-                found[one, port] = None
+            for ip in self._allowed(host, port):
+                addresses[ip, port] = None
         # One family: gRPC takes no mixture. The first is the one that this machine would take.
-        family = next(iter(found))[0].version
-        same = [entry for entry in found if entry[0].version == family]
-        return tuple(f"{one}:{port}" if family == 4 else f"[{one}]:{port}" for one, port in same)
+        family = next(iter(addresses))[0].version
+        same = [entry for entry in addresses if entry[0].version == family]
+        return tuple(f"{allowed}:{port}" if family == 4 else f"[{allowed}]:{port}" for allowed, port in same)
 
     def _allowed(self, host: str, port: int) -> Sequence[_Address]:
         """The addresses of one host. Raises as ``targets``."""
         literal = _literal(host)
         if literal is not None:
             return [literal]
-        found = self._resolved(host, port)
+        resolved = self._resolved(host, port)
         here = _is_localhost(host)
-        private = [one for one in found if not (_is_global(one) or (here and one.is_loopback))]
+        private = [ip for ip in resolved if not (_is_global(ip) or (here and ip.is_loopback))]
         if private and not self.allow_private:
             raise AddressRefused(
                 f"{host}:{port} leads to {private[0]}, which is not a public address; nothing was sent "
                 "there; pin the address itself, or allow private addresses with --allow-private-addresses"
             )
-        return found
+        return resolved
 
     def _resolved(self, host: str, port: int) -> Sequence[_Address]:
         answers: list[Sequence[tuple[Any, ...]]] = []
@@ -116,10 +116,10 @@ class PinnedAddresses:
         asking.start()
         asking.join(_RESOLVE_SECONDS)
         addresses = [_literal(str(entry[4][0])) for entry in (answers[0] if answers else ())]
-        found = [one for one in addresses if one is not None]
-        if not found:
+        valid = [address for address in addresses if address is not None]
+        if not valid:
             raise ServiceUnavailable(f"could not find an address of {host}; check the name, and the network")
-        return found
+        return valid
 
 
 def _literal(host: str) -> _Address | None:

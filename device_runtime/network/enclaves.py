@@ -91,16 +91,18 @@ class Enclaves:
             asking = self._asking[key]
         # One thread asks, the others wait for its answer.
         with asking:
-            known = self._verified.get(key)
-            valid = known is not None and self._clock() < known.enclave.expires and known.enclave.hpke_key != unlike
-            if known is not None and valid and (older_than is None or known.evidence.time > older_than):
-                return known
+            earlier = self._verified.get(key)
+            valid = (
+                earlier is not None and self._clock() < earlier.enclave.expires and earlier.enclave.hpke_key != unlike
+            )
+            if earlier is not None and valid and (older_than is None or earlier.evidence.time > older_than):
+                return earlier
             self._verified.pop(key, None)
             nonce = self._random_bytes(_NONCE_BYTES)
             reply = self._services.evidence(address, nonce, role=role)
             evidence = Evidence(role, address, nonce, reply.token, reply.policy, reply.event_log, self._clock())
             try:
-                found = verify_evidence(
+                enclave = verify_evidence(
                     token=reply.token,
                     policy=reply.policy,
                     event_log=reply.event_log,
@@ -112,6 +114,6 @@ class Enclaves:
             except AttestationError as error:
                 reason = str(error).removeprefix(f"evidence refused ({error.reason}): ")
                 raise AttestationError(error.reason, f"{role} at {address}: {reason}") from error
-            checked = Checked(found, evidence)
+            checked = Checked(enclave, evidence)
             self._verified[key] = checked
             return checked

@@ -90,23 +90,23 @@ class Peers:
         if role != SERVER:
             self.pinned.require(role, address)
         with self._lock:
-            known = self._peers.get(address)
-        if known is not None and (not known.targets or self._monotonic() < known.until):
-            return known
+            current = self._peers.get(address)
+        if current is not None and (not current.targets or self._monotonic() < current.until):
+            return current
         # In one order: names with several addresses give them in turn.
         targets = tuple(sorted(self.pinned.targets(address)))
         now = self._monotonic()
         until = now + _NAME_SECONDS
         with self._lock:
             self._close_replaced(before=now - _CALL_SECONDS)
-            known = self._peers.get(address)
-            if known is None or known.targets != targets:
+            current = self._peers.get(address)
+            if current is None or current.targets != targets:
                 channel = connect(address, self._ca, targets=targets)
-                if known is not None:
+                if current is not None:
                     # Calls may be under way on it.
-                    self._replaced.append((now, known.channel))
+                    self._replaced.append((now, current.channel))
             else:
-                channel = known.channel
+                channel = current.channel
             peer = self._peers[address] = Peer(channel, targets, until)
             return peer
 

@@ -34,9 +34,9 @@ def with_answers(spent: Spent, answered: Iterable[Answered]) -> Spent:
 
 def total(answered: Iterable[Answered]) -> float:
     """Epsilon of all answers together."""
-    return sum((one.epsilon for one in answered), 0.0)
+    return sum((answer.epsilon for answer in answered), 0.0)
 
 
 def recent(answered: Iterable[Answered], *, now: float) -> list[Answered]:
     """Answers of the last 30 days; an answer with a time in the future counts."""
-    return [one for one in answered if one.time > now - MONTH_SECONDS]
+    return [answer for answer in answered if answer.time > now - MONTH_SECONDS]

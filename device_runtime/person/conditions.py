@@ -77,7 +77,7 @@ class Conditions:
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Conditions:
-        _validate.known_keys(values, [one.name for one in fields(cls)], where="the conditions")
+        _validate.known_keys(values, [setting.name for setting in fields(cls)], where="the conditions")
         if isinstance(values.get("windows"), list):
             values["windows"] = tuple(values["windows"])
         return cls(**values)
@@ -109,48 +109,48 @@ def readings(
     local: Callable[[float], time.struct_time] = time.localtime,
 ) -> tuple[Reading, ...]:
     """Every condition of the policy with its reading; ``now`` in seconds since the epoch, ``local`` its time of day."""
-    asked: list[tuple[str, str, Callable[[], tuple[bool, str]]]] = []
+    checks: list[tuple[str, str, Callable[[], tuple[bool, str]]]] = []
     if conditions.idle:
-        asked.append(("idle", "the device is not in use", lambda: _flag(sensors.idle(), "idle", "in use")))
+        checks.append(("idle", "the device is not in use", lambda: _flag(sensors.idle(), "idle", "in use")))
     if conditions.charging:
-        asked.append(("charging", "on mains power", lambda: _flag(sensors.charging(), "charging", "on battery")))
+        checks.append(("charging", "on mains power", lambda: _flag(sensors.charging(), "charging", "on battery")))
     level = conditions.battery_at_least
     if level is not None:
-        asked.append(("battery", f"at least {level:.0%}", lambda: _number(sensors.battery(), level, "{:.0%}")))
+        checks.append(("battery", f"at least {level:.0%}", lambda: _number(sensors.battery(), level, "{:.0%}")))
     if conditions.unmetered:
-        asked.append(("network", "unmetered", lambda: _flag(sensors.unmetered(), "unmetered", "metered")))
-    room = conditions.free_megabytes_at_least
-    if room is not None:
-        asked.append(
+        checks.append(("network", "unmetered", lambda: _flag(sensors.unmetered(), "unmetered", "metered")))
+    megabytes = conditions.free_megabytes_at_least
+    if megabytes is not None:
+        checks.append(
             (
                 "storage",
-                f"at least {room:g} MB free",
-                lambda: _number(sensors.free_bytes() / _MEGABYTE, room, "{:.0f} MB"),
+                f"at least {megabytes:g} MB free",
+                lambda: _number(sensors.free_bytes() / _MEGABYTE, megabytes, "{:.0f} MB"),
             )
         )
     heat = conditions.thermal_at_most
     if heat is not None:
         most = THERMAL_STATES[heat] if isinstance(heat, str) else heat
         wanted = f"at most {heat} ({most:g} °C)" if isinstance(heat, str) else f"at most {most:g} °C"
-        asked.append(("thermal", wanted, lambda: _cool(sensors.temperature(), most)))
+        checks.append(("thermal", wanted, lambda: _cool(sensors.temperature(), most)))
     if conditions.windows:
-        asked.append(("time", " or ".join(conditions.windows), lambda: _in_window(conditions.windows, local(now))))
+        checks.append(("time", " or ".join(conditions.windows), lambda: _in_window(conditions.windows, local(now))))
     hours = conditions.hours_between
     if hours is not None:
-        asked.append(
+        checks.append(
             ("separation", f"{hours:g} h since the last contribution", lambda: _apart(standing.last, now, hours))
         )
-    return tuple(_read(name, wanted, read) for name, wanted, read in asked)
+    return tuple(_read(name, wanted, read) for name, wanted, read in checks)
 
 
-def require(found: tuple[Reading, ...]) -> None:
+def require(measured: tuple[Reading, ...]) -> None:
     """Returns if all conditions are met. Raises NotNow, which lists each unmet one with its wanted value and its
     reading.
     """
-    missing = [one for one in found if not one.met]
+    missing = [reading for reading in measured if not reading.met]
     if missing:
-        told = "; ".join(f"{one.name}: {one.read} (wanted: {one.wanted})" for one in missing)
-        raise NotNow(told, *(one.name for one in missing))
+        unmet = "; ".join(f"{reading.name}: {reading.read} (wanted: {reading.wanted})" for reading in missing)
+        raise NotNow(unmet, *(reading.name for reading in missing))
 
 
 def _read(name: str, wanted: str, read: Callable[[], tuple[bool, str]]) -> Reading:
@@ -193,8 +193,8 @@ def _apart(last: float | None, now: float, hours: float) -> tuple[bool, str]:
 
 
 def _minutes(window: str) -> tuple[int, int]:
-    found = _WINDOW.fullmatch(window) if isinstance(window, str) else None
-    if found is None:
+    matched = _WINDOW.fullmatch(window) if isinstance(window, str) else None
+    if matched is None:
         raise ConfigurationError(f"Expected a window={window!r} to be HH:MM-HH:MM")
-    start_hour, start, end_hour, end = map(int, found.groups())
+    start_hour, start, end_hour, end = map(int, matched.groups())
     return 60 * start_hour + start, 60 * end_hour + end

@@ -108,8 +108,8 @@ class TaskTerms:
 @functools.lru_cache(maxsize=16)
 def terms_from_store(task_sha256: bytes, definition: bytes, charges: str) -> TaskTerms:
     """The terms that the store holds. Raises ValueError, ConfigurationError or DecodeError if they are damaged."""
-    found = tuple(tuple(from_json(_restated(event)) for event in charged) for charged in json.loads(charges))
-    return _terms(common_pb2.TaskDefinition.FromString(definition), task_sha256, found)
+    releases = tuple(tuple(from_json(_restated(event)) for event in charged) for charged in json.loads(charges))
+    return _terms(common_pb2.TaskDefinition.FromString(definition), task_sha256, releases)
 
 
 def _restated(event: Any) -> Any:
@@ -175,10 +175,13 @@ def spent(charged: Iterable[Charged], *, delta: float) -> Spent:
     first: dict[bytes, int] = {}
     last: dict[bytes, int] = {}
     tasks: dict[bytes, TaskTerms] = {}
-    for one in charged:
-        key = one.terms.task_sha256
-        tasks[key] = one.terms
-        first[key], last[key] = min(first.get(key, one.round), one.round), max(last.get(key, one.round), one.round)
+    for contribution in charged:
+        key = contribution.terms.task_sha256
+        tasks[key] = contribution.terms
+        first[key], last[key] = (
+            min(first.get(key, contribution.round), contribution.round),
+            max(last.get(key, contribution.round), contribution.round),
+        )
     events: list[GaussianRelease | DistributedRelease] = []
     stated: list[TaskTerms] = []
     for key, terms in tasks.items():
@@ -210,4 +213,4 @@ def _closed_form(events: list[GaussianRelease | DistributedRelease], *, delta: f
 
 def since(charged: Iterable[Charged], *, now: float) -> list[Charged]:
     """Contributions of the last 30 days. One with a time in the future counts: the clock went back."""
-    return [one for one in charged if one.time > now - MONTH_SECONDS]
+    return [contribution for contribution in charged if contribution.time > now - MONTH_SECONDS]

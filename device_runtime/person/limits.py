@@ -119,10 +119,10 @@ class Limits:
                 f"min_cohort={self.min_cohort}; change the device's limits to take part"
             )
         everything = [*past, Charged(terms, round, now)]
-        own = [one for one in everything if one.terms.developer == terms.developer]
+        of_developer = [contribution for contribution in everything if contribution.terms.developer == terms.developer]
         for what, charged, limit in (
-            ("epsilon of its developer", own, "max_developer_epsilon"),
-            ("epsilon of its developer in 30 days", since(own, now=now), "max_developer_epsilon_30_days"),
+            ("epsilon of its developer", of_developer, "max_developer_epsilon"),
+            ("epsilon of its developer in 30 days", since(of_developer, now=now), "max_developer_epsilon_30_days"),
         ):
             _at_most(asks, what, spent(charged, delta=self.delta).epsilon, limit, getattr(self, limit))
         self.check_totals(asks, everything, answered, now=now)
@@ -149,16 +149,17 @@ def limits_from_json(values: dict[str, Any]) -> Limits:
     return Limits(**{**values, **{name: tuple(values[name]) for name in ("populations", "tables")}})
 
 
-def _at_most(asks: str, what: str, asked: float, limit: str, allowed: float) -> None:
+def _at_most(asks: str, what: str, requested: float, limit: str, allowed: float) -> None:
     # Written so that a value which is not a number is declined.
-    if not asked <= allowed:
+    if not requested <= allowed:
         raise PrivacyError(
-            f"{asks} declined: {what}={asked:g} is above {limit}={allowed:g}; change the device's limits to take part"
+            f"{asks} declined: {what}={requested:g} is above {limit}={allowed:g}; change the device's "
+            "limits to take part"
         )
 
 
-def _not_allowed(task: str, what: str, asked: str, allowed: Sequence[str]) -> PrivacyError:
+def _not_allowed(task: str, what: str, requested: str, allowed: Sequence[str]) -> PrivacyError:
     return PrivacyError(
-        f"task {task!r} declined: {what}={asked!r} is not among the allowed {', '.join(allowed)}; "
+        f"task {task!r} declined: {what}={requested!r} is not among the allowed {', '.join(allowed)}; "
         "change the device's limits to take part"
     )

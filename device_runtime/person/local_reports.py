@@ -16,7 +16,7 @@ from odp.errors import PrivacyError
 
 def local_epsilon(uploads: Iterable[Charged]) -> float:
     """Epsilon of all reports together, of all tasks; other contributions have none of their own."""
-    return math.fsum(one.terms.local.epsilon for one in uploads if one.terms.local is not None)
+    return math.fsum(upload.terms.local.epsilon for upload in uploads if upload.terms.local is not None)
 
 
 def require_report_allowed(terms: TaskTerms, uploads: Sequence[Charged], limits: Limits) -> None:
@@ -33,7 +33,7 @@ def require_report_allowed(terms: TaskTerms, uploads: Sequence[Charged], limits:
     """
     if terms.local is None:
         return
-    sent = sum(one.terms.task_sha256 == terms.task_sha256 for one in uploads)
+    sent = sum(upload.terms.task_sha256 == terms.task_sha256 for upload in uploads)
     if sent >= terms.local.most:
         raise PrivacyError(
             f"task {terms.name!r} declined: the device sent {sent} reports of it, and a device sends at most "

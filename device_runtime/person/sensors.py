@@ -95,11 +95,16 @@ class MachineSensors:
         except ImportError:
             raise Unreadable(advice("psutil")) from None
         try:
-            found = psutil.sensors_temperatures()
+            temperatures = psutil.sensors_temperatures()
         except (AttributeError, OSError, RuntimeError):
-            found = {}
+            temperatures = {}
         # Absent sensors show 0, and some broken ones a number that nothing survives.
-        read = [one.current for part in found.values() for one in part if one.current and 0.0 < one.current < 150.0]
+        read = [
+            sensor.current
+            for part in temperatures.values()
+            for sensor in part
+            if sensor.current and 0.0 < sensor.current < 150.0
+        ]
         if not read:
             raise Unreadable("the system reports no temperature")
         return float(max(read))
@@ -112,12 +117,12 @@ def _battery() -> Any:
     except ImportError:
         raise Unreadable(advice("psutil")) from None
     try:
-        found = psutil.sensors_battery()
+        battery = psutil.sensors_battery()
     except (AttributeError, OSError, RuntimeError):
-        found = None
-    if found is None:
+        battery = None
+    if battery is None:
         raise Unreadable("the system reports no battery")
-    return found
+    return battery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,30 +138,30 @@ class SimulatedSensors:
 
     def idle(self) -> bool:
         """As ``Sensors``."""
-        return bool(_told(self.is_idle))
+        return bool(_readable(self.is_idle))
 
     def charging(self) -> bool:
         """As ``Sensors``."""
-        return bool(_told(self.is_charging))
+        return bool(_readable(self.is_charging))
 
     def battery(self) -> float:
         """As ``Sensors``."""
-        return float(_told(self.charge))
+        return float(_readable(self.charge))
 
     def unmetered(self) -> bool:
         """As ``Sensors``."""
-        return bool(_told(self.is_unmetered))
+        return bool(_readable(self.is_unmetered))
 
     def free_bytes(self) -> int:
         """As ``Sensors``."""
-        return int(_told(self.free))
+        return int(_readable(self.free))
 
     def temperature(self) -> float:
         """As ``Sensors``."""
-        return float(_told(self.heat))
+        return float(_readable(self.heat))
 
 
-def _told(value: float | None) -> float:
+def _readable(value: float | None) -> float:
     if value is None:
         raise Unreadable("simulated: this sensor is broken")
     return value

@@ -26,16 +26,16 @@ def require_due(terms: TaskTerms, *, round: int, past: Sequence[Charged]) -> Non
     Raises:
       PrivacyError: it was in as many rounds of the stream as it may be, or in one too close.
     """
-    rounds = [one.round for one in past if one.terms.task_sha256 == terms.task_sha256]
+    rounds = [contribution.round for contribution in past if contribution.terms.task_sha256 == terms.task_sha256]
     for event in terms.rounds[round]:
         stream = event.stream if isinstance(event, CoveredRelease) else event
         if not isinstance(stream, StreamRelease):
             continue
-        told = f"task {terms.name!r} declined: round {round} is not due"
+        declined = f"task {terms.name!r} declined: round {round} is not due"
         if len(rounds) >= stream.most:
-            raise PrivacyError(f"{told}, since the device was in {len(rounds)} rounds, of at most {stream.most}")
-        near = [one for one in rounds if abs(round - one) < stream.separation]
+            raise PrivacyError(f"{declined}, since the device was in {len(rounds)} rounds, of at most {stream.most}")
+        near = [earlier for earlier in rounds if abs(round - earlier) < stream.separation]
         if near:
             raise PrivacyError(
-                f"{told}, since the device was in round {near[-1]}, and comes back after {stream.separation} rounds"
+                f"{declined}, since the device was in round {near[-1]}, and comes back after {stream.separation} rounds"
             )

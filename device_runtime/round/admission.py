@@ -142,7 +142,7 @@ class Admission:
     def _attester(self, secret: bytes, challenge: enrolment_pb2.GetChallengeResponse) -> Attester:
         """The first that the issuer accepts; where it accepts none, the first, which then says so."""
         made = [make(secret) for make in self.attesters]
-        return next((one for one in made if one.kind in challenge.attesters), made[0])
+        return next((attester for attester in made if attester.kind in challenge.attesters), made[0])
 
 
 def _checked_key(work: Admitting, issuer_key: bytes) -> TokenKey:

@@ -20,7 +20,7 @@ def require_new_attempt(store: Database, task_sha256: bytes, round: int, attempt
       PrivacyError: it revealed its part for this attempt or a later one, or made its vector, or took part in a later
         round of the task.
     """
-    row = store.one("SELECT round, attempt FROM secagg_attempts WHERE task_sha256 = ?", (task_sha256,))
+    row = store.first("SELECT round, attempt FROM secagg_attempts WHERE task_sha256 = ?", (task_sha256,))
     if row is not None and row >= (round, attempt):
         raise PrivacyError(
             f"the aggregator began attempt {attempt} of round {round} after this device took part in it, or in a later "

@@ -44,7 +44,7 @@ class Computation(Protocol):
         """The rows that the task may read. May raise anything."""
         ...
 
-    def compute(self, own: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
+    def compute(self, device_data: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
         """(payload or report, new local parameters). May raise anything."""
         ...
 
@@ -72,12 +72,12 @@ class RoundComputation:
             keys = self.client.keys(rows, round=self.round, seed=self.seed) if self.keyed else NO_KEYS
         return OwnData(rows, keys)
 
-    def compute(self, own: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
+    def compute(self, device_data: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
         """As ``Computation.compute``."""
         if slices is None:
             raise ValueError("a contribution to a round needs its model")
         with np.errstate(all="ignore"):
-            return self.client.contribute(slices, own.rows, round=self.round, seed=self.seed)
+            return self.client.contribute(slices, device_data.rows, round=self.round, seed=self.seed)
 
 
 def read_or_nothing(computation: RoundComputation, store: Store) -> OwnData:
@@ -97,11 +97,11 @@ def read_or_nothing(computation: RoundComputation, store: Store) -> OwnData:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportComputation:
-    """A report to a task of local trust, by a device that drew the row ``drawn``."""
+    """A report to a task of local trust, by a device that drew the row ``drawn_row``."""
 
     definition: common_pb2.TaskDefinition
     algorithm: LocalReporter
-    drawn: bytes
+    drawn_row: bytes
     now: float
     source: RandomSource
 
@@ -110,10 +110,10 @@ class ReportComputation:
         with np.errstate(all="ignore"):
             return OwnData(examples(store, self.definition, now=self.now), NO_KEYS)
 
-    def compute(self, own: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
+    def compute(self, device_data: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
         """As ``Computation.compute``."""
         with np.errstate(all="ignore"):
-            return self.algorithm.report(self.drawn, own.rows, source=self.source), b""
+            return self.algorithm.report(self.drawn_row, device_data.rows, source=self.source), b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,14 +122,14 @@ class Described:
 
     Attributes:
       round: None for a report.
-      drawn: of a report.
+      drawn_row: of a report.
     """
 
     round: int | None
     seed: int = 0
     now: float
     keyed: bool = False
-    drawn: bytes = b""
+    drawn_row: bytes = b""
 
 
 def described(computation: Computation) -> Described:
@@ -140,7 +140,7 @@ def described(computation: Computation) -> Described:
                 round=computation.round, seed=computation.seed, now=computation.now, keyed=computation.keyed
             )
         case ReportComputation():
-            return Described(round=None, now=computation.now, drawn=computation.drawn)
+            return Described(round=None, now=computation.now, drawn_row=computation.drawn_row)
     raise TypeError(f"a {type(computation).__name__} is computed in place")
 
 
@@ -162,7 +162,8 @@ class Prepared:
         """The computation of one contribution."""
         if self._client is None and isinstance(self._algorithm, LocalReporter):
             return ReportComputation(
-                definition=self._definition, algorithm=self._algorithm, drawn=described.drawn, now=described.now,
+                definition=self._definition, algorithm=self._algorithm, drawn_row=described.drawn_row,
+                now=described.now,
                 source=RandomSource(),
             )  # fmt: skip
         if self._client is None or described.round is None:

@@ -78,21 +78,21 @@ class Here:
 
     def __init__(self, store: Store, computation: Computation) -> None:
         self._path, self._key, self._computation = store.path, store.key, computation
-        self._own: OwnData | None = None
+        self._own_data: OwnData | None = None
 
     def keys(self, window: Window) -> Int64Array:
         """As ``Computer.keys``."""
         with beside(self._path, self._key, over=window.reading_over) as store:
-            self._own = self._computation.read(store)
-        return self._own.keys
+            self._own_data = self._computation.read(store)
+        return self._own_data.keys
 
     def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
         """As ``Computer.contribution``."""
-        if self._own is None:
+        if self._own_data is None:
             self.keys(window)
-        if self._own is None:
+        if self._own_data is None:
             raise TimeoutError
-        return self._computation.compute(self._own, slices)
+        return self._computation.compute(self._own_data, slices)
 
     def end(self) -> None:
         """Does nothing: its worst case is short."""
@@ -105,7 +105,7 @@ class There:
         self, store: Store, computation: Computation, template: Template, *, most_keys: int, payload_bytes: int
     ) -> None:
         self._path, self._key = store.path, store.key
-        self._told, self._template = described(computation), template
+        self._described, self._template = described(computation), template
         self._most_keys, self._payload_bytes = most_keys, payload_bytes
         self._process: ComputingProcess | None = None
 
@@ -125,7 +125,7 @@ class There:
 
     def _begun(self, window: Window) -> ComputingProcess:
         self._process = self._template.fork()
-        self._process.begin(self._path, self._key, self._told, window)
+        self._process.begin(self._path, self._key, self._described, window)
         return self._process
 
 

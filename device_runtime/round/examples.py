@@ -49,27 +49,27 @@ def examples(
     Raises:
       StateError: the store cannot be read.
     """
-    own: dict[tuple[str, ...], LocalRows] = {}
-    found: dict[str, LocalRows] = {}
+    ratings_by_labels: dict[tuple[str, ...], LocalRows] = {}
+    rows_by_name: dict[str, LocalRows] = {}
     for declared in algorithm_for(definition).local_data:
         if declared.events is not None and declared.text:
-            found[declared.name] = texts(store, declared.events, now=now)
+            rows_by_name[declared.name] = texts(store, declared.events, now=now)
             continue
         if declared.events is not None:
             named = LabelledItems(declared.labels) if declared.labels else catalogue
-            found[declared.name] = events(store, declared.events, now=now, catalogue=named)
+            rows_by_name[declared.name] = events(store, declared.events, now=now, catalogue=named)
             continue
         if declared.label:
             table = store.examples(declared.table)
-            found[declared.name] = table.read(
+            rows_by_name[declared.name] = table.read(
                 declared.features, label=declared.label, classes=declared.classes, most=declared.most_rows
             )
             continue
-        if declared.labels not in own:
-            own[declared.labels] = _ratings(store, catalogue, declared)
-        rows = own[declared.labels]
-        found[declared.name] = rows if declared.table != EVENTS else _happened(rows)
-    return found
+        if declared.labels not in ratings_by_labels:
+            ratings_by_labels[declared.labels] = _ratings(store, catalogue, declared)
+        rows = ratings_by_labels[declared.labels]
+        rows_by_name[declared.name] = rows if declared.table != EVENTS else _happened(rows)
+    return rows_by_name
 
 
 def _ratings(store: Store, catalogue: NumberedKeys | None, declared: LocalTable) -> LocalRows:
@@ -87,7 +87,7 @@ def _ratings(store: Store, catalogue: NumberedKeys | None, declared: LocalTable)
 
 
 def _rows_in(store: Store, table: str, *, most: int) -> int:
-    row = store.one(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?)", (most,))
+    row = store.first(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?)", (most,))
     return 0 if row is None else int(row[0])
 
 
@@ -98,12 +98,16 @@ def _happened(rows: LocalRows) -> LocalRows:
 
 def most_asked(definition: common_pb2.TaskDefinition, *, service: str, type: str) -> int:
     """The most events of a type of a service that a task, whose definition was checked, reads; 0: it reads none."""
-    asked = (declared.events for declared in algorithm_for(definition).local_data)
-    most = (one.most_events for one in asked if one is not None and (one.service, one.type) == (service, type))
+    event_terms = (declared.events for declared in algorithm_for(definition).local_data)
+    most = (
+        terms.most_events
+        for terms in event_terms
+        if terms is not None and (terms.service, terms.type) == (service, type)
+    )
     return max(most, default=0)
 
 
-def events(database: Database, asked: EventsTerms, *, now: float, catalogue: NumberedKeys | None = None) -> LocalRows:
+def events(database: Database, terms: EventsTerms, *, now: float, catalogue: NumberedKeys | None = None) -> LocalRows:
     """The rows that a query of events gives: by item ascending and distinct, or for "each" in the order of the events.
 
     Values are 1 per event where the query names no column for them, and are not clamped. A sum that is not finite gives
@@ -112,35 +116,35 @@ def events(database: Database, asked: EventsTerms, *, now: float, catalogue: Num
     Raises:
       StateError: the store cannot be read.
     """
-    keyed = catalogue is not None and not asked.buckets and asked.edges is None
-    rows = _rows(database, asked, now, kinds="('text', 'integer')" if keyed else "")
+    keyed = catalogue is not None and not terms.buckets and terms.edges is None
+    rows = _rows(database, terms, now, kinds="('text', 'integer')" if keyed else "")
     if not rows:
         return _EMPTY
     columns = list(zip(*rows, strict=True))
     values = np.array(columns[0], dtype=np.float64)
     if keyed and catalogue is not None:
         items = catalogue.places([str(key) for key in columns[1]])
-        known = items >= 0
+        valid = items >= 0
     else:
-        items, known = _items(asked, columns[1:])
-    items, values = items[known], values[known]
-    made = LocalRows(items, values) if asked.aggregate == "each" else _aggregated(items, values, asked.aggregate)
-    return replace(made, unread=int((~known).sum()) + made.unread)
+        items, valid = _items(terms, columns[1:])
+    items, values = items[valid], values[valid]
+    made = LocalRows(items, values) if terms.aggregate == "each" else _aggregated(items, values, terms.aggregate)
+    return replace(made, unread=int((~valid).sum()) + made.unread)
 
 
-def texts(database: Database, asked: EventsTerms, *, now: float) -> LocalRows:
+def texts(database: Database, terms: EventsTerms, *, now: float) -> LocalRows:
     """The texts of the one item column of a query of events, as the feature "text"; each has item 0 and value 1.
 
     Raises:
       StateError: the store cannot be read.
     """
-    found = [text for _, text in _rows(database, asked, now, kinds="('text')", cut=True)]
-    size = len(found)
-    return LocalRows(np.zeros(size, np.int64), np.ones(size), {"text": np.array(found, dtype=np.str_)})
+    contents = [text for _, text in _rows(database, terms, now, kinds="('text')", cut=True)]
+    size = len(contents)
+    return LocalRows(np.zeros(size, np.int64), np.ones(size), {"text": np.array(contents, dtype=np.str_)})
 
 
 def _rows(
-    database: Database, asked: EventsTerms, now: float, *, kinds: str = "", cut: bool = False
+    database: Database, terms: EventsTerms, now: float, *, kinds: str = "", cut: bool = False
 ) -> list[tuple[Any, ...]]:
     """(value, item columns ..) of the events that are asked for, oldest first; not those with a longer item than any.
 
@@ -150,51 +154,51 @@ def _rows(
     arguments: list[object] = []
     selected = ["1.0"]
     conditions = ["service = ?", "type = ?", "typeof(data) = 'text'"]
-    if asked.value_column:
+    if terms.value_column:
         selected = ["json_extract(data, ?)"]
-        arguments.append(_path(asked.value_column))
+        arguments.append(_path(terms.value_column))
     # What is hashed is the JSON text of a scalar, so that 1, "1" and true differ.
-    extract = "data -> ?" if asked.buckets else "json_extract(data, ?)"
-    for column in asked.item_columns:
+    extract = "data -> ?" if terms.buckets else "json_extract(data, ?)"
+    for column in terms.item_columns:
         selected.append(f"substr({extract}, 1, {_LONGEST_TEXT})" if cut else extract)
         arguments.append(_path(column))
-    arguments += [asked.service, asked.type]
-    if asked.max_age_seconds:
+    arguments += [terms.service, terms.type]
+    if terms.max_age_seconds:
         conditions.append("time >= ?")
-        arguments.append(now - asked.max_age_seconds)
-    if asked.value_column:
+        arguments.append(now - terms.max_age_seconds)
+    if terms.value_column:
         conditions.append(f"json_type(data, ?) IN {_NUMBERS}")
-        arguments.append(_path(asked.value_column))
-    kinds = kinds or (_SCALARS if asked.buckets else _NUMBERS if asked.edges is not None else "('integer')")
-    for column in asked.item_columns:
+        arguments.append(_path(terms.value_column))
+    kinds = kinds or (_SCALARS if terms.buckets else _NUMBERS if terms.edges is not None else "('integer')")
+    for column in terms.item_columns:
         conditions.append(f"json_type(data, ?) IN {kinds}")
         arguments.append(_path(column))
         if not cut:
             conditions.append(f"length({extract}) <= {_LONGEST_ITEM}")
             arguments.append(_path(column))
-    for one in asked.filters:
-        condition, given = _condition(one)
+    for row_filter in terms.filters:
+        condition, filter_arguments = _condition(row_filter)
         conditions.append(condition)
-        arguments += given
+        arguments += filter_arguments
     rows = database.all(
         f"SELECT {', '.join(selected)} FROM events WHERE {' AND '.join(conditions)} "
         "ORDER BY time DESC, id DESC LIMIT ?",
-        (*arguments, asked.most_events),
+        (*arguments, terms.most_events),
     )
     rows.reverse()
     return rows
 
 
-def _condition(one: Filter) -> tuple[str, list[object]]:
+def _condition(row_filter: Filter) -> tuple[str, list[object]]:
     """SQL that holds where the column has a value of the constant's kind that compares so."""
-    path = _path(one.column)
-    if isinstance(one.constant, bool):
-        wanted = one.constant is (one.comparison == "==")
+    path = _path(row_filter.column)
+    if isinstance(row_filter.constant, bool):
+        wanted = row_filter.constant is (row_filter.comparison == "==")
         return "json_type(data, ?) = ?", [path, "true" if wanted else "false"]
-    kinds = "('text')" if isinstance(one.constant, str) else _NUMBERS
+    kinds = "('text')" if isinstance(row_filter.constant, str) else _NUMBERS
     return (
-        f"json_type(data, ?) IN {kinds} AND json_extract(data, ?) {_SQL[one.comparison]} ?",
-        [path, path, one.constant],
+        f"json_type(data, ?) IN {kinds} AND json_extract(data, ?) {_SQL[row_filter.comparison]} ?",
+        [path, path, row_filter.constant],
     )
 
 
@@ -203,23 +207,23 @@ def _path(column: str) -> str:
     return f'$."{column}"'
 
 
-def _items(asked: EventsTerms, columns: Sequence[Sequence[Any]]) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+def _items(terms: EventsTerms, columns: Sequence[Sequence[Any]]) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
     """(items, which of them are some) of each row."""
-    if asked.buckets:
-        found: dict[tuple[str, ...], int] = {}
+    if terms.buckets:
+        bucket_by_key: dict[tuple[str, ...], int] = {}
         keys = list(zip(*columns, strict=True))
         for key in keys:
-            if key not in found:
-                found[key] = bucket_of(key, asked.buckets)
-        return np.array([found[key] for key in keys], dtype=np.int64), np.ones(len(keys), dtype=bool)
-    if asked.edges is None:
+            if key not in bucket_by_key:
+                bucket_by_key[key] = bucket_of(key, terms.buckets)
+        return np.array([bucket_by_key[key] for key in keys], dtype=np.int64), np.ones(len(keys), dtype=bool)
+    if terms.edges is None:
         # A whole number beyond 64 bits comes out of SQLite as a float; no model has such an item.
         whole = np.array([isinstance(item, int) for item in columns[0]], dtype=bool)
         return np.array([item if isinstance(item, int) else -1 for item in columns[0]], dtype=np.int64), whole
     numbers = np.array(columns[0], dtype=np.float64)
-    bins = np.searchsorted(asked.edges, numbers, side="right") - 1
-    bins[numbers == asked.edges[-1]] = len(asked.edges) - 2
-    return bins.astype(np.int64), (bins >= 0) & (numbers <= asked.edges[-1])
+    bins = np.searchsorted(terms.edges, numbers, side="right") - 1
+    bins[numbers == terms.edges[-1]] = len(terms.edges) - 2
+    return bins.astype(np.int64), (bins >= 0) & (numbers <= terms.edges[-1])
 
 
 def bucket_of(columns: Sequence[str], buckets: int) -> int:
@@ -232,23 +236,23 @@ def bucket_of(columns: Sequence[str], buckets: int) -> int:
 
 
 def _aggregated(items: Int64Array, values: Float64Array, aggregate: str) -> LocalRows:
-    found: Float64Array
+    aggregated: Float64Array
     distinct, place, count = np.unique(items, return_inverse=True, return_counts=True)
     size = len(distinct)
     match aggregate:
         case "" | "count":
-            found = count.astype(np.float64) if aggregate else np.ones(size)
+            aggregated = count.astype(np.float64) if aggregate else np.ones(size)
         case "last":
             # The last place of each item, counted from the end.
             _, first = np.unique(items[::-1], return_index=True)
-            found = values[::-1][first]
+            aggregated = values[::-1][first]
         case "max" | "min":
             extreme = np.maximum if aggregate == "max" else np.minimum
-            found = np.full(size, -np.inf if aggregate == "max" else np.inf)
-            extreme.at(found, place, values)
+            aggregated = np.full(size, -np.inf if aggregate == "max" else np.inf)
+            extreme.at(aggregated, place, values)
         case _:
-            found = np.bincount(place, weights=values, minlength=size).astype(np.float64)
+            aggregated = np.bincount(place, weights=values, minlength=size).astype(np.float64)
             if aggregate == "mean":
-                found = found / count
-    known = np.isfinite(found)
-    return LocalRows(distinct[known], found[known], unread=int((~known).sum()))
+                aggregated = aggregated / count
+    finite = np.isfinite(aggregated)
+    return LocalRows(distinct[finite], aggregated[finite], unread=int((~finite).sum()))

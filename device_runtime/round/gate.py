@@ -125,7 +125,7 @@ class Gate:
 
     def _require(self, store: Store, *, only: frozenset[str] | None = None) -> None:
         if self.conditions != _NONE:
-            require(tuple(one for one in self.readings(store) if only is None or one.name in only))
+            require(tuple(reading for reading in self.readings(store) if only is None or reading.name in only))
 
 
 _NONE = Conditions()

@@ -91,31 +91,33 @@ class LocalReporting:
           ServiceError, ServiceUnavailable: try again later; a report that was prepared stays so.
           StateError: the store cannot be used.
         """
-        own = [line for line in store.ledger() if line.task_sha256 == work.task_sha256]
-        prepared, now = self._queued(store, own), self.pipeline.clock()
+        task_lines = [line for line in store.ledger() if line.task_sha256 == work.task_sha256]
+        prepared, now = self._queued(store, task_lines), self.pipeline.clock()
         if prepared is None:
-            if len(own) >= work.most:
-                return Reported(Outcome.SETTLED, _LOOK_SECONDS if any(map(_is_unsent, own)) else math.inf)
-            between, last = work.terms.seconds_between, max((line.time for line in own), default=-math.inf)
-            wait = self._times.left((store.path, work.task_sha256, len(own)), last=last, between=between, now=now)
+            if len(task_lines) >= work.most:
+                return Reported(Outcome.SETTLED, _LOOK_SECONDS if any(map(_is_unsent, task_lines)) else math.inf)
+            between, last = work.terms.seconds_between, max((line.time for line in task_lines), default=-math.inf)
+            wait = self._times.left(
+                (store.path, work.task_sha256, len(task_lines)), last=last, between=between, now=now
+            )
             if wait > 0:
                 return Reported(Outcome.SETTLED, wait)
-        number = max((line.round for line in own), default=-1) + 1 if prepared is None else prepared.round
+        number = max((line.round for line in task_lines), default=-1) + 1 if prepared is None else prepared.round
         self.pipeline.admitted(store, work, number)
         self.pipeline.charters.accept(work.charter, None)
         if prepared is None:
             prepared = self._prepare(store, work, number, traffic)
         outcome = self._send(store, work, prepared, traffic)
-        made = len({line.round for line in own} | {number})
+        made = len({line.round for line in task_lines} | {number})
         return Reported(outcome, work.terms.seconds_between if made < work.most else math.inf)
 
-    def _queued(self, store: Store, own: list[Participation]) -> Participation | None:
+    def _queued(self, store: Store, task_lines: list[Participation]) -> Participation | None:
         """A report that is still to be sent, and may be: the server forgets ids, and would count it a second time.
 
         An older one stays in the store: it is the clock that says so, which may be wrong now.
         """
         now = self.pipeline.clock()
-        for line in filter(_is_unsent, own):
+        for line in filter(_is_unsent, task_lines):
             if self._times.age(_name(store, line), dated=line.time, now=now) <= RESEND_SECONDS:
                 return line
         return None
@@ -124,15 +126,15 @@ class LocalReporting:
         algorithm, secret = work.algorithm, store.identity().secret
         report_id = domains.contribution_id(secret, work.task_sha256, number)
         token = self.pipeline.admission.token(work, domains.contribution_token(report_id), secret, traffic)
-        drawn = self.services.draw(work.task_sha256, traffic) if algorithm.row_bytes else b""
+        drawn_row = self.services.draw(work.task_sha256, traffic) if algorithm.row_bytes else b""
         source = self.source()
         try:
             # Before the data are read: a row that is none is refused aloud, and alike by every device.
-            nothing = algorithm.empty_report(drawn, source=source)
+            nothing = algorithm.empty_report(drawn_row, source=source)
         except ConfigurationError as error:
             raise ServiceError(f"the server drew a row that is none: {error}") from error
         self.pipeline.before_data(store, work)
-        with self.pipeline.reporting(store, work, drawn=drawn, source=source, empty=nothing) as contributing:
+        with self.pipeline.reporting(store, work, drawn_row=drawn_row, source=source, empty=nothing) as contributing:
             made = contributing.contribution(None)
             self.pipeline.gate.after_data(store, work.terms)
             privacy = work.definition.privacy

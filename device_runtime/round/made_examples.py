@@ -77,8 +77,8 @@ class MadeExamples:
 
         def run(window: Window = window) -> bool:
             made = self.maker.make(path, model)
-            with beside(path, key, over=late) as own, own.transaction():
-                self.maker.keep(own, made[-most:])
+            with beside(path, key, over=late) as examples_store, examples_store.transaction():
+                self.maker.keep(examples_store, made[-most:])
                 if late():
                     raise TimeoutError
             return True

@@ -423,23 +423,23 @@ def _parts(prepared: Participation, work: Work) -> tuple[bytes, bytes]:
 def _sealed_to(
     aggregator: VerifiedEnclave, participation: Participation, identity: Identity, work: Work, *, host_part: bytes
 ) -> Participation:
-    one = participation
+    line = participation
     # Where the host gets a part, the enclave's is short, however long the contribution is.
     large = work.large and not work.host_bytes
     contribution = aggregator_pb2.Contribution(
-        task_sha256=one.task_sha256,
-        round=one.round,
-        model_sha256=one.model_sha256,
-        contribution_id=one.contribution_id,
-        pseudonym=domains.pseudonym(identity.secret, one.task_sha256),
-        payload=one.payload,
-        token=one.token or NO_TOKEN,
+        task_sha256=line.task_sha256,
+        round=line.round,
+        model_sha256=line.model_sha256,
+        contribution_id=line.contribution_id,
+        pseudonym=domains.pseudonym(identity.secret, line.task_sha256),
+        payload=line.payload,
+        token=line.token or NO_TOKEN,
     )
     context = domains.large_contribution_info if large else domains.contribution_info
     seal = segments.seal_segments if large else hpke.seal
-    info = context(one.task_sha256, one.round, one.model_sha256, aggregator.policy.sha256)
+    info = context(line.task_sha256, line.round, line.model_sha256, aggregator.policy.sha256)
     return dataclasses.replace(
-        one,
+        line,
         sealed=seal(work.hpke_key, contribution.SerializeToString(), info) + host_part,
         recipient=work.hpke_key,
         policy_sha256=aggregator.policy.sha256,

@@ -152,11 +152,11 @@ class Pipeline:
         )  # fmt: skip
 
     def reporting(
-        self, store: Store, work: LocalWork, *, drawn: bytes, source: RandomSource, empty: bytes
+        self, store: Store, work: LocalWork, *, drawn_row: bytes, source: RandomSource, empty: bytes
     ) -> Contributing:
         """A device's report to a task of local trust, in the place of a contribution. Raises as ``contributing``."""
         computation = ReportComputation(
-            definition=work.definition, algorithm=work.algorithm, drawn=drawn, now=self.clock(), source=source
+            definition=work.definition, algorithm=work.algorithm, drawn_row=drawn_row, now=self.clock(), source=source
         )
         length = work.algorithm.report_bytes
 

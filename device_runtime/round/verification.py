@@ -71,7 +71,7 @@ class Records:
         self._pinned_bytes = reference_values_bytes(self._pinned)
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._written: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
     def keep(self, work: Work, evidence: Sequence[Evidence]) -> bytes:
         """The SHA-256 of the record of what was verified for ``work``; it is on the disk when this returns.
@@ -81,15 +81,15 @@ class Records:
         """
         proof = b"" if work.log is None else work.log.SerializeToString(deterministic=True)
         round_key = common_pb2.SignedRoundKey() if work.round_key is None else work.round_key
-        shown = hashlib.sha256(proof).digest(), round_key.hpke_key, *(one.nonce for one in evidence)
+        shown = hashlib.sha256(proof).digest(), round_key.hpke_key, *(piece.nonce for piece in evidence)
         key = (work.key, work.model.model_sha256, *shown)
         pinned = self._reference_values()
         with self._lock:
             if pinned is not self._pinned:
                 self._pinned, self._pinned_bytes = pinned, reference_values_bytes(pinned)
-                self._known.clear()
-            known = self._known.get(key)
-            if known is None:
+                self._written.clear()
+            record = self._written.get(key)
+            if record is None:
                 reference_values = self._write(self._pinned_bytes)
                 content = {
                     "format": _FORMAT,
@@ -101,14 +101,17 @@ class Records:
                     "charter": _text(b"" if work.charter is None else work.charter.signed.SerializeToString()),
                     "round_key": _signed(round_key.hpke_key, round_key.signature),
                     "evidence": [
-                        {name: _text(value) if isinstance(value, bytes) else value for name, value in vars(one).items()}
-                        for one in evidence
+                        {
+                            name: _text(value) if isinstance(value, bytes) else value
+                            for name, value in vars(piece).items()
+                        }
+                        for piece in evidence
                     ],
                 }
-                known = self._known[key] = self._write(json.dumps(content, sort_keys=True).encode() + b"\n")
-                while len(self._known) > _REMEMBERED:
-                    self._known.popitem(last=False)
-            return known
+                record = self._written[key] = self._write(json.dumps(content, sort_keys=True).encode() + b"\n")
+                while len(self._written) > _REMEMBERED:
+                    self._written.popitem(last=False)
+            return record
 
     def _write(self, data: bytes) -> bytes:
         digest = hashlib.sha256(data).digest()
@@ -135,11 +138,11 @@ def _text(data: bytes) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing that was verified again: ``what``, whether it holds, and in words what was found."""
+    """One thing that was verified again: ``what``, whether it holds, and in words what the verification saw."""
 
     what: str
     holds: bool
-    found: str
+    observed: str
 
 
 def replay(folder: Path, line: Participation, *, pinned: ReferenceValues | None = None) -> tuple[Finding, ...]:
@@ -236,23 +239,23 @@ class _Record:
         return f"version {manifest.version}, signed by the task's developer"
 
     def verified(self, role: str) -> VerifiedEnclave:
-        (one,) = (one for one in self._content["evidence"] if one["role"] == role)
+        (entry,) = (candidate for candidate in self._content["evidence"] if candidate["role"] == role)
         return verify_evidence(
-            token=one["token"],
-            policy=base64.b64decode(one["policy"]),
-            event_log=base64.b64decode(one["event_log"]),
-            nonce=base64.b64decode(one["nonce"]),
+            token=entry["token"],
+            policy=base64.b64decode(entry["policy"]),
+            event_log=base64.b64decode(entry["event_log"]),
+            nonce=base64.b64decode(entry["nonce"]),
             role=role,
             reference_values=self._values(),
-            now=float(one["time"]),
+            now=float(entry["time"]),
         )
 
     def enclave(self, role: str) -> str:
-        found = self.verified(role)
-        kind = "emulated" if found.emulated else "in hardware"
-        if found.policy.test_noise_seed is not None:
+        enclave = self.verified(role)
+        kind = "emulated" if enclave.emulated else "in hardware"
+        if enclave.policy.test_noise_seed is not None:
             kind += ", TEST NOISE that protects nobody"
-        return f"{kind}, code {found.image_digest[:19]}.., policy {found.policy.sha256.hex()[:12]}.."
+        return f"{kind}, code {enclave.image_digest[:19]}.., policy {enclave.policy.sha256.hex()[:12]}.."
 
     def charter(self) -> Charter:
         signed = population_pb2.SignedCharter.FromString(self._bytes("charter"))
@@ -266,8 +269,8 @@ class _Record:
         )
 
     def recipient(self, line: Participation) -> str:
-        found = self.verified("aggregator")
-        if (found.policy.sha256, found.image_digest) != (line.policy_sha256, line.image_digest):
+        enclave = self.verified("aggregator")
+        if (enclave.policy.sha256, enclave.image_digest) != (line.policy_sha256, line.image_digest):
             raise ValueError("the contribution was made for another policy or code than this enclave's")
         if not line.recipient:
             return "nothing was encrypted to this aggregator: its host gets a masked vector"
@@ -275,7 +278,7 @@ class _Record:
             hpke_key=self._bytes("round_key", "data"), signature=self._bytes("round_key", "signature")
         )
         named = {"task_sha256": line.task_sha256, "model_sha256": line.model_sha256}
-        if require_round_key(signed, found, round=line.round, **named) != line.recipient:
+        if require_round_key(signed, enclave, round=line.round, **named) != line.recipient:
             raise ValueError("the contribution was encrypted to another key than the round's")
         return "the contribution was encrypted to the key of its round alone, which this aggregator signed"
 
@@ -296,10 +299,10 @@ class _Record:
         for role in ("aggregator",) if self.without_distributor else ("distributor", "aggregator"):
             enclave = self.verified(role)
             if not any(
-                one.endorsement.covers(
+                entry.endorsement.covers(
                     role=role, image_digest=enclave.image_digest, policy_sha256=enclave.policy.sha256.hex(), now=now
                 )
-                for one in logged
+                for entry in logged
             ):
                 raise ValueError(f"no endorsement in it covers the {role}")
         return f"checkpoint of {verified.checkpoint.size} entries holds task, model, charter and both endorsements"

@@ -43,12 +43,12 @@ def is_answered(before: Participation, work: Work) -> bool:
         return has_answer
     if before.state is State.REFUSED:
         return not _may_repeat(work)
-    return has_answer and all(one.hpke_key != before.recipient for one in _voided(work))
+    return has_answer and all(opening.hpke_key != before.recipient for opening in _voided(work))
 
 
 def named_void(store: Store, work: Work) -> list[Line]:
     """The device's charged contributions, of all tasks, that ``work`` names as void; no signature is verified yet."""
-    keys = {one.hpke_key for one in _voided(work)}
+    keys = {opening.hpke_key for opening in _voided(work)}
     if not keys:
         return []
     # A contribution to a session has no key of its own: nothing calls it back.

@@ -91,8 +91,8 @@ def _by_blocks(
         for number, length in zip(changed, lengths, strict=True):
             data[number * BLOCK_BYTES : number * BLOCK_BYTES + length] = sent[:length]
             sent = sent[length:]
-    found = bytes(data)
-    return found if _is(found, entry) else None
+    table = bytes(data)
+    return table if _is(table, entry) else None
 
 
 def _rest(

@@ -61,12 +61,12 @@ class Lookup:
           ServiceUnavailable: nobody answers.
         """
         _validate.identifier(name=name)
-        told = self.services.public_table(name)
-        opened = open_version(told.definition, told.manifest, name=name)
+        answer = self.services.public_table(name)
+        opened = open_version(answer.definition, answer.manifest, name=name)
         if developer_key is not None and opened.developer_key != developer_key:
             raise ConfigurationError(f"table {name!r} is signed by another developer than the expected one")
-        parse_address(told.distributor_address)
-        return FoundTable(opened, told.distributor_address)
+        parse_address(answer.distributor_address)
+        return FoundTable(opened, answer.distributor_address)
 
     def select(
         self,
@@ -91,8 +91,8 @@ class Lookup:
         """
         _validate.integer(low=1, high=2**16, requests=requests)
         wanted = np.asarray(keys, dtype=np.int64).reshape(-1)
-        known = (wanted >= 0) & (wanted < table.rows)
-        distinct, places = np.unique(wanted[known], return_inverse=True)
+        valid = (wanted >= 0) & (wanted < table.rows)
+        distinct, places = np.unique(wanted[valid], return_inverse=True)
         each = table.opened.rows_per_request
         traffic = Traffic() if traffic is None else traffic
         parts = [
@@ -106,12 +106,12 @@ class Lookup:
             ).rows
             for number in range(requests)
         ]
-        if not known.all():
+        if not valid.all():
             raise ConfigurationError(f"Expected keys of table {table.opened.name!r} to be from 0 to {table.rows - 1}")
         if len(distinct) > requests * each:
             raise ConfigurationError(f"Expected at most {requests * each} distinct keys, got {len(distinct)}")
-        found: Float32Array = np.concatenate(parts)[places.reshape(-1)]
-        return found
+        selected: Float32Array = np.concatenate(parts)[places.reshape(-1)]
+        return selected
 
     def rows(
         self,
@@ -125,7 +125,7 @@ class Lookup:
     ) -> Slices:
         """One request for ``count`` rows of a manifest's keyed table; ``keys`` are distinct, ascending, at most so
         many. The dense tables come with it. Raises as ``select``."""
-        found, _ = select_sealed(
+        slices, _ = select_sealed(
             self.services,
             Asked(address, model, manifest, count),
             keys,
@@ -134,4 +134,4 @@ class Lookup:
             verify=lambda old: self.enclaves.verified("distributor", address, unlike=old),
             random_bytes=self.random_bytes,
         )
-        return found
+        return slices

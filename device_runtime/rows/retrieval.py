@@ -95,14 +95,14 @@ class SealedRows:
         Raises, besides: AttestationError where the enclave's new evidence is refused.
         """
         model = work.model
-        asked = Asked(work.distributor, model.model_sha256, model.manifest, model.rows_per_request)
-        found, self.checked = select_sealed(
+        selection = Asked(work.distributor, model.model_sha256, model.manifest, model.rows_per_request)
+        slices, self.checked = select_sealed(
             self._services,
-            asked,
+            selection,
             keys,
             traffic,
             checked=self.checked,
             verify=self._verify,
             random_bytes=self._random_bytes,
         )
-        return found
+        return slices

@@ -41,7 +41,7 @@ class Asked:
 
 def select_sealed(
     services: Services,
-    asked: Asked,
+    selection: Asked,
     keys: Int64Array,
     traffic: Traffic,
     *,
@@ -52,7 +52,7 @@ def select_sealed(
     """The rows of ``keys``, the dense tables, and the enclave that answered; after a restart that is another one.
 
     Args:
-      keys: distinct and ascending, at most ``asked.count``.
+      keys: distinct and ascending, at most ``selection.count``.
       checked: the enclave; where it cannot open what is sealed to its key, ``verify`` gives it with a new one.
       random_bytes: source of reply keys, each used once.
 
@@ -63,7 +63,7 @@ def select_sealed(
       ServiceUnavailable: nobody answers.
     """
     try:
-        return _select(services, asked, keys, checked.enclave.hpke_key, random_bytes, traffic), checked
+        return _select(services, selection, keys, checked.enclave.hpke_key, random_bytes, traffic), checked
     except ServiceError as error:
         # An enclave that came back with new keys cannot open what is sealed to the old one.
         if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
@@ -71,34 +71,36 @@ def select_sealed(
         fresh = verify(checked.enclave.hpke_key)
         if fresh.enclave.hpke_key == checked.enclave.hpke_key:
             raise
-        return _select(services, asked, keys, fresh.enclave.hpke_key, random_bytes, traffic), fresh
+        return _select(services, selection, keys, fresh.enclave.hpke_key, random_bytes, traffic), fresh
 
 
 def _select(
     services: Services,
-    asked: Asked,
+    selection: Asked,
     keys: Int64Array,
     hpke_key: bytes,
     random_bytes: Callable[[int], bytes],
     traffic: Traffic,
 ) -> Slices:
-    entry = keyed_entry(asked.manifest)
+    entry = keyed_entry(selection.manifest)
     # Whoever needs no row asks for some row too: whether it needs one is its own affair.
-    wire_keys = padded_keys(keys if len(keys) else np.zeros(1, dtype=np.int64), asked.count)
+    wire_keys = padded_keys(keys if len(keys) else np.zeros(1, dtype=np.int64), selection.count)
     reply_key = random_bytes(_REPLY_KEY_BYTES)
     wanted = distributor_pb2.SelectKeys(table=entry.name, keys=wire_keys, reply_key=reply_key)
-    sealed = hpke.seal(hpke_key, wanted.SerializeToString(), domains.select_info(asked.model_sha256))
-    request = distributor_pb2.SelectRequest(model_sha256=asked.model_sha256, sealed_keys=sealed)
-    reply = services.select(asked.address, request, traffic)
+    sealed = hpke.seal(hpke_key, wanted.SerializeToString(), domains.select_info(selection.model_sha256))
+    request = distributor_pb2.SelectRequest(model_sha256=selection.model_sha256, sealed_keys=sealed)
+    reply = services.select(selection.address, request, traffic)
     try:
-        opened = AESGCM(reply_key).decrypt(_REPLY_NONCE, reply.sealed_rows, domains.selected_aad(asked.model_sha256))
+        opened = AESGCM(reply_key).decrypt(
+            _REPLY_NONCE, reply.sealed_rows, domains.selected_aad(selection.model_sha256)
+        )
         rows = distributor_pb2.SelectedRows.FromString(opened)
-        if len(rows.rows) != asked.count * entry_row_bytes(entry):
-            raise ConfigurationError(f"Expected {asked.count} rows, got {len(rows.rows)} bytes")
-        return slices_from(asked.manifest, keys, rows)
+        if len(rows.rows) != selection.count * entry_row_bytes(entry):
+            raise ConfigurationError(f"Expected {selection.count} rows, got {len(rows.rows)} bytes")
+        return slices_from(selection.manifest, keys, rows)
     except (InvalidTag, DecodeError):
         raise ServiceError(
-            f"the distributor at {asked.address} sent rows that cannot be decrypted; try again"
+            f"the distributor at {selection.address} sent rows that cannot be decrypted; try again"
         ) from None
     except ConfigurationError as error:
-        raise ServiceError(f"the distributor at {asked.address} sent unusable rows: {error}") from error
+        raise ServiceError(f"the distributor at {selection.address} sent unusable rows: {error}") from error

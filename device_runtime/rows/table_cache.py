@@ -56,9 +56,9 @@ class TableCache:
         for path in reversed(self._oldest_first()):
             with contextlib.suppress(OSError, ValueError):
                 if path.suffix == _WHOLE and path.stat().st_size == size:
-                    found = self.find(bytes.fromhex(path.stem))
-                    if found is not None:
-                        return found
+                    table = self.find(bytes.fromhex(path.stem))
+                    if table is not None:
+                        return table
         return None
 
     def keep(self, sha256: bytes, data: bytes) -> None:
@@ -132,8 +132,8 @@ class TableCache:
 
     def _oldest_first(self) -> list[Path]:
         try:
-            found = [path for path in self._folder.iterdir() if path.suffix in (_WHOLE, _PART)]
-            return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+            files = [path for path in self._folder.iterdir() if path.suffix in (_WHOLE, _PART)]
+            return sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
         except OSError:
             return []
 

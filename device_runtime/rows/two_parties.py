@@ -91,10 +91,10 @@ class TwoParties:
             ) from None
         # What the layout had no place for is missing, as if the model did not have it: failing would tell which keys
         # these are to whoever chose the model.
-        found = keys[secret.placed]
+        placed_keys = keys[secret.placed]
         try:
             return slices_from(
-                model.manifest, found, distributor_pb2.SelectedRows(rows=rows.tobytes(), dense=reply.dense)
+                model.manifest, placed_keys, distributor_pb2.SelectedRows(rows=rows.tobytes(), dense=reply.dense)
             )
         except ConfigurationError as error:
             raise ServiceError(f"the distributor at {work.distributor} sent unusable rows: {error}") from error
@@ -103,9 +103,9 @@ class TwoParties:
         """The table's shape. The leader cannot make it depend on the device; fetched once per version."""
         model = work.model
         with self._lock:
-            known = self._shapes.get(model.model_sha256)
-        if known is not None:
-            return known
+            cached = self._shapes.get(model.model_sha256)
+        if cached is not None:
+            return cached
         request = retrieval_pb2.GetShapeRequest(model_sha256=model.model_sha256, table=entry.name)
         reply = self._services.table_shape(work.distributor, request, traffic)
         try:

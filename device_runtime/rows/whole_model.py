@@ -55,8 +55,8 @@ class WholeModel:
     def _model(self, work: Work, traffic: Traffic) -> ModelVersion:
         model = work.model
         with self._lock:
-            found = self._held.get(model.model_sha256)
-            if found is None:
+            version = self._held.get(model.model_sha256)
+            if version is None:
                 tables = {
                     entry.name: self._services.download(work.distributor, model.model_sha256, entry, traffic)
                     if self._cache is None
@@ -66,10 +66,10 @@ class WholeModel:
                     for entry in model.manifest.tables
                 }
                 try:
-                    found = broadcast_from(model.manifest, tables)
+                    version = broadcast_from(model.manifest, tables)
                 except ConfigurationError as error:
                     raise ServiceError(f"the distributor at {work.distributor} sent a wrong model: {error}") from error
-                self._held[model.model_sha256] = found
+                self._held[model.model_sha256] = version
                 while len(self._held) > _MOST_HELD:
                     self._held.popitem(last=False)
-            return found
+            return version

@@ -91,7 +91,7 @@ class AppData:
         _validate.finite(time=time)
         content = self._event(data)
         with self._database.transaction():
-            self._room(len(content))
+            self._require_space(len(content))
             self._rows_at_most("events", self._bounds.events)
             if request is not None and not self._has_request(request):
                 raise DataError(f"Expected request={request} of the event to be one of service {self._service!r}")
@@ -118,7 +118,7 @@ class AppData:
         contents = [self._event(row) for row in rows]
         with self._database.transaction():
             self._database.execute("DELETE FROM events WHERE service = ? AND type = ?", (self._service, type))
-            self._room(sum(map(len, contents)))
+            self._require_space(sum(map(len, contents)))
             self._rows_at_most("events", self._bounds.events, adding=len(contents))
             self._database.execute_many(
                 "INSERT INTO events (service, type, time, data) VALUES (?, ?, ?, ?)",
@@ -130,14 +130,14 @@ class AppData:
         """Its labelled examples: tasks name them as the table ``examples.SERVICE``."""
         return LabelledExamples(self._database, self._service, self._bounds)
 
-    def add_request(self, app: str, asked: Mapping[str, Any], *, time: float) -> int:
+    def add_request(self, app: str, query: Mapping[str, Any], *, time: float) -> int:
         """Stores an app's request; returns its id. Raises as ``add_event``."""
         _validate.identifier(app=app)
         _validate.finite(time=time)
-        content = _json(asked, what="request")
+        content = _json(query, what="request")
         self._at_most(content, self._bounds.request_bytes, "request", "request_bytes")
         with self._database.transaction():
-            self._room(len(content))
+            self._require_space(len(content))
             self._rows_at_most("requests", self._bounds.requests)
             self._database.execute(
                 "INSERT INTO requests (service, app, time, asked) VALUES (?, ?, ?, ?)",
@@ -150,7 +150,7 @@ class AppData:
         content = _json(list(rows), what="rows")
         self._at_most(content, self._bounds.request_bytes, "rows", "request_bytes")
         with self._database.transaction():
-            self._room(len(content))
+            self._require_space(len(content))
             changed = self._database.execute(
                 "UPDATE requests SET rows = ? WHERE id = ? AND service = ? AND rows IS NULL",
                 (content, request, self._service),
@@ -166,8 +166,8 @@ class AppData:
             (self._service, most),
         )
         return [
-            Request(id, app, time, json.loads(asked), None if logged is None else json.loads(logged))
-            for id, app, time, asked, logged in reversed(rows)
+            Request(id, app, time, json.loads(query), None if logged is None else json.loads(logged))
+            for id, app, time, query, logged in reversed(rows)
         ]
 
     def set(self, key: str, value: bytes, *, time: float) -> None:
@@ -186,7 +186,7 @@ class AppData:
             if value is not None:
                 self._at_most(value, self._bounds.value_bytes, f"value of {key!r}", "value_bytes")
         with self._database.transaction():
-            self._room(sum(len(value) for value in changes.values() if value is not None))
+            self._require_space(sum(len(value) for value in changes.values() if value is not None))
             for key, value in changes.items():
                 if value is None:
                     self._database.execute("DELETE FROM local_data WHERE service = ? AND key = ?", (self._service, key))
@@ -195,14 +195,14 @@ class AppData:
                         "INSERT OR REPLACE INTO local_data (service, key, value, time) VALUES (?, ?, ?, ?)",
                         (self._service, key, value, time),
                     )
-            count, size = self._database.one(
+            count, size = self._database.first(
                 "SELECT count(*), coalesce(sum(length(value)), 0) FROM local_data WHERE service = ?", (self._service,)
             ) or (0, 0)
             self._whole(count, size, self._bounds.local_bytes, "local data", "local_bytes")
 
     def get(self, key: str) -> bytes | None:
         """One value of the local data, or None."""
-        row = self._database.one("SELECT value FROM local_data WHERE service = ? AND key = ?", (self._service, key))
+        row = self._database.first("SELECT value FROM local_data WHERE service = ? AND key = ?", (self._service, key))
         return None if row is None else row[0]
 
     def local_keys(self, *, prefix: str = "") -> list[str]:
@@ -231,17 +231,17 @@ class AppData:
             for part in (key.encode(), value):
                 digest.update(len(part).to_bytes(8, "little") + part)
         with self._database.transaction():
-            known = self._database.one(
+            stored = self._database.first(
                 "SELECT version, sha256 FROM download_versions WHERE service = ?", (self._service,)
             )
-            if known is not None and known[0] == version:
-                if known[1] != digest.digest():
+            if stored is not None and stored[0] == version:
+                if stored[1] != digest.digest():
                     raise DataError(
                         f"Expected version={version!r} to have the same content as before: a version is immutable"
                     )
                 return False
             self._database.execute("DELETE FROM downloads WHERE service = ?", (self._service,))
-            self._room(size)
+            self._require_space(size)
             for key, value in entries.items():
                 self._database.execute(
                     "INSERT INTO downloads (service, key, value) VALUES (?, ?, ?)", (self._service, key, value)
@@ -254,7 +254,7 @@ class AppData:
 
     def downloaded(self, key: str) -> bytes | None:
         """One value of the downloaded data, or None."""
-        row = self._database.one("SELECT value FROM downloads WHERE service = ? AND key = ?", (self._service, key))
+        row = self._database.first("SELECT value FROM downloads WHERE service = ? AND key = ?", (self._service, key))
         return None if row is None else row[0]
 
     def downloaded_keys(self, *, prefix: str = "") -> list[str]:
@@ -264,13 +264,13 @@ class AppData:
     def count(self, table: str) -> int:
         """Rows of the service in ``events``, ``examples``, ``requests``, ``local_data`` or ``downloads``."""
         _validate.one_of(("events", "examples", "requests", "local_data", "downloads"), table=table)
-        row = self._database.one(f"SELECT count(*) FROM {table} WHERE service = ?", (self._service,))
+        row = self._database.first(f"SELECT count(*) FROM {table} WHERE service = ?", (self._service,))
         return 0 if row is None else int(row[0])
 
     @property
     def downloaded_version(self) -> str | None:
         """The version of the downloaded data; None before the first."""
-        row = self._database.one("SELECT version FROM download_versions WHERE service = ?", (self._service,))
+        row = self._database.first("SELECT version FROM download_versions WHERE service = ?", (self._service,))
         return None if row is None else row[0]
 
     def _keys(self, table: str, prefix: str) -> list[str]:
@@ -281,14 +281,14 @@ class AppData:
         return [key for (key,) in rows]
 
     def _has_request(self, request: int) -> bool:
-        asked = "SELECT 1 FROM requests WHERE id = ? AND service = ?"
-        return self._database.one(asked, (request, self._service)) is not None
+        statement = "SELECT 1 FROM requests WHERE id = ? AND service = ?"
+        return self._database.first(statement, (request, self._service)) is not None
 
     def _last_id(self) -> int:
-        row = self._database.one("SELECT last_insert_rowid()")
+        row = self._database.first("SELECT last_insert_rowid()")
         return 0 if row is None else int(row[0])
 
-    def _room(self, size: int) -> None:
+    def _require_space(self, size: int) -> None:
         require_space(self._database, size, self._bounds, whose=f"service {self._service!r}")
 
     def _event(self, data: Mapping[str, Any] | bytes) -> bytes | str:
@@ -354,8 +354,8 @@ def _json(value: object, *, what: str) -> str:
 def _loaded(data: str | bytes) -> Mapping[str, Any] | bytes:
     if isinstance(data, bytes):
         return data
-    found: Mapping[str, Any] = json.loads(data)
-    return found
+    loaded: Mapping[str, Any] = json.loads(data)
+    return loaded
 
 
 def _checked_key(key: str) -> None:

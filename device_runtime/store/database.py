@@ -85,7 +85,7 @@ class Database:
     ) -> None:
         self.close()
 
-    def one(self, statement: str, arguments: tuple[object, ...] = ()) -> tuple | None:  # type: ignore[type-arg]  # a row of any columns
+    def first(self, statement: str, arguments: tuple[object, ...] = ()) -> tuple | None:  # type: ignore[type-arg]  # a row of any columns
         """The first row, or None. Raises StateError."""
         with errors(self.path):
             row: tuple | None = self._connection.execute(statement, arguments).fetchone()  # type: ignore[type-arg]
@@ -130,7 +130,7 @@ class Database:
 
     def used_bytes(self) -> int:
         """Bytes of the file in use."""
-        row = self.one("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
+        row = self.first("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
         return 0 if row is None else int(row[0]) * PAGE_BYTES
 
 

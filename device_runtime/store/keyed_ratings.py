@@ -113,7 +113,7 @@ def ratings_left_out(store: Store, definition: common_pb2.TaskDefinition, catalo
         return 0
     if catalogue is None:
         return int((store.ratings().items >= definition.model.items).sum()) + len(ratings_by_key(store))
-    (numbers,) = store.one("SELECT count(*) FROM ratings WHERE key IS NULL") or (0,)
+    (numbers,) = store.first("SELECT count(*) FROM ratings WHERE key IS NULL") or (0,)
     return int(numbers) + int((catalogue.places(list(_named(store))) < 0).sum())
 
 
@@ -167,7 +167,7 @@ def fill_ratings(store: Store, data: Ratings, user: int, *, keys: Sequence[str] 
         filled = store.fill(items, values, filled_from=filled_from)
         for column, names in (("id", ids), ("key", None if keys is None else [keys[item] for item in items.tolist()])):
             lacking = f"SELECT 1 FROM ratings WHERE {column} IS NULL LIMIT 1"
-            if names is not None and (filled or store.one(lacking) is not None):
+            if names is not None and (filled or store.first(lacking) is not None):
                 rows = list(zip(names, items.tolist(), strict=True))
                 store.execute_many(f"UPDATE ratings SET {column} = ? WHERE item = ? AND {column} IS NULL", rows)
     return filled

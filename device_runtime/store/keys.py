@@ -81,8 +81,8 @@ class HostKey:
 
     def of_store(self, path: Path) -> StoreKey:
         """The key of one store, derived from its file name: a folder may be moved, a file must not be renamed."""
-        found = _derived(self.key, _STORE_INFO + path.stem.encode(), _KEY_BYTES + _SALT_BYTES)
-        return StoreKey(found[:_KEY_BYTES], found[_KEY_BYTES:])
+        derived = _derived(self.key, _STORE_INFO + path.stem.encode(), _KEY_BYTES + _SALT_BYTES)
+        return StoreKey(derived[:_KEY_BYTES], derived[_KEY_BYTES:])
 
     @property
     def check(self) -> str:
@@ -156,7 +156,7 @@ def host_key(
         nothing was changed.
     """
     named = (os.environ if environment is None else environment).get(VARIABLE)
-    given = key_file if key_file is not None else Path(named) if named else None
+    key_path = key_file if key_file is not None else Path(named) if named else None
     descriptor = _descriptor(folder)
     if descriptor is None:
         with state_errors(folder):
@@ -164,22 +164,22 @@ def host_key(
         with folder_lock(folder):
             descriptor = _descriptor(folder)
             if descriptor is None:
-                return _chosen(folder, given, ring, random_bytes)
+                return _chosen(folder, key_path, ring, random_bytes)
     source, where, check = descriptor
-    if given is not None:
-        found = HostKey(_read(given), GIVEN, str(given))
+    if key_path is not None:
+        key = HostKey(_read(key_path), GIVEN, str(key_path))
     elif source == KEYRING:
-        found = HostKey(_from_ring(where, ring), KEYRING, where)
+        key = HostKey(_from_ring(where, ring), KEYRING, where)
     else:
-        found = HostKey(_read(folder / KEY_FILE if source == FILE else Path(where)), source, where)
-    if not hmac.compare_digest(found.check, check):
+        key = HostKey(_read(folder / KEY_FILE if source == FILE else Path(where)), source, where)
+    if not hmac.compare_digest(key.check, check):
         raise StateError(
-            f"the key ({found.source}: {found.where}) is not the key of the stores of {folder} "
+            f"the key ({key.source}: {key.where}) is not the key of the stores of {folder} "
             f"({source}: {where}); nothing was changed; give the right key with --key-file or {VARIABLE}"
         )
-    if source == GIVEN and given is not None and str(given.resolve()) != where:
-        _describe(folder, HostKey(found.key, GIVEN, str(given.resolve())))  # the key file was moved
-    return found
+    if source == GIVEN and key_path is not None and str(key_path.resolve()) != where:
+        _describe(folder, HostKey(key.key, GIVEN, str(key_path.resolve())))  # the key file was moved
+    return key
 
 
 def at_rest(folder: Path) -> AtRest | None:
@@ -198,32 +198,32 @@ def at_rest(folder: Path) -> AtRest | None:
 
 
 def _chosen(
-    folder: Path, given: Path | None, ring: Callable[[], Ring | None], random: Callable[[int], bytes]
+    folder: Path, key_path: Path | None, ring: Callable[[], Ring | None], random: Callable[[int], bytes]
 ) -> HostKey:
     """The key of a new folder, stored before its first use."""
     lost = next(_encrypted(folder), None)
-    if lost is not None and given is None:
+    if lost is not None and key_path is None:
         raise StateError(
             f"device store {lost} is encrypted and {folder / DESCRIPTOR}, which says where its key is, is missing; "
             f"restore that file, or give the key with --key-file or {VARIABLE}; nothing was changed"
         )
-    if given is not None:
-        found = HostKey(_read(given), GIVEN, str(given.resolve()))
-        if lost is not None and lost.read_bytes()[:_SALT_BYTES] != found.of_store(lost).salt:
-            raise StateError(f"the key {given} is not the key of device store {lost}")
+    if key_path is not None:
+        key = HostKey(_read(key_path), GIVEN, str(key_path.resolve()))
+        if lost is not None and lost.read_bytes()[:_SALT_BYTES] != key.of_store(lost).salt:
+            raise StateError(f"the key {key_path} is not the key of device store {lost}")
     else:
-        found = _kept(folder, ring, random)
-    _describe(folder, found)
-    return found
+        key = _new_key(folder, ring, random)
+    _describe(folder, key)
+    return key
 
 
-def _describe(folder: Path, found: HostKey) -> None:
-    content = {"format": _FORMAT, "source": found.source, "where": found.where, "check": found.check}
+def _describe(folder: Path, key: HostKey) -> None:
+    content = {"format": _FORMAT, "source": key.source, "where": key.where, "check": key.check}
     with state_errors(folder):
         write_atomically(folder / DESCRIPTOR, json.dumps(content, indent=1).encode() + b"\n")
 
 
-def _kept(folder: Path, ring: Callable[[], Ring | None], random: Callable[[int], bytes]) -> HostKey:
+def _new_key(folder: Path, ring: Callable[[], Ring | None], random: Callable[[int], bytes]) -> HostKey:
     path = folder / KEY_FILE
     if path.exists():  # its making was interrupted before the descriptor was written
         return HostKey(_read(path), FILE, str(path))
@@ -284,12 +284,12 @@ def _descriptor(folder: Path) -> tuple[str, str, str] | None:
     path = folder / DESCRIPTOR
     try:
         values = json.loads(read_private(path))
-        found = values["source"], values["where"], values["check"]
-        if values["format"] != _FORMAT or not all(isinstance(one, str) for one in found):
+        described = values["source"], values["where"], values["check"]
+        if values["format"] != _FORMAT or not all(isinstance(part, str) for part in described):
             raise ValueError("another format")
-        if found[0] not in (GIVEN, KEYRING, FILE):
+        if described[0] not in (GIVEN, KEYRING, FILE):
             raise ValueError("an unknown source")
-        return found
+        return described
     except FileNotFoundError:
         return None
     except OSError as error:

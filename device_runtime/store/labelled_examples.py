@@ -81,16 +81,16 @@ class LabelledExamples:
         count = len(next(iter(numbers.values())))
         if not count:
             return 0
-        layout = json.dumps([[name, one.dtype.str, one.shape[1:]] for name, one in numbers.items()])
-        sizes = [one.dtype.itemsize * math.prod(one.shape[1:]) for one in numbers.values()]
+        layout = json.dumps([[name, array.dtype.str, array.shape[1:]] for name, array in numbers.items()])
+        sizes = [array.dtype.itemsize * math.prod(array.shape[1:]) for array in numbers.values()]
         size, most = sum(sizes), self._bounds.example_bytes
         if not 1 <= size <= most:
             raise DataError(
                 f"Expected an example of {self._whose} to have 1 to example_bytes={most} bytes (got {size})"
             )
         rows = np.empty((count, size), dtype=np.uint8)
-        for one, end, width in zip(numbers.values(), np.cumsum(sizes).tolist(), sizes, strict=True):
-            rows[:, end - width : end] = one.reshape(count, -1).view(np.uint8).reshape(count, width)
+        for numeric, end, width in zip(numbers.values(), np.cumsum(sizes).tolist(), sizes, strict=True):
+            rows[:, end - width : end] = numeric.reshape(count, -1).view(np.uint8).reshape(count, width)
         with self._database.transaction():
             require_space(self._database, count * (size + len(layout)), self._bounds, whose=self._whose)
             if self.count() + count > self._bounds.examples:
@@ -106,7 +106,7 @@ class LabelledExamples:
 
     def count(self) -> int:
         """The number of examples."""
-        row = self._database.one("SELECT count(*) FROM examples WHERE service = ?", (self._service,))
+        row = self._database.first("SELECT count(*) FROM examples WHERE service = ?", (self._service,))
         return 0 if row is None else int(row[0])
 
     def read(
@@ -125,9 +125,13 @@ class LabelledExamples:
           StateError: the store cannot be read.
         """
         newest = "FROM examples WHERE service = ? ORDER BY time DESC, id DESC LIMIT ?"
-        given = (self._service, most)
-        layouts = self._database.all(f"SELECT layout, count(*) FROM (SELECT layout {newest}) GROUP BY layout", given)
-        wanted: dict[str, tuple[int, ...]] = {name: tuple(one.shape) for name, one in features.items()} | {label: ()}
+        arguments = (self._service, most)
+        layouts = self._database.all(
+            f"SELECT layout, count(*) FROM (SELECT layout {newest}) GROUP BY layout", arguments
+        )
+        wanted: dict[str, tuple[int, ...]] = {
+            name: tuple(wanted_feature.shape) for name, wanted_feature in features.items()
+        } | {label: ()}
         places: list[tuple[float, int]] = []
         parts: list[dict[str, npt.NDArray[Any]]] = []
         for layout, _ in layouts:
@@ -141,7 +145,7 @@ class LabelledExamples:
                 f"SELECT time, id, {selected} FROM examples WHERE id IN (SELECT id {newest}) AND layout = ? "
                 "AND length(data) <= ?",
                 (
-                    *(number for start, size in pieces for number in (start + 1, size)), *given, layout,
+                    *(number for start, size in pieces for number in (start + 1, size)), *arguments, layout,
                     max(LONG_ROW, 4 * size),
                 ),
             )  # fmt: skip
@@ -156,10 +160,10 @@ class LabelledExamples:
                 places += [(row[0], row[1]) for row in rows]
                 parts.append(part)
         order = np.array(sorted(range(len(places)), key=places.__getitem__), dtype=np.int64)
-        found = {name: _joined([part[name] for part in parts], shape)[order] for name, shape in wanted.items()}
-        values = found.pop(label).astype(np.float64)
+        by_name = {name: _joined([part[name] for part in parts], shape)[order] for name, shape in wanted.items()}
+        values = by_name.pop(label).astype(np.float64)
         unread = sum(count for _, count in layouts) - len(values)
-        return LocalRows(np.arange(len(values), dtype=np.int64), values, found, unread)
+        return LocalRows(np.arange(len(values), dtype=np.int64), values, by_name, unread)
 
     def everything(self) -> Iterator[dict[str, Any]]:
         """Every example, JSON-able, oldest first: single numbers as numbers, or None; others as base64."""
@@ -214,13 +218,13 @@ def _readable(
         return None
     if columns[label].type.kind == "S" and not names:
         return None
-    found = {label: _cut(columns[label], numbers=1)}
+    readable = {label: _cut(columns[label], numbers=1)}
     for name, feature in features.items():
         column = _cut(columns[name], numbers=feature.size)
         if column.shape not in ((), tuple(feature.shape)):
             return None
-        found[name] = column
-    return found
+        readable[name] = column
+    return readable
 
 
 def _cut(column: _Column, *, numbers: int) -> _Column:
@@ -233,12 +237,12 @@ def _cut(column: _Column, *, numbers: int) -> _Column:
 
 def _pieces(columns: Iterable[_Column]) -> list[tuple[int, int]]:
     """(start, size) of what is read of a row: adjacent columns together."""
-    found: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []
     for start, end in sorted({(column.start, column.end) for column in columns}):
-        if found and sum(found[-1]) == start:
-            start = found.pop()[0]
-        found.append((start, end - start))
-    return found
+        if pieces and sum(pieces[-1]) == start:
+            start = pieces.pop()[0]
+        pieces.append((start, end - start))
+    return pieces
 
 
 def _moved(column: _Column, pieces: Sequence[tuple[int, int]]) -> _Column:

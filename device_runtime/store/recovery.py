@@ -87,13 +87,13 @@ def repair(path: Path, *, key: HostKey | None = None) -> Repair:
       StoreDamaged: its ledger cannot be read; the file was set aside under the name that the message has.
       StateError: it was made with another key, or is in use; nothing was changed.
     """
-    own = (host_key(folder_of(path)) if key is None else key).of_store(path)
+    store_key = (host_key(folder_of(path)) if key is None else key).of_store(path)
     with folder_lock(path.parent), errors(path):
         if not path.exists():
             refuse_set_aside(path)
             raise StateError(f"device store {path} does not exist")
         try:
-            tables, incomplete = _read(path, own)
+            tables, incomplete = _read(path, store_key)
         except _sqlcipher.OperationalError:
             raise  # locked, or no room: that is no damage
         except _sqlcipher.DatabaseError:
@@ -106,7 +106,7 @@ def repair(path: Path, *, key: HostKey | None = None) -> Repair:
         unfinished = path.with_name(path.name + _UNFINISHED)
         unfinished.unlink(missing_ok=True)
         try:
-            _write(unfinished, own, tables)
+            _write(unfinished, store_key, tables)
             aside = set_aside_path(path)
             aside.unlink(missing_ok=True)
             # Of two names for the damaged file, one stays when the rebuilt one takes its place.

@@ -68,7 +68,7 @@ class Retention:
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Retention:
-        _validate.known_keys(values, [one.name for one in fields(cls)], where="the retention")
+        _validate.known_keys(values, [setting.name for setting in fields(cls)], where="the retention")
         for name, days in values.items():
             _validate.within(low=0.0, high=_LONGEST_DAYS, **{name: days})
         return cls(**{name: float(days) if days else None for name, days in values.items()})
@@ -78,7 +78,7 @@ class Retention:
         return json.dumps(asdict(self), indent=1).encode() + b"\n"
 
     @classmethod
-    def kept(cls, folder: Path) -> Retention | None:
+    def stored(cls, folder: Path) -> Retention | None:
         """The retention of the host with this state folder; None if none is stored. Raises StateError."""
         try:
             return cls(**json.loads(read_private(folder / FILE)))
@@ -120,7 +120,7 @@ def prune(database: Database, retention: Retention, *, now: float, most: int = _
       StateError: the store cannot be written, or is damaged.
     """
     with database.transaction():
-        last = database.one("SELECT time FROM pruning")
+        last = database.first("SELECT time FROM pruning")
         database.execute("INSERT OR REPLACE INTO pruning (one, time) VALUES (1, ?)", (now,))
         if last is None or not 0.0 <= now - last[0] <= _LEAP_SECONDS:
             return 0
@@ -160,12 +160,12 @@ def prune_records(
     deleted = 0
     with errors(folder):
         names = sorted(folder.glob("*.json")) if folder.is_dir() else []
-        kept = set(needed)
+        referred = set(needed)
         for name in names:
-            if name.stem in kept:
-                kept |= _referred(name)
+            if name.stem in referred:
+                referred |= _referred(name)
         for name in names:
-            if name.stem not in kept and deleted < most and name.stat().st_mtime < limit:
+            if name.stem not in referred and deleted < most and name.stat().st_mtime < limit:
                 name.unlink(missing_ok=True)
                 deleted += 1
     return deleted

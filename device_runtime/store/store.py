@@ -116,19 +116,19 @@ class Store(Database):
             make_private(path)
             if path.stat().st_size == 0:
                 return None
-        own = _key_of(path, key)
+        store_key = _key_of(path, key)
         try:
-            return cls._opened(path, durable, own)
+            return cls._opened(path, durable, store_key)
         except PlainStore:
-            encrypt(path, own)
-        return cls._opened(path, durable, own)
+            encrypt(path, store_key)
+        return cls._opened(path, durable, store_key)
 
     @classmethod
-    def _opened(cls, path: Path, durable: bool, own: StoreKey) -> Store | None:
+    def _opened(cls, path: Path, durable: bool, store_key: StoreKey) -> Store | None:
         with errors(path):
-            connection = connected(path, own)
+            connection = connected(path, store_key)
             try:
-                version = opened_version(path, connection, own)
+                version = opened_version(path, connection, store_key)
                 if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     connection.close()
                     return None
@@ -137,14 +137,14 @@ class Store(Database):
             except BaseException:
                 connection.close()
                 raise
-        return cls(path, connection, key=own)
+        return cls(path, connection, key=store_key)
 
     @classmethod
     def _create(cls, path: Path, durable: bool, key: HostKey | None, random_bytes: Callable[[int], bytes]) -> Store:
         with errors(path):
-            own = _key_of(path, key)
-            connection = connected(path, own)
-            store = cls(path, connection, key=own)
+            store_key = _key_of(path, key)
+            connection = connected(path, store_key)
+            store = cls(path, connection, key=store_key)
             try:
                 connection.execute(DURABLE if durable else NOT_DURABLE)
                 with store.transaction():
@@ -163,7 +163,7 @@ class Store(Database):
 
     def identity(self) -> Identity:
         """The device's identity. Raises StateError if the store lacks it."""
-        row = self.one("SELECT device_id, secret, seed FROM identity")
+        row = self.first("SELECT device_id, secret, seed FROM identity")
         if row is None or (len(row[0]), len(row[1]), len(row[2])) != (ID_BYTES, SECRET_BYTES, 8):
             raise StateError(f"device store {self.path} is damaged: its identity is missing; restore it from a backup")
         return Identity(device_id=row[0], secret=row[1], seed=int.from_bytes(row[2], "little"))
@@ -208,10 +208,10 @@ class Store(Database):
 
     def to_fill(self, filled_from: bytes, rows: str) -> bool:
         """Whether it has no ``rows`` yet; False where it has these data. Raises StateError where it has others."""
-        (known,) = self._connection.execute("SELECT filled_from FROM identity").fetchone()
-        if known in (filled_from, ERASED):
+        (stored,) = self._connection.execute("SELECT filled_from FROM identity").fetchone()
+        if stored in (filled_from, ERASED):
             return False
-        if known is not None or self._connection.execute(f"SELECT 1 FROM {rows} LIMIT 1").fetchone():
+        if stored is not None or self._connection.execute(f"SELECT 1 FROM {rows} LIMIT 1").fetchone():
             raise StateError(f"device store {self.path} already holds other data; give another --state folder")
         return True
 
@@ -227,7 +227,7 @@ class Store(Database):
 
     def person(self) -> Person:
         """The person's decisions for this device."""
-        row = self.one("SELECT data FROM person")
+        row = self.first("SELECT data FROM person")
         if row is None:
             return Person()
         try:
@@ -269,7 +269,7 @@ class Store(Database):
         """Stores a task that was declined, so that the person can see why; at most a fixed number of them."""
         with self.transaction():
             self._remember(task, terms, round, most=_MOST_DECLINED)
-            if self.one("SELECT 1 FROM tasks WHERE task_sha256 = ?", (terms.task_sha256,)) is not None:
+            if self.first("SELECT 1 FROM tasks WHERE task_sha256 = ?", (terms.task_sha256,)) is not None:
                 self._assigned(terms.task_sha256, round, time, "declined")
 
     def assignments(self, *, most: int = 10_000) -> list[Assignment]:
@@ -301,12 +301,12 @@ class Store(Database):
 
     def offered(self, task_sha256: bytes) -> int:
         """The last round of a task that the device was asked for; 0 if there is none."""
-        row = self.one("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        row = self.first("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
         return 0 if row is None else int(row[0])
 
     def signed_task(self, task_sha256: bytes) -> common_pb2.SignedTask | None:
         """A task as its developer signed it; None if the device does not know it."""
-        row = self.one("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
+        row = self.first("SELECT definition, signature FROM tasks WHERE task_sha256 = ?", (task_sha256,))
         return None if row is None else common_pb2.SignedTask(definition=row[0], signature=row[1])
 
     def charged(self, *, but: tuple[bytes, int] | None = None, refused: bool = False) -> list[Charged]:
@@ -317,7 +317,7 @@ class Store(Database):
         """
         which = "" if refused else "WHERE state <> 'REFUSED'"
         rows = self.all(f"SELECT task_sha256, round, time FROM participations {which} ORDER BY time, round")
-        terms = {one.task_sha256: one for one in self.tasks()} if rows else {}
+        terms = {task.task_sha256: task for task in self.tasks()} if rows else {}
         try:
             if any(round >= len(terms[task].rounds) for task, round, _ in rows):
                 raise ValueError("a round that its task does not have")
@@ -345,12 +345,12 @@ class Store(Database):
     def standing(self, *, latest: float) -> Standing:
         """The time of the last contribution until ``latest``; one that is still to be sent does not count."""
         sent = "(state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL))"
-        row = self.one(f"SELECT max(time) FROM participations WHERE time <= ? AND {sent}", (latest,))
+        row = self.first(f"SELECT max(time) FROM participations WHERE time <= ? AND {sent}", (latest,))
         return Standing(last=None if row is None else row[0])
 
     def count_examples(self) -> int:
         """The number of rows that tasks may read: ratings, events and labelled examples."""
-        row = self.one(
+        row = self.first(
             "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM keyed_ratings) + "
             "(SELECT count(*) FROM events) + (SELECT count(*) FROM examples)"
         )
@@ -358,7 +358,7 @@ class Store(Database):
 
     def empty_contributions(self) -> int:
         """The number of contributions that were empty because the task could not use the device's data."""
-        row = self.one("SELECT count(*) FROM assignments WHERE outcome = ?", (EMPTY,))
+        row = self.first("SELECT count(*) FROM assignments WHERE outcome = ?", (EMPTY,))
         return 0 if row is None else int(row[0])
 
     def erase(self, *, ledger_too: bool = False) -> None:
@@ -400,7 +400,7 @@ class Store(Database):
     def participation(self, task_sha256: bytes, round: int) -> Participation | None:
         """The device's participation in one round of one task, or None."""
         statement = f"SELECT {COLUMNS} FROM participations WHERE task_sha256 = ? AND round = ?"
-        row = self.one(statement, (task_sha256, round))
+        row = self.first(statement, (task_sha256, round))
         return None if row is None else participation_of(row)
 
     def ledger(self) -> tuple[Participation, ...]:
@@ -432,35 +432,41 @@ class Store(Database):
           StateError: the device already has a participation in that round; the stored one is untouched.
           NotNow, PrivacyError: the person paused the device or opted out since; nothing is stored.
         """
-        one = participation
+        line = participation
         with self.transaction():
             self.person().check(terms)
-            self._remember(task, terms, one.round, most=_MOST_TASKS)
+            self._remember(task, terms, line.round, most=_MOST_TASKS)
             # A round of the past is closed: whether it counted or not, its bytes are never sent again.
-            self._erase_bytes("task_sha256 = ? AND round < ?", (one.task_sha256, one.round))
+            self._erase_bytes("task_sha256 = ? AND round < ?", (line.task_sha256, line.round))
             # Under its signature, the enclave counted nothing under that key.
             self.execute(
                 "DELETE FROM participations WHERE task_sha256 = ? AND round = ? AND state = 'REFUSED' "
                 "AND recipient <> ?",
-                (one.task_sha256, one.round, one.recipient),
+                (line.task_sha256, line.round, line.recipient),
             )
             try:
                 self._connection.execute(
                     f"INSERT INTO participations ({COLUMNS}) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'PREPARED', NULL, ?, ?, ?)",
                     (
-                        one.task_sha256, one.round, one.contribution_id, one.model_sha256, one.recipient, one.epsilon,
-                        one.delta, one.policy_sha256, one.image_digest, one.time, one.record, one.payload, one.sealed,
-                        one.token,
+                        line.task_sha256, line.round, line.contribution_id, line.model_sha256, line.recipient,
+                        line.epsilon,
+                        line.delta, line.policy_sha256, line.image_digest, line.time, line.record, line.payload,
+                        line.sealed,
+                        line.token,
                     ),
                 )  # fmt: skip
             except IntegrityError as error:
-                raise StateError(f"device store {self.path} already has a contribution to round {one.round}") from error
-            self._assigned(one.task_sha256, one.round, one.time, "prepared" if local_parameters is not None else EMPTY)
+                raise StateError(
+                    f"device store {self.path} already has a contribution to round {line.round}"
+                ) from error
+            self._assigned(
+                line.task_sha256, line.round, line.time, "prepared" if local_parameters is not None else EMPTY
+            )
             if local_parameters is not None:
                 self._connection.execute(
                     "INSERT OR REPLACE INTO local_parameters (task_sha256, version, data) VALUES (?, ?, ?)",
-                    (one.task_sha256, one.round, local_parameters),
+                    (line.task_sha256, line.round, local_parameters),
                 )
 
     def give_up(self, task_sha256: bytes, round: int) -> None:
@@ -492,7 +498,7 @@ class Store(Database):
 
     def local_parameters(self, task_sha256: bytes) -> tuple[int, bytes] | None:
         """(model version, bytes) of the newest local parameters of a task; they never leave the device."""
-        return self.one("SELECT version, data FROM local_parameters WHERE task_sha256 = ?", (task_sha256,))
+        return self.first("SELECT version, data FROM local_parameters WHERE task_sha256 = ?", (task_sha256,))
 
 
 def _key_of(path: Path, key: HostKey | None) -> StoreKey:

@@ -181,9 +181,9 @@ def open_model(task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest)
     algorithm = algorithm_for(definition)
     for keyed, what in ((True, "keyed table of the model"), (False, "dense tables")):
         expected = [table[:3] for table in algorithm.tables if table.keyed == keyed]
-        given = [(table.name, table.rows, table.width) for table in opened.tables if table.keyed == keyed]
-        if given != expected:
-            raise ConfigurationError(f"Expected the {what} to be {_shapes(expected)}, got {_shapes(given)}")
+        shapes = [(table.name, table.rows, table.width) for table in opened.tables if table.keyed == keyed]
+        if shapes != expected:
+            raise ConfigurationError(f"Expected the {what} to be {_shapes(expected)}, got {_shapes(shapes)}")
     require_own_tables(algorithm)
     terms = TaskTerms.of(definition, task_sha256(task))
     queries = tuple(algorithm.query(number) for number in range(len(terms.rounds)))
@@ -208,9 +208,10 @@ def require_own_tables(algorithm: Algorithm) -> None:
     """Raises ConfigurationError where a task reads a table that devices do not have."""
     for declared in sorted(algorithm.local_data, key=lambda table: table.table):
         # Tables of events come with a query that says what they are made of; it was checked with the task.
-        if declared.events is None and declared.table not in declared.own:
+        if declared.events is None and declared.table not in declared.readable_tables:
             raise ConfigurationError(
-                f"Expected table={declared.table!r} to be {' or '.join(map(repr, sorted(declared.own)))}, the devices'"
+                f"Expected table={declared.table!r} to be "
+                f"{' or '.join(map(repr, sorted(declared.readable_tables)))}, the devices'"
                 " own"
             )
 
@@ -273,16 +274,16 @@ class AssignmentReader:
         self._population = population
         self._trainer = trainer
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, Work] = OrderedDict()
+        self._works: OrderedDict[bytes, Work] = OrderedDict()
 
     def open(self, assignment: server_pb2.Assignment) -> Work:
         digest = hashlib.sha256(assignment.SerializeToString(deterministic=True)).digest()
         with self._lock:
-            work = self._known.get(digest)
+            work = self._works.get(digest)
         if work is None:
             work = open_assignment(assignment, population=self._population, trainer=self._trainer)
             with self._lock:
-                self._known[digest] = work
-                while len(self._known) > _MOST_REMEMBERED:
-                    self._known.popitem(last=False)
+                self._works[digest] = work
+                while len(self._works) > _MOST_REMEMBERED:
+                    self._works.popitem(last=False)
         return work

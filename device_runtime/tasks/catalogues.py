@@ -75,42 +75,44 @@ class CatalogueMemory:
         if named is None:
             return None
         with self._lock:
-            known = self._remembered(population)
-            if known is None or known.version < named.version:
-                known = self._extended(population, known, named, fetch=fetch)
-                self._remember(known)
+            remembered = self._remembered(population)
+            if remembered is None or remembered.version < named.version:
+                remembered = self._extended(population, remembered, named, fetch=fetch)
+                self._remember(remembered)
             what = f"catalogue version {named.version} of population {population!r}"
-            if known.hashes[named.version - 1] != named.sha256:
+            if remembered.hashes[named.version - 1] != named.sha256:
                 raise refused(LogReason.SPLIT_VIEW, f"{what} is another one than the version of this number before")
-            if named.version in known.withdrawn:
+            if named.version in remembered.withdrawn:
                 raise refused(LogReason.WITHDRAWN, f"{what} was withdrawn")
-            found = self._used.get((population, named.version))
-            if found is None or found.sha256 != named.sha256:
-                found = self._used[population, named.version] = known.at(named.version)
+            catalogue = self._used.get((population, named.version))
+            if catalogue is None or catalogue.sha256 != named.sha256:
+                catalogue = self._used[population, named.version] = remembered.at(named.version)
                 while len(self._used) > _REMEMBERED:
                     del self._used[next(iter(self._used))]
-            if found.items != named.items:
+            if catalogue.items != named.items:
                 raise refused(
                     LogReason.MALFORMED,
-                    f"{what} has {found.items} items, and the task's model {named.items}",
+                    f"{what} has {catalogue.items} items, and the task's model {named.items}",
                 )
-            self._used_by(definition, found)
-            return found
+            self._used_by(definition, catalogue)
+            return catalogue
 
-    def _extended(self, population: str, known: Catalogue | None, named: NamedCatalogue, *, fetch: bool) -> Catalogue:
-        """``known`` and the versions after it, up to the one that is named by its hash."""
-        steps = list(() if known is None else known.steps)
+    def _extended(
+        self, population: str, remembered: Catalogue | None, named: NamedCatalogue, *, fetch: bool
+    ) -> Catalogue:
+        """``remembered`` and the versions after it, up to the one that is named by its hash."""
+        steps = list(() if remembered is None else remembered.steps)
         first = block_of(len(steps) + 1)
         what = f"the catalogue of population {population!r}"
         for block in range(first, block_of(named.version) + 1) if fetch else ():
             begin, have = versions_in(block).start - 1, len(steps)
-            given = self._fetch(population, block)
-            for number, step in enumerate(given, start=begin):
+            fetched = self._fetch(population, block)
+            for number, step in enumerate(fetched, start=begin):
                 if number < have and step != steps[number]:
                     raise refused(LogReason.SPLIT_VIEW, f"{what} has another version {number + 1} than before")
-            if begin + len(given) < have:
-                raise refused(LogReason.SHRUNK, f"{what} had {have} versions, and has {begin + len(given)}")
-            steps += given[have - begin :]
+            if begin + len(fetched) < have:
+                raise refused(LogReason.SHRUNK, f"{what} had {have} versions, and has {begin + len(fetched)}")
+            steps += fetched[have - begin :]
             if sum(map(len, steps)) > LARGEST_CATALOGUE:
                 raise refused(LogReason.MALFORMED, f"{what} has more than {LARGEST_CATALOGUE} bytes")
             if len(steps) < min(named.version, versions_in(block).stop - 1):
@@ -119,27 +121,29 @@ class CatalogueMemory:
             raise refused(LogReason.MISSING, f"{what} has no version {named.version}, which the task names")
         try:
             # No signed task vouches for the versions after the named one: a later task will.
-            found = Catalogue(tuple(steps[: named.version]))
+            catalogue = Catalogue(tuple(steps[: named.version]))
         except ConfigurationError as error:
             raise refused(LogReason.MALFORMED, f"{what} is no chain of versions: {error}") from error
-        if (found.population, found.sha256) != (population, named.sha256):
+        if (catalogue.population, catalogue.sha256) != (population, named.sha256):
             raise refused(LogReason.SPLIT_VIEW, f"{what} has another version {named.version} than the task names")
-        return found
+        return catalogue
 
     def _remembered(self, population: str) -> Catalogue | None:
-        known = self._newest.get(population)
-        if known is None and self._folder is not None:
+        remembered = self._newest.get(population)
+        if remembered is None and self._folder is not None:
             path = self._folder / f"{population}.catalogue"
             if not path.exists():
                 return None
             try:
-                known = Catalogue.load(path)
+                remembered = Catalogue.load(path)
             except DataError as error:
                 raise StateError(f"{error}; restore it, or remove it to trust the next answer") from error
-            if known.population != population:
-                raise StateError(f"{path} is of population {known.population!r}; remove it to trust the next answer")
-            self._newest[population] = known
-        return known
+            if remembered.population != population:
+                raise StateError(
+                    f"{path} is of population {remembered.population!r}; remove it to trust the next answer"
+                )
+            self._newest[population] = remembered
+        return remembered
 
     def _remember(self, catalogue: Catalogue) -> None:
         if self._folder is not None:

@@ -76,7 +76,7 @@ class CharterMemory:
         self._file = file
         self._pinned = dict(pinned or {})
         self._lock = threading.Lock()
-        self._known: dict[str, dict[str, Any]] | None = None
+        self._lines: dict[str, dict[str, Any]] | None = None
 
     def check(self, charter: Charter) -> None:
         """Returns if ``charter`` agrees with all that is remembered.
@@ -86,18 +86,18 @@ class CharterMemory:
           StateError: the file cannot be read.
         """
         with self._lock:
-            known = self._remembered().get(charter.population)
-        wanted = self._pinned.get(charter.population, known["founding"] if known else None)
+            last = self._remembered().get(charter.population)
+        wanted = self._pinned.get(charter.population, last["founding"] if last else None)
         if wanted is not None and wanted != charter.founding_sha256.hex():
             raise PrivacyError(
                 f"population {charter.population!r} was founded by charter {wanted[:12]}.., and the server's charter "
                 f"goes back to {charter.founding_sha256.hex()[:12]}..: its owners are not those that this device knows"
             )
-        same = known is not None and charter.sha256.hex() == known["charter"]
-        if known is not None and not same and charter.sequence <= known["sequence"]:
+        same = last is not None and charter.sha256.hex() == last["charter"]
+        if last is not None and not same and charter.sequence <= last["sequence"]:
             raise PrivacyError(
                 f"the server shows charter {charter.sequence} of population {charter.population!r}, "
-                f"and this device knows charter {known['sequence']}"
+                f"and this device knows charter {last['sequence']}"
             )
 
     def accept(self, charter: Charter, enclave: VerifiedEnclave | None) -> None:
@@ -112,9 +112,9 @@ class CharterMemory:
         self.check(charter)
         with self._lock:
             remembered = self._remembered()
-            known = remembered.get(charter.population, {}).get("ledger", "")
-            shown = known if enclave is None else enclave.ledgers.get(charter.population, b"").hex()
-            if known and shown != known:
+            last_ledger = remembered.get(charter.population, {}).get("ledger", "")
+            shown = last_ledger if enclave is None else enclave.ledgers.get(charter.population, b"").hex()
+            if last_ledger and shown != last_ledger:
                 raise AttestationError(
                     Reason.WRONG_LEDGER,
                     f"the ledger of population {charter.population!r} is not the one that this device "
@@ -126,23 +126,23 @@ class CharterMemory:
                 "ledger": shown,
                 "sequence": charter.sequence,
             }
-            if remembered.get(charter.population) == line and (self._file is None or _kept(self._file).exists()):
+            if remembered.get(charter.population) == line and (self._file is None or _marker(self._file).exists()):
                 return
             after = {**remembered, charter.population: line}
             if self._file is not None:
                 with state_errors(self._file.parent):
                     write_atomically(self._file, json.dumps(after, sort_keys=True).encode() + b"\n")
-                    if not _kept(self._file).exists():
-                        write_atomically(_kept(self._file), b"")
-            self._known = after
+                    if not _marker(self._file).exists():
+                        write_atomically(_marker(self._file), b"")
+            self._lines = after
 
     def _remembered(self) -> dict[str, dict[str, Any]]:
-        if self._known is None:
-            self._known = {} if self._file is None else _read(self._file)
-        return self._known
+        if self._lines is None:
+            self._lines = {} if self._file is None else _read(self._file)
+        return self._lines
 
 
-def _kept(file: Path) -> Path:
+def _marker(file: Path) -> Path:
     """A marker, created after the file: without it, a lost file would look like that of a new device."""
     return file.with_name(f"kept-{file.name}")
 
@@ -153,10 +153,10 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
             with file.open("rb") as opened:
                 data = opened.read(_LARGEST_FILE)
         except FileNotFoundError:
-            if _kept(file).exists():
+            if _marker(file).exists():
                 raise StateError(
                     f"{file} is gone: the owners and the ledgers of populations are lost; restore it "
-                    f"from a backup, or remove {_kept(file).name} too, to trust the next answer"
+                    f"from a backup, or remove {_marker(file).name} too, to trust the next answer"
                 ) from None
             return {}
     try:
@@ -173,5 +173,5 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
     except (ValueError, TypeError, KeyError, AttributeError):
         # Taken for an empty one, it would let anybody found the populations anew.
         raise StateError(
-            f"{file} is damaged: restore it, or remove it and {_kept(file).name} to trust the next answer"
+            f"{file} is damaged: restore it, or remove it and {_marker(file).name} to trust the next answer"
         ) from None

@@ -115,17 +115,17 @@ class LocalAssignmentReader:
     def __init__(self, population: str) -> None:
         self._population = population
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, LocalWork] = OrderedDict()
+        self._works: OrderedDict[bytes, LocalWork] = OrderedDict()
 
     def open(self, assignment: server_pb2.LocalAssignment) -> LocalWork:
         """Raises as ``open_local_assignment``."""
         digest = hashlib.sha256(assignment.SerializeToString(deterministic=True)).digest()
         with self._lock:
-            work = self._known.get(digest)
+            work = self._works.get(digest)
         if work is None:
             work = open_local_assignment(assignment, population=self._population)
             with self._lock:
-                self._known[digest] = work
-                while len(self._known) > _MOST_REMEMBERED:
-                    self._known.popitem(last=False)
+                self._works[digest] = work
+                while len(self._works) > _MOST_REMEMBERED:
+                    self._works.popitem(last=False)
         return work

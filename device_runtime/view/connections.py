@@ -31,7 +31,7 @@ _EVICTION_SECONDS = 1.0
 
 @dataclass
 class _State:
-    known: bool = False
+    identified: bool = False
     answering: bool = False
 
 
@@ -49,7 +49,7 @@ class Connections:
     def admit(self, connection: socket.socket) -> bool:
         """Admits a new connection, and evicts another one if needed; False if all have a request in progress."""
         with self._changed:
-            strangers = sum(not state.known for state in self._open.values())
+            strangers = sum(not state.identified for state in self._open.values())
             if strangers >= MOST_STRANGERS or len(self._open) >= MOST_CONNECTIONS:
                 making_way = next(iter(self._waiting()), None)
                 if making_way is None:
@@ -64,7 +64,7 @@ class Connections:
         """Marks a connection as known: it named an address of the view, and its request is in progress."""
         with self._changed:
             if connection in self._open:
-                self._open[connection] = _State(known=True, answering=True)
+                self._open[connection] = _State(identified=True, answering=True)
 
     def rest(self, connection: socket.socket) -> None:
         """Marks a connection as idle: it waits for its next request."""
@@ -87,9 +87,11 @@ class Connections:
                 hang_up(connection)
 
     def _waiting(self) -> list[socket.socket]:
-        strangers = [connection for connection, state in self._open.items() if not state.known]
-        known = [connection for connection, state in self._open.items() if state.known and not state.answering]
-        return strangers + known
+        strangers = [connection for connection, state in self._open.items() if not state.identified]
+        identified = [
+            connection for connection, state in self._open.items() if state.identified and not state.answering
+        ]
+        return strangers + identified
 
 
 def hang_up(connection: socket.socket) -> None:

@@ -52,10 +52,10 @@ def overview_for_app(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
 
     Counting takes as long as there are rows, so nothing is counted here.
     """
-    person, terms = store.person(), {one.task_sha256: one for one in store.tasks()}
+    person, terms = store.person(), {task.task_sha256: task for task in store.tasks()}
     limits = person.limits or gate.limits
     charged = store.charged()
-    developers = sorted({one.terms.developer for one in charged})
+    developers = sorted({contribution.terms.developer for contribution in charged})
     return {
         "format": FORMAT,
         "adjacency": Adjacency.ZERO_OUT_USER.value,
@@ -64,13 +64,15 @@ def overview_for_app(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         "local": _local(store.charged(refused=True)),
         "spent": _both(charged, limits, now, store.answers()),
         "answers": [
-            {**dataclasses.asdict(one), "mechanism": MECHANISM, "adjacency": OF_ANSWERS.value}
-            for one in store.answers()
+            {**dataclasses.asdict(answer), "mechanism": MECHANISM, "adjacency": OF_ANSWERS.value}
+            for answer in store.answers()
         ],
         "developers": [
             {
                 "developer": developer.hex(),
-                **_both([one for one in charged if one.terms.developer == developer], limits, now),
+                **_both(
+                    [contribution for contribution in charged if contribution.terms.developer == developer], limits, now
+                ),
             }
             for developer in developers
         ],
@@ -102,26 +104,31 @@ def export(store: Store, gate: Gate, *, now: float) -> dict[str, Any]:
         ]
         + [{"item": key, "value": value} for key, value in ratings_by_key(store).items()],
         "local_parameters": [
-            {"task": task.hex(), "version": found[0], "base64": base64.b64encode(found[1]).decode()}
-            for task, found in parameters.items()
-            if found is not None
+            {"task": task.hex(), "version": stored[0], "base64": base64.b64encode(stored[1]).decode()}
+            for task, stored in parameters.items()
+            if stored is not None
         ],
         "services": {service: _everything(store.data(service)) for service in services(store)},
         "assignments": [
-            {"task": one.task_sha256.hex(), "round": one.round, "time": one.time, "outcome": one.outcome}
-            for one in store.assignments()
+            {
+                "task": assignment.task_sha256.hex(),
+                "round": assignment.round,
+                "time": assignment.time,
+                "outcome": assignment.outcome,
+            }
+            for assignment in store.assignments()
         ],
     }
 
 
 def _protection(store: Store) -> dict[str, str] | None:
-    found = at_rest(folder_of(store.path))
-    return None if found is None else {**dataclasses.asdict(found), "text": found.text}
+    protection = at_rest(folder_of(store.path))
+    return None if protection is None else {**dataclasses.asdict(protection), "text": protection.text}
 
 
 def _retention(store: Store) -> dict[str, float | None] | None:
-    found = Retention.kept(folder_of(store.path))
-    return None if found is None else dataclasses.asdict(found)
+    retention = Retention.stored(folder_of(store.path))
+    return None if retention is None else dataclasses.asdict(retention)
 
 
 def _counts(data: AppData) -> dict[str, int]:
@@ -145,15 +152,15 @@ def _everything(data: AppData) -> dict[str, Any]:
     return {
         "events": [
             {
-                "type": one.type,
-                "time": one.time,
-                "request": one.request,
-                **({"base64": text(one.data)} if isinstance(one.data, bytes) else {"data": dict(one.data)}),
+                "type": event.type,
+                "time": event.time,
+                "request": event.request,
+                **({"base64": text(event.data)} if isinstance(event.data, bytes) else {"data": dict(event.data)}),
             }
-            for one in events
+            for event in events
         ],
         "examples": list(data.examples.everything()),
-        "requests": [dataclasses.asdict(one) for one in data.requests(most=MOST_READ)],
+        "requests": [dataclasses.asdict(request) for request in data.requests(most=MOST_READ)],
         "local": {key: text(data.get(key)) for key in data.local_keys()},
         "downloads": {key: text(data.downloaded(key)) for key in data.downloaded_keys()},
     }
@@ -168,24 +175,24 @@ def explain(
     the tasks that it knows, or knows none yet and would ask.
     """
     person = store.person()
-    found = [
+    readings = [
         Reading("pause", person.paused is None, "not paused", "paused" if person.paused is not None else "not paused"),
         _opt_out(person, None if task is None else task[0]),
     ]
     if task is not None:
-        found += _of_task(store, gate, *task)
+        readings += _of_task(store, gate, *task)
     else:
         if population is not None:
-            found.append(_population(person, population))
-        found.append(_known_tasks(store, gate, population))
-    return (*found, *gate.readings(store))
+            readings.append(_population(person, population))
+        readings.append(_known_tasks(store, gate, population))
+    return (*readings, *gate.readings(store))
 
 
 def _of_task(store: Store, gate: Gate, terms: TaskTerms, round: int) -> list[Reading]:
     """The terms of a task and the person's limits, for one round of it."""
     person, key = store.person(), (terms.task_sha256, round)
-    known = store.participation(*key)
-    done = known is not None and (known.state is not State.PREPARED or known.sealed is None)
+    earlier = store.participation(*key)
+    done = earlier is not None and (earlier.state is not State.PREPARED or earlier.sealed is None)
     limits = person.limits or gate.limits
     return [
         _population(person, terms.population),
@@ -224,15 +231,17 @@ def _of_task(store: Store, gate: Gate, terms: TaskTerms, round: int) -> list[Rea
 
 def _known_tasks(store: Store, gate: Gate, population: str | None) -> Reading:
     """Whether some known task has nothing of its own that stops the device from training."""
-    person, told, would = store.person(), [], False
+    person, verdicts, would = store.person(), [], False
     for terms in store.tasks():
         if population is not None and terms.population != population:
             continue
         findings = [_opt_out(person, terms), *_of_task(store, gate, terms, next_round(store, terms))]
-        unmet = next((one for one in findings if not one.met), None)
+        unmet = next((finding for finding in findings if not finding.met), None)
         would = would or unmet is None
-        told.append(f"{terms.name}: {'yes' if unmet is None else unmet.read}")
-    return Reading("tasks", would or not told, "a task that it would train", "; ".join(told) or "no task is known yet")
+        verdicts.append(f"{terms.name}: {'yes' if unmet is None else unmet.read}")
+    return Reading(
+        "tasks", would or not verdicts, "a task that it would train", "; ".join(verdicts) or "no task is known yet"
+    )
 
 
 def _population(person: Person, population: str) -> Reading:
@@ -253,11 +262,11 @@ def next_round(store: Store, terms: TaskTerms) -> int:
     """The round that the device would take part in next: one that is still to be sent, or the first that is not
     settled.
     """
-    own = [line for line in store.ledger() if line.task_sha256 == terms.task_sha256]
-    queued = [line.round for line in own if line.state is State.PREPARED and line.sealed is not None]
+    task_lines = [line for line in store.ledger() if line.task_sha256 == terms.task_sha256]
+    queued = [line.round for line in task_lines if line.state is State.PREPARED and line.sealed is not None]
     if queued:
         return queued[-1]
-    return max([store.offered(terms.task_sha256), *(line.round + 1 for line in own)])
+    return max([store.offered(terms.task_sha256), *(line.round + 1 for line in task_lines)])
 
 
 def _opted_out(all_of_them: bool, this: bool) -> str:
@@ -282,10 +291,10 @@ def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> lis
     rounds: dict[tuple[str, str], int] = {}
     latest: dict[tuple[str, str], TaskTerms] = {}
     for line in ledger:
-        own = terms[line.task_sha256]
-        for table in own.tables:
-            rounds[table, own.name] = rounds.get((table, own.name), 0) + 1
-            latest[table, own.name] = own
+        task_terms = terms[line.task_sha256]
+        for table in task_terms.tables:
+            rounds[table, task_terms.name] = rounds.get((table, task_terms.name), 0) + 1
+            latest[table, task_terms.name] = task_terms
     return [
         {
             "table": table,
@@ -304,19 +313,19 @@ def _read(ledger: Iterable[Participation], terms: dict[bytes, TaskTerms]) -> lis
 def _contributions(
     ledger: Iterable[Participation], terms: dict[bytes, TaskTerms], limits: Limits
 ) -> list[dict[str, Any]]:
-    found, so_far = [], []
+    contributions, so_far = [], []
     for line in ledger:
-        own = terms[line.task_sha256]
+        task = terms[line.task_sha256]
         if line.state is not State.REFUSED:
-            so_far.append(Charged(own, line.round, line.time))
-        charges = [event.to_json() for event in own.rounds[line.round]]
-        found.append(
+            so_far.append(Charged(task, line.round, line.time))
+        charges = [event.to_json() for event in task.rounds[line.round]]
+        contributions.append(
             {
                 "task": line.task_sha256.hex(),
-                "name": own.name,
-                "population": own.population,
-                "developer": own.developer.hex(),
-                "tables": list(own.tables),
+                "name": task.name,
+                "population": task.population,
+                "developer": task.developer.hex(),
+                "tables": list(task.tables),
                 "round": line.round,
                 "time": line.time,
                 "state": _state(line),
@@ -326,14 +335,14 @@ def _contributions(
                 "record": line.record.hex(),
                 "charged": line.state is not State.REFUSED,
                 "charges": charges,
-                "local": None if own.local is None else own.local.to_json(),
-                "local_trust": own.local_trust,
+                "local": None if task.local is None else task.local.to_json(),
+                "local_trust": task.local_trust,
                 "task_epsilon": line.epsilon,
                 "task_delta": line.delta,
                 "so_far": _numbers(spent(so_far, delta=limits.delta)),
             }
         )
-    return found
+    return contributions
 
 
 def _state(line: Participation) -> str:
@@ -353,15 +362,15 @@ def _both(charged: list[Charged], limits: Limits, now: float, answered: Sequence
 
 def _local(uploads: list[Charged]) -> dict[str, Any]:
     """What reports that are private by themselves cost together, and those of each task."""
-    reports = [one for one in uploads if one.terms.local is not None]
+    reports = [upload for upload in uploads if upload.terms.local is not None]
     sent: dict[bytes, list[Charged]] = {}
-    for one in reports:
-        sent.setdefault(one.terms.task_sha256, []).append(one)
+    for report in reports:
+        sent.setdefault(report.terms.task_sha256, []).append(report)
     return {
         "adjacency": LocalCharge.adjacency.value,
         "reports": len(reports),
         "epsilon": local_epsilon(reports),
-        "tasks": [_reports_of(own[0].terms, len(own)) for own in sent.values()],
+        "tasks": [_reports_of(task_reports[0].terms, len(task_reports)) for task_reports in sent.values()],
     }
 
 

@@ -60,26 +60,26 @@ _INNER_STYLE = (
 
 def front(page: PrivacyPage, results: Sequence[ResultPage], now: float) -> str:
     """The person's page: privacy spent, contributions, decisions and results."""
-    found = page.found
+    overview = page.overview
     return _page(
         f"{page.name}: your data and you",
         f"<h1>{_text(page.name)}: your data and you</h1>"
         '<p class="soft">Everything here comes from this device and stays on it.</p>'
-        + _verdict(found)
+        + _verdict(overview)
         + _state(page)
         + _recommended(page.recommended)
-        + _cards(found)
-        + _history(found)
+        + _cards(overview)
+        + _history(overview)
         + _meaning()
         + _results(results, now)
-        + _sent(found["contributions"])
-        + _reports(found["local"]["tasks"])
-        + _tasks(found)
-        + _developers(found.get("developers", ()))
-        + _answers(found.get("answers", ()))
-        + _read(found)
-        + _limits(found["limits"], found["limits_set_by"])
-        + _kept(found),
+        + _sent(overview["contributions"])
+        + _reports(overview["local"]["tasks"])
+        + _tasks(overview)
+        + _developers(overview.get("developers", ()))
+        + _answers(overview.get("answers", ()))
+        + _read(overview)
+        + _limits(overview["limits"], overview["limits_set_by"])
+        + _stored_data(overview),
     )
 
 
@@ -140,47 +140,53 @@ def _page(title: str, body: str, *, style: str = "style.css") -> str:
 
 
 def _state(page: PrivacyPage) -> str:
-    found = page.found
-    if found["opted_out_since"] is not None:
+    overview = page.overview
+    if overview["opted_out_since"] is not None:
         now = '<span class="off">takes part in nothing</span>'
-    elif found["paused_since"] is not None:
+    elif overview["paused_since"] is not None:
         now = '<span class="off">paused</span>'
     elif page.reasons:
         now = '<span class="off">rests</span>'
     else:
         now = '<span class="on">takes part, within your limits</span>'
     # Pause and opt-out stand in the line above, in every case.
-    lines = [one for one in (*page.reasons, *page.met) if not one.startswith(("pause:", "opt-out:"))]
+    lines = [line for line in (*page.reasons, *page.met) if not line.startswith(("pause:", "opt-out:"))]
     reasons = "".join(f"<li>{_prose(line)}</li>" for line in lines)
     reasons = f"<ul>{reasons}</ul>" if lines else '<p class="soft">No conditions are set on when it trains.</p>'
     notes = "".join(f"<li>{_prose(note)}</li>" for note in page.notes)
     trouble = f"<p>Failures, newest first; no app learns of them:</p><ul>{notes}</ul>" if notes else ""
-    pausing = _button("resume", "Resume") if found["paused_since"] is not None else _button("pause", "Pause")
+    pausing = _button("resume", "Resume") if overview["paused_since"] is not None else _button("pause", "Pause")
     leaving = (
         _button("opt-in", "Take part again")
-        if found["opted_out_since"] is not None
+        if overview["opted_out_since"] is not None
         else _button("opt-out", "Opt out of everything")
     )
     return f"<p>This device {now}.</p>{reasons}{trouble}{pausing}{leaving}"
 
 
-def _verdict(found: Mapping[str, Any]) -> str:
+def _verdict(overview: Mapping[str, Any]) -> str:
     left = {
-        "contribution": sum(one["charged"] for one in found["contributions"]),
-        "refused contribution": sum(not one["charged"] for one in found["contributions"]),
-        "noisy answer": len(found.get("answers", ())),
+        "contribution": sum(contribution["charged"] for contribution in overview["contributions"]),
+        "refused contribution": sum(not contribution["charged"] for contribution in overview["contributions"]),
+        "noisy answer": len(overview.get("answers", ())),
     }
-    total = found["spent"]["total"]
+    total = overview["spent"]["total"]
     return f'<p class="verdict">{_text(verdict(total["epsilon"], total["delta"], left))}</p>'
 
 
-def _history(found: Mapping[str, Any]) -> str:
-    counted = [one for one in found["contributions"] if one["charged"] and not one["local_trust"]]
+def _history(overview: Mapping[str, Any]) -> str:
+    counted = [
+        contribution
+        for contribution in overview["contributions"]
+        if contribution["charged"] and not contribution["local_trust"]
+    ]
     if not counted:
         return ""
-    dates = [time.strftime("%Y-%m-%d", time.localtime(one["time"])) for one in (counted[0], counted[-1])]
-    spent = [one["so_far"]["epsilon"] for one in counted]
-    chart = history_chart(spent, found["limits"]["max_total_epsilon"], first=dates[0], last=dates[1])
+    dates = [
+        time.strftime("%Y-%m-%d", time.localtime(contribution["time"])) for contribution in (counted[0], counted[-1])
+    ]
+    spent = [contribution["so_far"]["epsilon"] for contribution in counted]
+    chart = history_chart(spent, overview["limits"]["max_total_epsilon"], first=dates[0], last=dates[1])
     return f"<h2>ε after each contribution</h2>{chart}" if chart else ""
 
 
@@ -203,8 +209,8 @@ def _meaning() -> str:
     )
 
 
-def _cards(found: Mapping[str, Any]) -> str:
-    limits, spent = found["limits"], found["spent"]
+def _cards(overview: Mapping[str, Any]) -> str:
+    limits, spent = overview["limits"], overview["spent"]
     cards = [
         ("privacy spent, in total", spent["total"], limits["max_total_epsilon"]),
         ("in the last 30 days", spent["30_days"], limits["max_total_epsilon_30_days"]),
@@ -214,7 +220,7 @@ def _cards(found: Mapping[str, Any]) -> str:
         f'<span class="soft">of at most ε {limit:g}, at δ {value["delta"]:g}</span></div>'
         for title, value, limit in cards
     )
-    local = found["local"]
+    local = overview["local"]
     if local["reports"]:
         shown += (
             f'<div class="card">reports that are private by themselves<b>ε {local["epsilon"]:.4g}</b>'
@@ -222,10 +228,10 @@ def _cards(found: Mapping[str, Any]) -> str:
             '<span class="soft">of at most '
             f"ε {limits['max_local_epsilon']:g}, for {local['reports']} reports, whoever reads them</span></div>"
         )
-    sent = sum(one["charged"] for one in found["contributions"])
+    sent = sum(contribution["charged"] for contribution in overview["contributions"])
     return (
         f'<div class="cards">{shown}<div class="card">contributions<b>{sent}</b>'
-        f'<span class="soft">{found["examples"]} examples on this device</span></div></div>'
+        f'<span class="soft">{overview["examples"]} examples on this device</span></div></div>'
     )
 
 
@@ -238,38 +244,38 @@ def _meter(value: float | None, limit: float, what: str) -> str:
 
 def _results(results: Sequence[ResultPage], now: float) -> str:
     rows = [
-        f'<td><a href="results/{_text(one.id)}">{_text(one.title)}</a></td>'
-        f"<td>{_text(one.service)}</td><td>{_ago(now - one.time)}</td>"
-        for one in results
+        f'<td><a href="results/{_text(result.id)}">{_text(result.title)}</a></td>'
+        f"<td>{_text(result.service)}</td><td>{_ago(now - result.time)}</td>"
+        for result in results
     ]
     return _table("Made for you, on this device", ("what", "by", "when"), rows, empty="")
 
 
 def _sent(contributions: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        f"<td>{_when(one['time'])}</td><td>{_text(one['name'])}</td>"
-        f'<td class="number">{one["round"]}</td><td><code>{_text(one["developer"][:8])}</code></td>'
-        f"<td>{_receiver(one)}</td><td>{_text(one['refusal'] or one['state'])}</td>"
-        f'<td class="number">{_epsilon(one["so_far"])}</td>'
-        for one in reversed(contributions)
+        f"<td>{_when(contribution['time'])}</td><td>{_text(contribution['name'])}</td>"
+        f'<td class="number">{contribution["round"]}</td><td><code>{_text(contribution["developer"][:8])}</code></td>'
+        f"<td>{_receiver(contribution)}</td><td>{_text(contribution['refusal'] or contribution['state'])}</td>"
+        f'<td class="number">{_epsilon(contribution["so_far"])}</td>'
+        for contribution in reversed(contributions)
     ]
     heads = ("when", "task", "#round", "developer", "who may read it", "what became of it", "#ε so far")
     return _table("What was sent", heads, rows, empty="Nothing left this device.")
 
 
-def _receiver(one: Mapping[str, Any]) -> str:
+def _receiver(contribution: Mapping[str, Any]) -> str:
     """Whose code may read a contribution: the policy of an enclave, or none."""
-    if one["local_trust"]:
+    if contribution["local_trust"]:
         return "no enclave: the developer's server reads it, and it is private by itself"
-    return f"an enclave under policy <code>{_text(one['policy_sha256'][:8])}</code>"
+    return f"an enclave under policy <code>{_text(contribution['policy_sha256'][:8])}</code>"
 
 
 def _reports(tasks: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        f'<td>{_text(one["name"])}</td><td class="number">{one["epsilon"]:.4g}</td>'
-        f'<td class="number">{one["sent"]} of {one["most_participations"]}</td>'
-        f'<td class="number">{one["lifetime_epsilon"]:.4g}</td><td>{_prose(one["certificate"] or "none")}</td>'
-        for one in tasks
+        f'<td>{_text(task["name"])}</td><td class="number">{task["epsilon"]:.4g}</td>'
+        f'<td class="number">{task["sent"]} of {task["most_participations"]}</td>'
+        f'<td class="number">{task["lifetime_epsilon"]:.4g}</td><td>{_prose(task["certificate"] or "none")}</td>'
+        for task in tasks
     ]
     heads = ("task", "#ε of each report", "#sent, of at most", "#ε of all of them", "against reconstruction")
     return _table("Reports that are private by themselves, whoever reads them", heads, rows, empty="")
@@ -277,31 +283,32 @@ def _reports(tasks: Sequence[Mapping[str, Any]]) -> str:
 
 def _developers(developers: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        f'<td><code>{_text(one["developer"][:16])}</code></td><td class="number">{_epsilon(one["total"])}</td>'
-        f'<td class="number">{_epsilon(one["30_days"])}</td>'
-        for one in developers
+        f"<td><code>{_text(developer['developer'][:16])}</code></td>"
+        f'<td class="number">{_epsilon(developer["total"])}</td>'
+        f'<td class="number">{_epsilon(developer["30_days"])}</td>'
+        for developer in developers
     ]
     return _table("To whom", ("developer's key", "#ε in total", "#ε in 30 days"), rows, empty="")
 
 
 def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        f"<td>{_when(one['time'])}</td><td>{_text(one['app'])}</td>"
-        f"<td>{_text(one['service'])}</td><td>one of {one['choices']}, with noise</td>"
-        f'<td class="number">{one["epsilon"]:.3f}</td>'
-        for one in reversed(answers)
+        f"<td>{_when(answer['time'])}</td><td>{_text(answer['app'])}</td>"
+        f"<td>{_text(answer['service'])}</td><td>one of {answer['choices']}, with noise</td>"
+        f'<td class="number">{answer["epsilon"]:.3f}</td>'
+        for answer in reversed(answers)
     ]
     heads = ("when", "app", "by service", "what", "#ε")
     return _table("Answers to apps", heads, rows, empty="No app got an answer about you.")
 
 
-def _read(found: Mapping[str, Any]) -> str:
+def _read(overview: Mapping[str, Any]) -> str:
     rows = [
-        f'<td>{_text(one["table"])}</td><td>{_text(one["task"])}</td><td class="number">{one["rounds"]}</td>'
-        f"<td>{_text(', '.join(one['columns']) or 'rows of items and values')}</td>"
-        f"<td>{'a program of the developer' if one['program'] else 'the device'}</td>"
-        f"<td>{_text(_guarantee(one))}</td>"
-        for one in found["read"]
+        f'<td>{_text(table["table"])}</td><td>{_text(table["task"])}</td><td class="number">{table["rounds"]}</td>'
+        f"<td>{_text(', '.join(table['columns']) or 'rows of items and values')}</td>"
+        f"<td>{'a program of the developer' if table['program'] else 'the device'}</td>"
+        f"<td>{_text(_guarantee(table))}</td>"
+        for table in overview["read"]
     ]
     heads = ("table", "task", "#rounds", "columns", "computed by", "whole task")
     return _table("Data that were read for it", heads, rows, empty="")
@@ -312,15 +319,15 @@ def _guarantee(task: Mapping[str, Any]) -> str:
     return f"{leave}: ε {task['epsilon']:g} at δ {task['delta']:g}"
 
 
-def _kept(found: Mapping[str, Any]) -> str:
+def _stored_data(overview: Mapping[str, Any]) -> str:
     """The place of the data, the data of apps, and the retention periods."""
     kinds = ("events", "examples", "requests", "local", "downloads")
     rows = [
         f"<td>{_text(name)}</td>" + "".join(f'<td class="number">{counts[kind]}</td>' for kind in kinds)
-        for name, counts in found.get("services", {}).items()
+        for name, counts in overview.get("services", {}).items()
     ]
     shown = _table("What is kept here", ("service", *(f"#{kind}" for kind in kinds)), rows, empty="No app keeps data.")
-    protection, days = found.get("at_rest"), found.get("kept_for_days")
+    protection, days = overview.get("at_rest"), overview.get("kept_for_days")
     if protection is not None:
         shown += f'<p class="soft">{_prose(protection["text"])}</p>'
     if days is not None:
@@ -369,13 +376,13 @@ def _written(value: Any) -> str:
     return ", ".join(value) if isinstance(value, (list, tuple)) else f"{value:.12g}"
 
 
-def _tasks(found: Mapping[str, Any]) -> str:
-    tasks = {one["name"] for one in found["contributions"]} - set(found["opt_outs"])
+def _tasks(overview: Mapping[str, Any]) -> str:
+    tasks = {contribution["name"] for contribution in overview["contributions"]} - set(overview["opt_outs"])
     rows = [
         f"<td>{_text(name)}</td><td>{_button(action, label, name)}</td>"
         for names, action, label in (
             (tasks, "opt-out", "Opt out"),
-            (found["opt_outs"], "opt-in", "Take part again"),
+            (overview["opt_outs"], "opt-in", "Take part again"),
         )
         for name in sorted(names)
     ]

@@ -19,14 +19,14 @@ from odp.errors import ConfigurationError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacyPage:
-    """The data of the front page: ``found`` comes from ``overview``, ``reasons`` stop the device from training now.
+    """The data of the front page: ``overview`` comes from ``overview``, ``reasons`` stop the device from training now.
 
     ``notes`` are lines on what went wrong, newest first; ``met`` the conditions that hold; ``recommended`` the items
     that the person was shown last.
     """
 
     name: str
-    found: Mapping[str, Any]
+    overview: Mapping[str, Any]
     reasons: tuple[str, ...]
     met: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -71,9 +71,13 @@ class DeviceControls:
             readings = explain(store, self._gate)
             return PrivacyPage(
                 name=self._name,
-                found=overview(store, self._gate, now=self._clock()),
-                reasons=tuple(f"{one.name}: {one.read} (wanted: {one.wanted})" for one in readings if not one.met),
-                met=tuple(f"{one.name}: {one.read}, as wanted" for one in readings if one.met),
+                overview=overview(store, self._gate, now=self._clock()),
+                reasons=tuple(
+                    f"{reading.name}: {reading.read} (wanted: {reading.wanted})"
+                    for reading in readings
+                    if not reading.met
+                ),
+                met=tuple(f"{reading.name}: {reading.read}, as wanted" for reading in readings if reading.met),
                 notes=self._notes(),
                 recommended=self._recommended(),
             )

@@ -133,13 +133,13 @@ class _Site:
         first, slash, rest = path.lstrip("/").partition("/")
         if self._is_token(first):
             # Links of the page are relative to its folder.
-            return self._own(rest) if slash else None
+            return self._private_page(rest) if slash else None
         if first == "r":
             opened, _, rest = rest.partition("/")
             with self._lock:
                 id = self._opened.get(opened)
-            found = None if id is None else self._results.result(id)
-            return None if found is None else self._rendered(found, rest, query)
+            result = None if id is None else self._results.result(id)
+            return None if result is None else self._rendered(result, rest, query)
         return None
 
     def post(self, path: str, form: Mapping[str, str]) -> bool:
@@ -150,34 +150,34 @@ class _Site:
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self.token.encode())
 
-    def _own(self, rest: str) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
+    def _private_page(self, rest: str) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
         if rest == "style.css":
             return HTTPStatus.OK, {**page_headers(), "Content-Type": "text/css; charset=utf-8"}, pages.STYLE.encode()
         if rest == "":
             page = pages.front(self._controls.page(), self._results.results(), self._clock())
             return HTTPStatus.OK, _html(page_headers()), page.encode()
         kind, _, id = rest.partition("/")
-        found = self._results.result(id) if kind == "results" else None
-        if found is None:
+        result = self._results.result(id) if kind == "results" else None
+        if result is None:
             return None
         opened = self._token()
         with self._lock:
-            self._opened[opened] = found.id
+            self._opened[opened] = result.id
             while len(self._opened) > _MOST_OPEN_PAGES:
                 self._opened.popitem(last=False)
         # The path ends with a slash: an event URL of the page is relative to it.
         folder = f"{self.origin}/r/{opened}/"
-        return HTTPStatus.OK, _html(page_headers(frames=folder)), pages.around(found, folder, self._clock()).encode()
+        return HTTPStatus.OK, _html(page_headers(frames=folder)), pages.around(result, folder, self._clock()).encode()
 
     def _rendered(
-        self, found: ResultPage, rest: str, query: Mapping[str, str]
+        self, result: ResultPage, rest: str, query: Mapping[str, str]
     ) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
         if rest == "":
-            return HTTPStatus.OK, _html(rendered_headers()), pages.inner(_harmless(found.html)).encode()
+            return HTTPStatus.OK, _html(rendered_headers()), pages.inner(_harmless(result.html)).encode()
         event = _EVENT.fullmatch(rest)
         if event is None:
             return None
-        self._record(found, event[1], query)
+        self._record(result, event[1], query)
         # Without content the frame stays on the page that it shows.
         return HTTPStatus.NO_CONTENT, rendered_headers(), b""
 
@@ -243,14 +243,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._nothing()
             return
         try:
-            found = self.site.get(path, query)
+            answer = self.site.get(path, query)
         except OdpError as error:
             self._answer(HTTPStatus.CONFLICT, _html(page_headers()), pages.problem(str(error)).encode())
             return
-        if found is None:
+        if answer is None:
             self._nothing()
         else:
-            self._answer(*found)
+            self._answer(*answer)
 
     def do_POST(self) -> None:
         """Executes a decision, and redirects to the person's page."""
@@ -277,10 +277,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _length(self) -> int | None:
         """Length of the body; None unless it is stated in the one form that browsers use."""
-        told = self.headers.get_all("Content-Length", [])
-        if "Transfer-Encoding" in self.headers or len(told) > 1 or not all(_LENGTH.fullmatch(text) for text in told):
+        lengths = self.headers.get_all("Content-Length", [])
+        if (
+            "Transfer-Encoding" in self.headers
+            or len(lengths) > 1
+            or not all(_LENGTH.fullmatch(text) for text in lengths)
+        ):
             return None
-        return int(told[0]) if told else 0
+        return int(lengths[0]) if lengths else 0
 
     def _for_us(self) -> bool:
         """Whether the request names this server: a foreign name that resolves to loopback is refused."""

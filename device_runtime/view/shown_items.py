@@ -56,19 +56,19 @@ class ShownItems:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, found: Best, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
-        """``found`` by title, else by key or number; ``offline`` says why the model may be outdated."""
+    def of(cls, best: Best, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
+        """``best`` by title, else by key or number; ``offline`` says why the model may be outdated."""
         notes = [] if offline is None else [offline]
-        if found.left_out:
-            notes.append(left_out_note(found.left_out))
+        if best.left_out:
+            notes.append(left_out_note(best.left_out))
         if named is not None and named.missing:
             notes.append(untitled_note(named.missing))
-        if not len(found.scores):
+        if not len(best.scores):
             notes.append("there is nothing to recommend: you have rated every item")
-        names = map(str, found.names) if named is None else named.names(found.names)
+        names = map(str, best.names) if named is None else named.names(best.names)
         return cls(
-            "predicted value" if found.values else "score",
-            tuple((name, f"{score:.2f}") for name, score in zip(names, found.scores.tolist(), strict=True)),
+            "predicted value" if best.values else "score",
+            tuple((name, f"{score:.2f}") for name, score in zip(names, best.scores.tolist(), strict=True)),
             tuple(notes),
         )
 

@@ -147,7 +147,7 @@ class UsableAnswers(Answers, Protocol):
         """The share of devices with a usable row."""
         ...
 
-    def told(self, confidence: float = ...) -> str:
+    def summary(self, confidence: float = ...) -> str:
         """One line, to stand beside the figures of the training."""
         ...
 

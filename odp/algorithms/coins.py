@@ -51,10 +51,10 @@ def fractions(words: Words, purpose: int) -> Float64Array:
 
 def below(words: Words, purpose: int, high: int) -> Int64Array:
     """Uniform whole numbers from 0 to ``high`` - 1, int64 [users]; by rejection, so exactly uniform."""
-    drawn = words.words(purpose)
+    random_words = words.words(purpose)
     excess = _WORD % high
     attempt = 0
-    while excess and (refused := drawn >= np.uint64(_WORD - excess)).any():
+    while excess and (refused := random_words >= np.uint64(_WORD - excess)).any():
         attempt += 1
-        drawn = np.where(refused, words.words(purpose, attempt), drawn)
-    return (drawn % np.uint64(high)).astype(np.int64)
+        random_words = np.where(refused, words.words(purpose, attempt), random_words)
+    return (random_words % np.uint64(high)).astype(np.int64)

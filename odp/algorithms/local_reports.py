@@ -71,9 +71,9 @@ class LocalReports(RandomizedInquiry, LocalReporter):
     def report_bytes(self) -> int:
         return REPORT.itemsize
 
-    def report(self, drawn: bytes, data: LocalData, *, source: RandomSource) -> bytes:
-        if drawn:
-            raise ConfigurationError(f"Expected nothing to be drawn (got {len(drawn)} bytes)")
+    def report(self, drawn_row: bytes, data: LocalData, *, source: RandomSource) -> bytes:
+        if drawn_row:
+            raise ConfigurationError(f"Expected nothing to be drawn (got {len(drawn_row)} bytes)")
         return self.cell_of(data, SourceWords(source, 1)).to_bytes(REPORT.itemsize, "little")
 
     def judge(self, rows: Sequence[bytes]) -> CellJudge:

@@ -96,20 +96,20 @@ class LocalReporter(Algorithm):
         return UNLIMITED
 
     @abc.abstractmethod
-    def report(self, drawn: bytes, data: LocalData, *, source: RandomSource) -> bytes:
-        """What a device sends that drew the row ``drawn``. Length and kind do not depend on ``data``.
+    def report(self, drawn_row: bytes, data: LocalData, *, source: RandomSource) -> bytes:
+        """What a device sends that drew the row ``drawn_row``. Length and kind do not depend on ``data``.
 
         Raises:
-          ConfigurationError: ``drawn`` is no row of the task, whatever the device holds.
+          ConfigurationError: ``drawn_row`` is no row of the task, whatever the device holds.
         """
 
-    def empty_report(self, drawn: bytes, *, source: RandomSource) -> bytes:
+    def empty_report(self, drawn_row: bytes, *, source: RandomSource) -> bytes:
         """The report of a device without data, or whose computation failed: random like every other.
 
         Raises:
           ConfigurationError: as ``report``.
         """
-        return self.report(drawn, {declared.name: _NOTHING for declared in self.local_data}, source=source)
+        return self.report(drawn_row, {declared.name: _NOTHING for declared in self.local_data}, source=source)
 
     def first_rows(self) -> list[bytes]:
         """The rows before any report: equal wherever they are made."""
@@ -133,19 +133,21 @@ class LocalReporter(Algorithm):
 
     def check_for_devices(self) -> None:
         self.check()
-        charge, given = self.local_charge, self.definition
+        charge, definition = self.local_charge, self.definition
         for name in ("cohort", "broadcast"):
-            if given.HasField(name):
+            if definition.HasField(name):
                 raise ConfigurationError(
-                    f"Expected no {name} in task {given.name!r}: its reports go to the server alone, without rounds"
+                    f"Expected no {name} in task {definition.name!r}: its reports go to the server alone, "
+                    "without rounds"
                 )
-        if given.privacy != common_pb2.PrivacyTerms(epsilon=given.privacy.epsilon):
+        if definition.privacy != common_pb2.PrivacyTerms(epsilon=definition.privacy.epsilon):
             raise ConfigurationError(
-                f"Expected privacy of task {given.name!r} to have an epsilon alone: a report is private without delta"
+                f"Expected privacy of task {definition.name!r} to have an epsilon alone: a report is "
+                "private without delta"
             )
-        if not charge.most * charge.parts[0][1] <= given.privacy.epsilon * (1 + 1e-12):
+        if not charge.most * charge.parts[0][1] <= definition.privacy.epsilon * (1 + 1e-12):
             raise ConfigurationError(
-                f"Expected epsilon={given.privacy.epsilon!r} of task {given.name!r} to be at least that of "
+                f"Expected epsilon={definition.privacy.epsilon!r} of task {definition.name!r} to be at least that of "
                 f"{charge.most} reports of {charge.parts[0][1]!r}"
             )
         if not charge.lifetime <= LARGEST_LOCAL_EPSILON:

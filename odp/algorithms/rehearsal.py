@@ -15,7 +15,7 @@ def sampled(definitions: Iterable[common_pb2.TaskDefinition]) -> tuple[common_pb
 
     Their noise stays: it is more than the draw needs, but the exact amount takes seconds to find.
     """
-    found = []
+    copies = []
     kinds: set[tuple[str | None, type]] = set()
     for definition in definitions:
         algorithm = algorithm_for(definition)
@@ -29,5 +29,5 @@ def sampled(definitions: Iterable[common_pb2.TaskDefinition]) -> tuple[common_pb
             copy.cohort.enclave_poisson.CopyFrom(
                 common_pb2.EnclavePoisson(probability=0.01, most_contributions=2, cap=2)
             )
-            found.append(copy)
-    return tuple(found)
+            copies.append(copy)
+    return tuple(copies)

@@ -119,7 +119,7 @@ def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
         return noise.sample(ratio, release.coordinates).reshape(release.shape)
     width = release.shape[-1]
     rows = release.coordinates // width
-    drawn = np.empty((rows, width), dtype=np.int64)
+    draws = np.empty((rows, width), dtype=np.int64)
     ratios = release.column_std / release.step
     for ratio in np.unique(ratios):
         columns = np.flatnonzero(ratios == ratio)
@@ -127,13 +127,13 @@ def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
         # Runs of neighbours are copied as such: several times as fast as column by column.
         breaks = np.flatnonzero(np.diff(columns) != 1) + 1
         if len(breaks) > len(columns) // 4:
-            drawn[:, columns] = sample
+            draws[:, columns] = sample
             continue
         start = 0
         for stop in (*breaks.tolist(), len(columns)):
-            drawn[:, columns[start] : columns[start] + stop - start] = sample[:, start:stop]
+            draws[:, columns[start] : columns[start] + stop - start] = sample[:, start:stop]
             start = stop
-    return drawn.reshape(release.shape)
+    return draws.reshape(release.shape)
 
 
 def _stored(columns: Float64Array) -> Float64Array:
@@ -232,7 +232,7 @@ def event_of(charge: common_pb2.Charge) -> TensorCharge:
         ConfigurationError: numbers that no event has.
         PrivacyError: no adjacency, or one that the mechanism's bound is not for.
     """
-    adjacency = next((known for known, number in _WRITTEN.items() if number == charge.adjacency), None)
+    adjacency = next((kind for kind, number in _WRITTEN.items() if number == charge.adjacency), None)
     if adjacency is None:
         raise PrivacyError(
             f"charge {charge.name!r} names no known adjacency: read it with the version of the program that made it"

@@ -64,10 +64,10 @@ class LocalRows:
 
         With a range of ``values``, those that are not finite are left out, and others are clamped to it.
         """
-        known = (self.items >= 0) & (self.items < items)
+        valid = (self.items >= 0) & (self.items < items)
         if values is None:
-            return self.where(known)
-        rows = self.where(known & np.isfinite(self.values))
+            return self.where(valid)
+        rows = self.where(valid & np.isfinite(self.values))
         return LocalRows(rows.items, np.clip(rows.values, *values), rows.features)
 
     def where(self, which: npt.NDArray[np.bool_]) -> LocalRows:
@@ -103,8 +103,9 @@ class LocalTable:
 
     Attributes:
       name: under which the rows reach the client.
-      table: of the store, as the definition names it: one of ``own``, or ``events.SERVICE`` with ``events``.
-      own: the tables that the algorithm can read beside those of events.
+      table: of the store, as the definition names it: one of ``readable_tables``, or ``events.SERVICE`` with
+        ``events``.
+      readable_tables: what the algorithm can read beside those of events.
       events: how rows are made of a service's events; None for another table.
       most_rows: a device reads at most this number of stored rows: the newest, or of ratings those of lowest item.
       features: of labelled examples, what each feature is; none for rows of (item, value).
@@ -117,7 +118,7 @@ class LocalTable:
 
     name: str
     table: str
-    own: frozenset[str]
+    readable_tables: frozenset[str]
     events: EventsTerms | None
     most_rows: int
     features: Mapping[str, Feature] = field(default_factory=dict)

@@ -46,7 +46,7 @@ def plan_of_task(task: Task | Question, *, population: int | None = None) -> dic
     _validate.integer(low=1, high=10**9, population=users)
     accounting.check_delta(definition.privacy.delta, users)
     sampling, algorithm = sampling_of(definition, 0), algorithm_for(definition)
-    drawn = 1.0 if sampling is None else sampling.probability
+    probability = 1.0 if sampling is None else sampling.probability
     items, places = definition.model.items, definition.privacy.max_items_per_user
     rows: list[dict[str, Any]] = []
     events: list[Event] = []
@@ -54,7 +54,7 @@ def plan_of_task(task: Task | Question, *, population: int | None = None) -> dic
         events += round_charges(algorithm.query(number), sampling)
         for release in releases:
             per_item = release.shape[0] == items
-            raters = drawn * users * (places / items if per_item else 1.0)
+            raters = probability * users * (places / items if per_item else 1.0)
             clip = release.sensitivity / (math.sqrt(places) if per_item else 1.0)
             error = release.noise_std / (clip * raters)
             rows.append(
@@ -77,7 +77,7 @@ def plan_of_task(task: Task | Question, *, population: int | None = None) -> dic
         "delta": definition.privacy.delta,
         "population": users,
         "delta_times_population": definition.privacy.delta * users,
-        "probability": drawn,
+        "probability": probability,
         "rounds": len(algorithm.planned_releases()),
         "releases": rows,
         "weakest": weakest["name"],
@@ -86,28 +86,28 @@ def plan_of_task(task: Task | Question, *, population: int | None = None) -> dic
     }
 
 
-def render_task_plan(found: Mapping[str, Any]) -> str:
+def render_task_plan(plan: Mapping[str, Any]) -> str:
     """The plan as text."""
     lines = [
-        f"task {found['task']}: epsilon {found['epsilon']:.4f} of {found['budget']:g} at delta {found['delta']:g} in"
-        f" {found['rounds']} rounds; {found['population']:,} devices, delta times devices"
-        f" {found['delta_times_population']:.3g}",
+        f"task {plan['task']}: epsilon {plan['epsilon']:.4f} of {plan['budget']:g} at delta {plan['delta']:g} in"
+        f" {plan['rounds']} rounds; {plan['population']:,} devices, delta times devices"
+        f" {plan['delta_times_population']:.3g}",
         "",
         f"{'round':>5}  {'release':<12}{'noise std':>12}{'raters':>12}{'noise / clip':>14}{'clear from':>16}",
         *(
             f"{row['round']:>5}  {row['name']:<12}{row['noise_std']:>12.5g}{row['contributions_per_mean']:>12.5g}"
             f"{row['error']:>14.3g}{row['clear_from_population']:>16,}"
-            for row in found["releases"]
+            for row in plan["releases"]
         ),
         "",
         "raters: contributions to an average item's mean, at most. noise / clip: on that mean. clear from: devices at"
         f" which it is {CLEAR:g}.",
     ]
-    if found["probability"] < 1.0:
-        lines.append(f"each contribution counts with probability {found['probability']:g}: raters are those that count")
-    if not found["possible"]:
+    if plan["probability"] < 1.0:
+        lines.append(f"each contribution counts with probability {plan['probability']:g}: raters are those that count")
+    if not plan["possible"]:
         lines.append(
-            f"an average item of {found['weakest']!r} drowns in noise: popular items still learn, others get what all"
-            f" have in common. It takes {found['clear_from_population']:,} devices, fewer items, or a larger epsilon"
+            f"an average item of {plan['weakest']!r} drowns in noise: popular items still learn, others get what all"
+            f" have in common. It takes {plan['clear_from_population']:,} devices, fewer items, or a larger epsilon"
         )
     return "\n".join(lines) + "\n"

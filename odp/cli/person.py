@@ -298,7 +298,7 @@ def _replay(state: Path, device: int, task: str | None, reference_values: Path |
         device,
         f"verified again what the contribution of {when} to round {lines[-1].round} rests on",
         f"cannot verify again what the contribution of {when} to round {lines[-1].round} rests on",
-        tuple(Reading(one.what, one.holds, "holds", one.found) for one in found),
+        tuple(Reading(one.what, one.holds, "holds", one.observed) for one in found),
         json,
     )
 

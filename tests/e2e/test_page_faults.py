@@ -43,7 +43,7 @@ def lived(page: Any) -> Any:
         for place in range(5)
     ]  # fmt: skip
     spent = {"total": {"epsilon": 7.5, "delta": 1e-6}, "30_days": {"epsilon": 7.5, "delta": 1e-6}}
-    return dataclasses.replace(page, found=page.found | {"contributions": sent, "spent": spent})
+    return dataclasses.replace(page, overview=page.overview | {"contributions": sent, "spent": spent})
 
 
 def test_the_persons_page(pages: Pages, tmp_path: Path) -> None:

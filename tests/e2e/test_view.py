@@ -29,7 +29,7 @@ class _Controls:
             "spent": {"total": _NO_SPENDING, "30_days": _NO_SPENDING},
             "paused_since": None, "opted_out_since": None, "opt_outs": {},
         }  # fmt: skip
-        return PrivacyPage(name="device 0", found=found, reasons=())
+        return PrivacyPage(name="device 0", overview=found, reasons=())
 
     def decide(self, what: str, form: Mapping[str, str]) -> bool:
         return False

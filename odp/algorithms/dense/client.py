@@ -34,8 +34,8 @@ class VectorClient:
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device without records contributes zeros, as if it were absent."""
         check_round(round)
-        found = self._terms.vectors({name: _records(rows) for name, rows in data.items()})
-        entries = quantise(self._terms.grid, found, round=round, seeds=np.array([seed], dtype=np.uint64))
+        vector = self._terms.vectors({name: _records(rows) for name, rows in data.items()})
+        entries = quantise(self._terms.grid, vector, round=round, seeds=np.array([seed], dtype=np.uint64))
         return encode(self._terms.grid, entries), b""
 
 

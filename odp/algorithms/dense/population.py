@@ -94,8 +94,8 @@ class VectorPopulation:
         total = np.zeros(grid.size, dtype=np.int64)
         for start in range(0, ratings.n_users, _USERS):
             users = min(_USERS, ratings.n_users - start)
-            own = records_by_name(self._terms.reads, ratings, start, users)
-            entries = quantise(grid, self._terms.vectors(own), round=round, seeds=seeds[start : start + users])
+            records = records_by_name(self._terms.reads, ratings, start, users)
+            entries = quantise(grid, self._terms.vectors(records), round=round, seeds=seeds[start : start + users])
             # Exact: at most 2^14 numbers of at most 2^20 per place, far below 2^53.
             total += np.bincount(entries.place, weights=entries.value, minlength=grid.size).astype(np.int64)
             if progress is not None:

@@ -52,12 +52,12 @@ def sum_of_shares(grid: Grid, source: NoiseSource, *, sharers: int) -> Int64Arra
     draws those, of as much variance as fits a table. Raises ConfigurationError without sharers.
     """
     _require_shared(grid)
-    drawn = np.zeros(grid.size, dtype=np.int64)
+    total = np.zeros(grid.size, dtype=np.int64)
     batch = max(1, int((LARGEST_STD / grid.share_std) ** 2))
     for start in range(0, sharers, batch):
         shares = min(batch, sharers - start)
-        drawn += _law(grid.share_std * float(np.sqrt(shares))).draw(grid.size, source)
-    return drawn
+        total += _law(grid.share_std * float(np.sqrt(shares))).draw(grid.size, source)
+    return total
 
 
 def residues(vector: Int64Array) -> npt.NDArray[np.uint32]:

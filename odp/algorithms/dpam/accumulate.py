@@ -119,8 +119,8 @@ class Accumulator(ContributionSum[Contributions]):
 
         def group(number: int) -> None:
             (first, last), here = parts[number], cut(parts[number])
-            given = offsets[first : last + 1] - offsets[first], items[here], weights[here], targets[here]
-            kernels.group(*given, first, places[number], users, sorted_weights, sorted_targets)
+            entries = offsets[first : last + 1] - offsets[first], items[here], weights[here], targets[here]
+            kernels.group(*entries, first, places[number], users, sorted_weights, sorted_targets)
 
         parallel.each(group, range(len(parts)), threads=threads)
         return starts, users, sorted_weights, sorted_targets

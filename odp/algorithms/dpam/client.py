@@ -50,11 +50,11 @@ class DpamClient(OwnItems):
         Raises:
           ConfigurationError: as ``check_model``.
         """
-        terms, own = self._terms, self._in_order(data, round=round, seed=seed)
+        terms, rows = self._terms, self._in_order(data, round=round, seed=seed)
         if round == COUNTS_ROUND:
-            counted = userside.counted(terms, own.items[None], np.ones((1, len(own.items)), dtype=np.bool_))
+            counted = userside.counted(terms, rows.items[None], np.ones((1, len(rows.items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(1, dtype="<f8").tobytes()
-        batch = self._batch(slices, own)
+        batch = self._batch(slices, rows)
         local = userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=terms.rank_of(round))
         payload = codec.encode(terms, round, userside.contributions(terms, batch, local, round=round))[0]
         return payload, np.concatenate((local.bias, local.row[0])).astype("<f8").tobytes()
@@ -135,11 +135,11 @@ class DpamClient(OwnItems):
         local = userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=terms.rank)
         return np.asarray(local.row[0])
 
-    def _batch(self, slices: Slices, own: LocalRows) -> userside.Batch:
-        found, place = find_slices(slices, own.items)
+    def _batch(self, slices: Slices, rows: LocalRows) -> userside.Batch:
+        has_slice, place = find_slices(slices, rows.items)
         return userside.Batch(
-            items=own.items[found][None],
-            values=own.values[found].astype(np.float64)[None],
-            mask=np.ones((1, int(found.sum())), dtype=np.bool_),
-            rows=received.usable_rows(self._terms, slices.rows[place[found]]).astype(np.float64)[None],
+            items=rows.items[has_slice][None],
+            values=rows.values[has_slice].astype(np.float64)[None],
+            mask=np.ones((1, int(has_slice.sum())), dtype=np.bool_),
+            rows=received.usable_rows(self._terms, slices.rows[place[has_slice]]).astype(np.float64)[None],
         )

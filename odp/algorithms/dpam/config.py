@@ -115,8 +115,8 @@ class DPAM:
         for name, share in shares.items():
             _validate.within(**{name: share}, low=1e-3, high=1.0 - 1e-3)
         if self.count_share + self.bias_share >= 1.0:
-            given = self.count_share + self.bias_share
-            raise ConfigurationError(f"Expected count_share + bias_share={given!r} to be < 1: factors get the rest")
+            share_sum = self.count_share + self.bias_share
+            raise ConfigurationError(f"Expected count_share + bias_share={share_sum!r} to be < 1: factors get the rest")
         if self.centre is not None:
             _validate.finite(centre=self.centre)
         _validate.integer(start_seed=self.start_seed, low=0, high=2**64 - 1)
@@ -163,19 +163,19 @@ class DPAM:
         cls, epsilon: float, delta: float, n_users: int, n_items: int, n_features: int
     ) -> tuple[int, DPAM]:
         rank, plain = cls.recommended(epsilon=epsilon, delta=delta, n_users=n_users, n_items=n_items)
-        known = min(DERIVED_FACTORS + n_features, MAX_RANK)
+        untrained_rank = min(DERIVED_FACTORS + n_features, MAX_RANK)
         if epsilon == math.inf or n_features < _MANY_FEATURES:
-            return min(max(rank, known), 16), plain
+            return min(max(rank, untrained_rank), 16), plain
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
         if strength < 1.2:
-            return known, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
+            return untrained_rank, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
         if strength < 2.0:
-            return min(known, 20), cls(steps=1, user_ridge=0.75)
+            return min(untrained_rank, 20), cls(steps=1, user_ridge=0.75)
         if strength < 4.0:
-            return min(known, 20), cls(steps=3, bias_share=0.2, user_ridge=0.85)
-        return min(known, 20), cls(steps=3, bias_share=0.15, user_ridge=0.75, item_ridge=2.0)
+            return min(untrained_rank, 20), cls(steps=3, bias_share=0.2, user_ridge=0.85)
+        return min(untrained_rank, 20), cls(steps=3, bias_share=0.15, user_ridge=0.75, item_ridge=2.0)
 
     def _kernel_variance(self, rank: int) -> float:
         """As resolved. Raises ConfigurationError."""
@@ -213,10 +213,10 @@ class DPAM:
 
         rank, items, places = model.rank, model.items, privacy.max_items_per_user
         steps = (3 if self.steps is None else self.steps) if rank else 0
-        known = DERIVED_FACTORS + model.item_features_width
-        if rank > known and not steps:
+        untrained_rank = DERIVED_FACTORS + model.item_features_width
+        if rank > untrained_rank and not steps:
             raise ConfigurationError(
-                f"Expected steps={self.steps!r} to be 1 or more for rank={rank}; a rank of {known} needs none"
+                f"Expected steps={self.steps!r} to be 1 or more for rank={rank}; a rank of {untrained_rank} needs none"
             )
         slices = max(places, 320) if self.slices_per_device is None else self.slices_per_device
         silent = privacy.epsilon == math.inf

@@ -149,31 +149,31 @@ def _exposure(
         return None
     most = int(np.clip(_MOST_PREDICTIONS // history.n_items, _LEAST_USERS, _MOST_USERS))
     users = active[np.unique(np.linspace(0, len(active) - 1, min(most, len(active))).astype(np.int64))]
-    known, held_out = history.select_users(users), test.select_users(users)
+    sampled_history, held_out = history.select_users(users), test.select_users(users)
     liked = held_out.take(held_out.values >= test.low + _LIKED * (test.high - test.low))
 
     def predicted(block: Int64Array) -> Float32Array:
-        items = np.tile(np.arange(known.n_items, dtype=np.int32), len(block))
+        items = np.tile(np.arange(sampled_history.n_items, dtype=np.int32), len(block))
         every = Ratings(
-            known.name,
-            np.arange(len(block) + 1, dtype=np.int64) * known.n_items,
+            sampled_history.name,
+            np.arange(len(block) + 1, dtype=np.int64) * sampled_history.n_items,
             items,
-            np.full(len(items), known.low, dtype=np.float32),
-            known.n_items,
-            known.low,
-            known.high,
+            np.full(len(items), sampled_history.low, dtype=np.float32),
+            sampled_history.n_items,
+            sampled_history.low,
+            sampled_history.high,
         )
-        found = population.predict(model, known.select_users(block), every)
-        return found.reshape(len(block), known.n_items).astype(np.float32)
+        predictions = population.predict(model, sampled_history.select_users(block), every)
+        return predictions.reshape(len(block), sampled_history.n_items).astype(np.float32)
 
     return exposure(
         predicted,
         item_scores(means),
-        known,
+        sampled_history,
         liked,
         popularity=counts,
         baseline_name="dp_item_user_bias",
-        cutoff=min(CUTOFF, known.n_items),
+        cutoff=min(CUTOFF, sampled_history.n_items),
     )
 
 
@@ -181,20 +181,20 @@ def _buckets(
     sizes: Float64Array, member: np.ndarray, squares: Float64Array, others: Mapping[str, Float64Array]
 ) -> tuple[Bucket, ...]:
     """Members cut into fifths by size, with the error of the entries of each, and that of others by field."""
-    found = []
-    for own in fifths(sizes):
-        entries = squares[own[member]]
-        found.append(
+    buckets = []
+    for fifth in fifths(sizes):
+        entries = squares[fifth[member]]
+        buckets.append(
             Bucket(
-                low=float(sizes[own].min()),
-                high=float(sizes[own].max()),
-                members=int(own.sum()),
+                low=float(sizes[fifth].min()),
+                high=float(sizes[fifth].max()),
+                members=int(fifth.sum()),
                 ratings=len(entries),
                 rmse=math.sqrt(float(entries.mean())) if len(entries) else None,
                 **{
-                    name: math.sqrt(float(errors[own[member]].mean())) if len(entries) else None
+                    name: math.sqrt(float(errors[fifth[member]].mean())) if len(entries) else None
                     for name, errors in others.items()
                 },
             )
         )
-    return tuple(found)
+    return tuple(buckets)

@@ -41,7 +41,7 @@ class Estimate:
 
 
 def masses(
-    noisy: Float64Array, known: Popularity, used: Float64Array, exponent: float, *, noise_std: float
+    noisy: Float64Array, popularity: Popularity, used: Float64Array, exponent: float, *, noise_std: float
 ) -> tuple[Estimate, Popularity]:
     """(weight mass of each item, its count) from the noisy mass and from what is known of the count before.
 
@@ -50,23 +50,23 @@ def masses(
 
     Args:
       noisy: noisy masses [m].
-      known: of the counts.
+      popularity: of the counts.
       used: the counts that the devices weighted by [m].
       exponent: of the weights; 0 where they are uniform.
       noise_std: of ``noisy``.
     """
     unit = used**-exponent
-    expected = known.mean * unit
+    expected = popularity.mean * unit
     scale = max(float((expected * noisy).sum() / (expected**2).sum()), 1e-9)
-    centre = scale * unit[:, None] * known.grid
-    own = (_SCATTER * centre) ** 2
-    gain = own / (own + noise_std**2)
-    chance = known.posterior * normal_likelihood(noisy[:, None], centre, np.sqrt(own + noise_std**2))
+    centre = scale * unit[:, None] * popularity.grid
+    prior_variance = (_SCATTER * centre) ** 2
+    gain = prior_variance / (prior_variance + noise_std**2)
+    chance = popularity.posterior * normal_likelihood(noisy[:, None], centre, np.sqrt(prior_variance + noise_std**2))
     chance /= chance.sum(axis=1, keepdims=True)
     local = centre + gain * (noisy[:, None] - centre)
     mean = (chance * local).sum(axis=1)
     variance = (chance * (gain * noise_std**2 + (local - mean[:, None]) ** 2)).sum(axis=1)
-    return Estimate(np.maximum(mean, 0.05 * expected * scale), variance), replace(known, posterior=chance)
+    return Estimate(np.maximum(mean, 0.05 * expected * scale), variance), replace(popularity, posterior=chance)
 
 
 def trend(counts: Float64Array) -> Float64Array:
@@ -237,16 +237,16 @@ def grams(
     shrunk = np.empty(packed.shape)
 
     def shrink(block: slice) -> None:
-        found = shrunk[block]
-        sure = np.zeros(len(found), dtype=np.bool_)
+        shrunk_block = shrunk[block]
+        sure = np.zeros(len(shrunk_block), dtype=np.bool_)
         if code is not None:
-            code.shrink(packed[block], scale, mass[block], gain[block], shape, width, found, sure)
+            code.shrink(packed[block], scale, mass[block], gain[block], shape, width, shrunk_block, sure)
         else:
             expected = (1.0 - gain[block, None]) * mass[block, None]
-            found[:] = expected * shape + gain[block, None] * (packed[block] * scale)
+            shrunk_block[:] = expected * shape + gain[block, None] * (packed[block] * scale)
         if not sure.all():
-            projected = _without_negative(unpacked(found[~sure], width))
-            found[~sure] = projected[:, first, second]
+            projected = _without_negative(unpacked(shrunk_block[~sure], width))
+            shrunk_block[~sure] = projected[:, first, second]
 
     each_block(shrink, size)
     return Grams(packed=shrunk, common=common, variance=gain * noise)

@@ -59,8 +59,8 @@ def covered(
     return reliability(
         history,
         targets,
-        predict=lambda known, wanted: population.predict(model, known, wanted),
-        half_widths=lambda known, wanted, levels: population.half_widths(model, known, wanted, levels=levels),
+        predict=lambda observed, wanted: population.predict(model, observed, wanted),
+        half_widths=lambda observed, wanted, levels: population.half_widths(model, observed, wanted, levels=levels),
         least=terms.low,
         most=terms.high,
     )

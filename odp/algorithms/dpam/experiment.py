@@ -72,15 +72,15 @@ class TaskExperiment:
         from odp.evaluation.baselines import baselines as compute
         from odp.evaluation.comparison import comparison_table
 
-        found = metrics["test_intervals"]
-        if found.ratings:
-            out.print(intervals_line(found))
+        intervals = metrics["test_intervals"]
+        if intervals.ratings:
+            out.print(intervals_line(intervals))
         if not baselines:
             return {}
         with out.status("baselines"):
-            found = compute(self._task, self.split, seed=self._seed)
-        out.print(comparison_table(found, metrics["test_rmse"], run.epsilon, self._task.privacy.delta))
-        return {"baselines": asdict(found)}
+            baseline_errors = compute(self._task, self.split, seed=self._seed)
+        out.print(comparison_table(baseline_errors, metrics["test_rmse"], run.epsilon, self._task.privacy.delta))
+        return {"baselines": asdict(baseline_errors)}
 
     def diagnose(self, run: FinishedRun) -> Diagnostics:
         """Errors by popularity and activity, and shares of clipped data."""
@@ -89,10 +89,10 @@ class TaskExperiment:
         return diagnose(self._task, self.split, run.model, seed=self._seed, intervals=run.metrics["test_intervals"])
 
 
-def intervals_line(found: Reliability) -> str:
+def intervals_line(reliability: Reliability) -> str:
     """What the ranges at the level that is shown cover, and how wide they are."""
-    shown = found.shown
+    shown = reliability.shown
     return (
-        f"ranges at {100 * shown.level:g} %: {100 * shown.covered:.1f} % of {found.ratings:,} test ratings of "
-        f"{found.users:,} users lie within; mean width {shown.width:.3f}"
+        f"ranges at {100 * shown.level:g} %: {100 * shown.covered:.1f} % of {reliability.ratings:,} test ratings of "
+        f"{reliability.users:,} users lie within; mean width {shown.width:.3f}"
     )

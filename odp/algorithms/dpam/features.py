@@ -44,10 +44,10 @@ def components(features: npt.NDArray[np.floating], weight: Float64Array) -> Floa
     what people watch. q is smaller than the features' width where columns follow from others.
     """
     share = weight / weight.sum()
-    given = features.astype(np.float64)
-    centred = given - share @ given
+    features64 = features.astype(np.float64)
+    centred = features64 - share @ features64
     total = float((share @ centred**2).sum())
-    if total <= _ROUNDING * float(share @ (given**2).sum(axis=1)):
+    if total <= _ROUNDING * float(share @ (features64**2).sum(axis=1)):
         return np.empty((len(features), 0))  # all items look alike
     return _principal(centred / np.sqrt(total), share)
 
@@ -57,18 +57,18 @@ def joined(groups: Sequence[Float64Array], relevance: Float64Array, weight: Floa
 
     The variances of a group add up to its ``relevance`` [g]; a group of relevance 0 is left out.
     """
-    told = [np.sqrt(share) * part for part, share in zip(groups, relevance, strict=True) if share and part.shape[1]]
-    if not told:
+    scaled = [np.sqrt(share) * part for part, share in zip(groups, relevance, strict=True) if share and part.shape[1]]
+    if not scaled:
         return np.empty((len(weight), 0))
     # The components of a single group are principal already.
-    return told[0] if len(told) == 1 else _principal(np.concatenate(told, axis=1), weight / weight.sum())
+    return scaled[0] if len(scaled) == 1 else _principal(np.concatenate(scaled, axis=1), weight / weight.sum())
 
 
 def _principal(centred: Float64Array, share: Float64Array) -> Float64Array:
     variances, directions = np.linalg.eigh((centred * share[:, None]).T @ centred)
     total = float(np.maximum(variances, 0.0).sum())
-    kept = np.flatnonzero(variances > _SMALLEST_SHARE * total)[::-1][:MOST_COMPONENTS]
-    return np.asarray(centred @ directions[:, kept], dtype=np.float64)
+    strongest = np.flatnonzero(variances > _SMALLEST_SHARE * total)[::-1][:MOST_COMPONENTS]
+    return np.asarray(centred @ directions[:, strongest], dtype=np.float64)
 
 
 def linear_map(
@@ -120,7 +120,7 @@ def hybrid_rows(
     prior_variance = residual_variance * np.concatenate(([estimation.FEATURE_PRIOR], np.full(width - 1, _FACTOR_PRIOR)))
     centre = start
     for alternation in range(alternations):
-        found = posteriors.rows(
+        item_rows = posteriors.rows(
             targets,
             gram,
             weight,
@@ -131,15 +131,15 @@ def hybrid_rows(
             ridge=ridge,
         )
         if alternation + 1 < alternations:
-            noise = noise_std**2 + gram.variance * (bias_variance + np.trace(found.prior) + (centre**2).sum(axis=1))
+            noise = noise_std**2 + gram.variance * (bias_variance + np.trace(item_rows.prior) + (centre**2).sum(axis=1))
             if alternation == 0:
                 matrices = gram.matrices
                 off = targets - (matrices @ start[:, :, None])[:, :, 0]
             precision, evidence = _projected(
-                matrices, found.prior, bias_variance, noise, residual_variance * weight, off
+                matrices, item_rows.prior, bias_variance, noise, residual_variance * weight, off
             )
             centre = start + features @ linear_map(precision, evidence, features, ridge=1.0 / prior_variance).T
-    return found
+    return item_rows
 
 
 def _projected(

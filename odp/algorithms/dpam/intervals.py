@@ -54,44 +54,49 @@ class LeaveOneOut:
 
 
 def half_widths(
-    terms: Terms, own: Batch, ridges: Float64Array, rows: Float64Array, levels: Float64Array, *, rank: int
+    terms: Terms, batch: Batch, ridges: Float64Array, rows: Float64Array, levels: Float64Array, *, rank: int
 ) -> Float64Array:
-    """Half widths float64 [levels, n] of the ranges of items with ``rows`` [n, width], for the one user in ``own``.
+    """Half widths float64 [levels, n] of the ranges of items with ``rows`` [n, width], for the one user in ``batch``.
 
     ``rank`` is 0 before the first factor round, and ``ridges`` are as in ``userside.solve``. Every row is one of
     ``received.usable_rows``.
     """
-    order = np.argsort(own.items[0], kind="stable")
-    known, columns = own.rows[0][order], slice(TRUST_COLUMN, FACTOR_COLUMNS + rank)
-    found = leave_one_out(
-        known[:, columns],
-        own.values[0][order] - terms.centre - known[:, BIAS_COLUMN],
+    order = np.argsort(batch.items[0], kind="stable")
+    sorted_rows, columns = batch.rows[0][order], slice(TRUST_COLUMN, FACTOR_COLUMNS + rank)
+    held_out = leave_one_out(
+        sorted_rows[:, columns],
+        batch.values[0][order] - terms.centre - sorted_rows[:, BIAS_COLUMN],
         rows[:, columns],
         ridges,
         variance=terms.kernel_variance if rank else 0.0,
     )
-    return quantiles(found.scores, math.sqrt(terms.residual_variance), levels)[:, None] * found.spread
+    return quantiles(held_out.scores, math.sqrt(terms.residual_variance), levels)[:, None] * held_out.spread
 
 
 def leave_one_out(
-    own: Float64Array, residual: Float64Array, wanted: Float64Array, ridges: Float64Array, *, variance: float
+    entries: Float64Array, residual: Float64Array, wanted: Float64Array, ridges: Float64Array, *, variance: float
 ) -> LeaveOneOut:
     """The scores of own entries and the spreads of others.
 
     Args:
-      own: trust and factors of own items [k, 1 + rank], in ascending order of the items.
+      entries: trust and factors of own items [k, 1 + rank], in ascending order of the items.
       residual: own values less the items' base values [k].
       wanted: trust and factors of the items to predict [n, 1 + rank].
       ridges, variance: as in ``smooth.fitted``; ridges [2] on the row and on the bias.
     """
     fit = smooth.fitted(
-        own[:, 1:], residual, own[:, 0], row_ridge=float(ridges[0]), bias_ridge=float(ridges[1]), variance=variance
+        entries[:, 1:],
+        residual,
+        entries[:, 0],
+        row_ridge=float(ridges[0]),
+        bias_ridge=float(ridges[1]),
+        variance=variance,
     )
-    told = own[:, 0] >= _LEAST_TRUST
-    trust, size = own[told, 0], int(told.sum())
-    added, variances, beside = fit.with_variances(np.concatenate((own[told, 1:], wanted[:, 1:])))
+    trusted = entries[:, 0] >= _LEAST_TRUST
+    trust, size = entries[trusted, 0], int(trusted.sum())
+    added, variances, beside = fit.with_variances(np.concatenate((entries[trusted, 1:], wanted[:, 1:])))
     left = np.maximum(1.0 - trust * variances[:size], _LEAST_LEFT)
-    errors = np.abs(residual[told] - added[:size]) / left
+    errors = np.abs(residual[trusted] - added[:size]) / left
     return LeaveOneOut(
         scores=errors / np.sqrt(1.0 / (trust * left) + beside[:size]),
         spread=np.sqrt(1.0 / np.maximum(wanted[:, 0], _LEAST_TRUST) + variances[size:] + beside[size:]),

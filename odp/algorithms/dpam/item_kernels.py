@@ -65,10 +65,10 @@ def shrink(packed: Any, scale: Any, mass: Any, gain: Any, shape: Any, size: int,
     for first in range(0, len(packed), LANES):
         count = lane_tiles.lanes_from(places, first, len(packed), pairs)
         for item in range(first, first + count):
-            given, found, kept = packed[item], out[item], gain[item]
-            expected = (1.0 - kept) * mass[item]
+            measured, shrunk, item_gain = packed[item], out[item], gain[item]
+            expected = (1.0 - item_gain) * mass[item]
             for column in range(pairs):
-                found[column] = expected * shape[column] + kept * (given[column] * scale[column])
+                shrunk[column] = expected * shape[column] + item_gain * (measured[column] * scale[column])
         place = 0
         for row in range(size):
             lane_tiles.gather(flat, places, place, size - row, system, row * size + row)  # type: ignore[call-arg]
@@ -84,33 +84,33 @@ def products(packed: Any, vectors: Any, out: Any) -> None:
     """Adds each packed symmetric matrix [k, p] times its vector [k, w] to ``out`` [k, w]."""
     size = vectors.shape[1]
     for item in range(len(packed)):
-        matrix, given, found, place = packed[item], vectors[item], out[item], 0
+        matrix, vector, product, place = packed[item], vectors[item], out[item], 0
         for row in range(size):
-            total, here = matrix[place] * given[row], given[row]
+            total, here = matrix[place] * vector[row], vector[row]
             for column in range(row + 1, size):
                 value = matrix[place + column - row]
-                total += value * given[column]
-                found[column] += value * here
-            found[row] += total
+                total += value * vector[column]
+                product[column] += value * here
+            product[row] += total
             place += size - row
 
 
 @numba.njit(nogil=True, cache=True)
-def evidence(packed: Any, right: Any, noise: Any, sampling: Any, told: Any, told_right: Any) -> None:
+def evidence(packed: Any, right: Any, noise: Any, sampling: Any, information: Any, information_right: Any) -> None:
     """H = A (noise I + sampling A)^-1 A and A (noise I + sampling A)^-1 b, per item.
 
     Args:
       packed: A, positive semidefinite [k, p].
       right: b [k, w].
       noise, sampling: > 0 [k].
-      told: H packed [k, p], to fill.
-      told_right: [k, w] to fill.
+      information: H packed [k, p], to fill.
+      information_right: [k, w] to fill.
     """
     size, pairs = right.shape[1], packed.shape[1]
     padded = (size + _ROWS - 1) // _ROWS * _ROWS
     width = size + 1 + padded  # T = noise I + sampling A, the vector, and an identity
     matrices, vectors = packed.reshape(-1), right.reshape(-1)
-    matrices_out, vectors_out = told.reshape(-1), told_right.reshape(-1)
+    matrices_out, vectors_out = information.reshape(-1), information_right.reshape(-1)
     places, vector_places = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     system, sums = lane_tiles.systems(padded, width), lane_tiles.systems(size, size + 1)
     factors, good = np.empty(16 * LANES), np.empty(LANES)
@@ -177,8 +177,8 @@ def _identity_beside(system: Any, width: int, size: int, lanes: int) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def posterior(
-    told: Any,
-    told_right: Any,
+    information: Any,
+    information_right: Any,
     first_precision: Any,
     precision: Any,
     mean: Any,
@@ -189,26 +189,26 @@ def posterior(
     """Means and variances of the rows of posterior precision H + prior precision, per item.
 
     Args:
-      told, told_right: as filled by :func:`evidence`.
+      told, information_right: as filled by :func:`evidence`.
       first_precision: prior precision of the first entry [k].
       precision: prior precision of the others [w - 1, w - 1].
       mean, variance: [k, w] to fill.
       covariance: [w, w], to which the posterior covariances are added.
       summed: whether they are.
     """
-    size, pairs = told_right.shape[1], told.shape[1]
+    size, pairs = information_right.shape[1], information.shape[1]
     padded = (size + _ROWS - 1) // _ROWS * _ROWS
     width = size + 1 + padded  # precision, right-hand side and identity
     beside = size + 1
-    matrices, vectors, common = told.reshape(-1), told_right.reshape(-1), precision.reshape(-1)
+    matrices, vectors, common = information.reshape(-1), information_right.reshape(-1), precision.reshape(-1)
     means, variances = mean.reshape(-1), variance.reshape(-1)
     places, vector_places = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     system, total = lane_tiles.systems(padded, width), lane_tiles.systems(padded, padded)
     both = lane_tiles.systems(2, padded)
     factors, good = np.empty(16 * LANES), np.empty(LANES)
-    for first in range(0, len(told), LANES):
-        lane_tiles.lanes_from(places, first, len(told), pairs)
-        count = lane_tiles.lanes_from(vector_places, first, len(told), size)
+    for first in range(0, len(information), LANES):
+        lane_tiles.lanes_from(places, first, len(information), pairs)
+        count = lane_tiles.lanes_from(vector_places, first, len(information), size)
         place = 0
         for row in range(size):
             here, rest = row * width + row, size - row

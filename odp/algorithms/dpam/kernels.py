@@ -54,11 +54,11 @@ def choose(offsets: Any, items: Any, seeds: Any, round: int, fetched: int, sent:
             hashes[place] = splitmix64(stream ^ splitmix64(np.uint64(items[first + place])))
         # A user's hashes are distinct: so many are at or below a bound.
         bound = _LARGEST
-        kept = hashes
+        fetched_hashes = hashes
         if size > fetched:
-            kept = np.partition(hashes, fetched - 1)[:fetched]
-            bound = kept[fetched - 1]
-        inner = np.partition(kept, sent - 1)[sent - 1]
+            fetched_hashes = np.partition(hashes, fetched - 1)[:fetched]
+            bound = fetched_hashes[fetched - 1]
+        inner = np.partition(fetched_hashes, sent - 1)[sent - 1]
         for place in range(size):
             entry = CONTRIBUTED if hashes[place] <= inner else SOLVED if hashes[place] <= bound else UNUSED
             use[first + place] = entry
@@ -131,16 +131,16 @@ def solve(
                     filled = 0
             add_outer(points, places, weights, columns, flat, width, filled)
             add_pairs(points, places, pairs, columns, sums, filled)
-            for one in range(rank):
-                system[one, one] += row_ridge
-                system[one, rank] = sums[one]
-                system[one, size] = sums[columns + one]
+            for row in range(rank):
+                system[row, row] += row_ridge
+                system[row, rank] = sums[row]
+                system[row, size] = sums[columns + row]
             system[rank, rank] = weight_sum + bias_ridge
             system[rank, size] = target_sum
         # Lanes without a user solve what is left there of users before, or zeros.
-        for one in range(size):
-            place = one * width + one
-            lane_tiles.gather(all_flat, starts, place, size + 1 - one, many, one * (size + 1) + one)  # type: ignore[call-arg]
+        for row in range(size):
+            place = row * width + row
+            lane_tiles.gather(all_flat, starts, place, size + 1 - row, many, row * (size + 1) + row)  # type: ignore[call-arg]
         lane_tiles.eliminate(many, size + 1, size, 1, False, factors_of, good)
         lane_tiles.substitute(many, size + 1, size, solution)
         for lane in range(lanes):
@@ -241,12 +241,12 @@ def group(
       place: int64 [m], where the next entry of an item goes; moved on.
       users, weights, targets: int32, int16 and int16, to fill.
     """
-    for one in range(len(offsets) - 1):
-        for entry in range(offsets[one], offsets[one + 1]):
+    for local_user in range(len(offsets) - 1):
+        for entry in range(offsets[local_user], offsets[local_user + 1]):
             if weight[entry] != 0:
                 here = place[items[entry]]
                 place[items[entry]] = here + 1
-                users[here] = user + one
+                users[here] = user + local_user
                 weights[here] = weight[entry]
                 targets[here] = target[entry]
 
@@ -310,9 +310,9 @@ def add_items(
                 some_weights[size], some_targets[size] = 0, 0
             pairs = (size + 1) // 2
             for pair in range(pairs):
-                one, two = users[start + 2 * pair], users[start + min(2 * pair + 1, size - 1)]
+                left, right = users[start + 2 * pair], users[start + min(2 * pair + 1, size - 1)]
                 integer_tiles.pack_pair(
-                    flat, rank, one * rank, two * rank, some_weights, some_targets, pair, width, points, pieces
+                    flat, rank, left * rank, right * rank, some_weights, some_targets, pair, width, points, pieces
                 )
             integer_tiles.add_weighted(points, pieces, width, high, low, pairs)
             start += size
@@ -321,9 +321,9 @@ def add_items(
                 filled, place = 0, 1 + rank
                 integer_tiles.add_totals(high, low, width * width, rank, constant, packed, 1)
                 integer_tiles.add_totals(high, low, (width + 1) * width, rank, 1, product, 1)
-                for one in range(rank):
-                    integer_tiles.add_totals(high, low, one * width + one, rank - one, 1, packed, place)
-                    place += rank - one
+                for row in range(rank):
+                    integer_tiles.add_totals(high, low, row * width + row, rank - row, 1, packed, place)
+                    place += rank - row
                 high[:] = 0
                 low[:] = 0
         packed[0] += constant * constant * weight_sum
@@ -369,11 +369,11 @@ def add_items_in_reals(
         packed[0] += constant * constant * weight_sum
         product[0] += constant * target_sum
         place = 1 + rank
-        for one in range(rank):
-            packed[1 + one] += constant * np.int64(twice[one])
-            product[1 + one] += np.int64(twice[columns + one])
-            for two in range(one, rank):
-                packed[place] += np.int64(sums[one * columns + two])
+        for factor in range(rank):
+            packed[1 + factor] += constant * np.int64(twice[factor])
+            product[1 + factor] += np.int64(twice[columns + factor])
+            for column in range(factor, rank):
+                packed[place] += np.int64(sums[factor * columns + column])
                 place += 1
 
 

@@ -31,15 +31,18 @@ class ObliviousAccumulator(ContributionSum[Contributions]):
             self._sums = FactorSums(terms.items, terms.max_items, (len(self._first), width))
 
     def add_decoded(self, contributions: Contributions) -> None:
-        given = contributions
         if isinstance(self._sums, SortedSums):
-            self._sums.add(given.items, given.weights, given.targets)
+            self._sums.add(contributions.items, contributions.weights, contributions.targets)
         else:
-            constant = np.full((len(given.rows), 1), codec.constant_units(self._terms), dtype=np.float64)
-            rows = np.concatenate([constant, given.rows.astype(np.float64)], axis=1)
+            constant = np.full((len(contributions.rows), 1), codec.constant_units(self._terms), dtype=np.float64)
+            rows = np.concatenate([constant, contributions.rows.astype(np.float64)], axis=1)
             outer = rows[:, self._first] * rows[:, self._second]
-            self._sums.add(given.items, [given.weights, given.weights * given.targets], [outer, rows])
-        self.count += len(given.items)
+            self._sums.add(
+                contributions.items,
+                [contributions.weights, contributions.weights * contributions.targets],
+                [outer, rows],
+            )
+        self.count += len(contributions.items)
 
     def totals(self) -> dict[str, Int64Array]:
         if isinstance(self._sums, FactorSums):

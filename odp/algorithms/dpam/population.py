@@ -195,11 +195,11 @@ class DpamPopulation:
             here = out[:, int(targets.offsets[block.users.start]) : int(targets.offsets[block.users.stop])]
 
             def user(number: int, block: _Block = block, wanted: _Block = wanted, here: Float64Array = here) -> None:
-                own, (_, place) = block.alone(number, table), wanted.part(number, number + 1)
+                batch, (_, place) = block.alone(number, table), wanted.part(number, number + 1)
                 if place.start < place.stop:
                     rows = table[wanted.items[place]].astype(np.float64)
                     ridges = _ridges(broadcast)
-                    here[:, place] = intervals.half_widths(self._terms, own, ridges, rows, levels, rank=rank)
+                    here[:, place] = intervals.half_widths(self._terms, batch, ridges, rows, levels, rank=rank)
 
             with parallel.one_blas_thread():
                 parallel.each(user, range(block.n_users), threads=self._threads)
@@ -216,9 +216,10 @@ class DpamPopulation:
             rank, row_ridge, bias_ridge = model.rank, float(ridges[0]), float(ridges[1])
 
             def users(part: tuple[int, int]) -> None:
-                (own, cut), (others, place) = block.part(*part), wanted.part(*part)
+                (history_offsets, cut), (others, place) = block.part(*part), wanted.part(*part)
                 smooth_kernels.predict(
-                    own, block.items[cut], block.values[cut].astype(np.float64), others, wanted.items[place],
+                    history_offsets, block.items[cut], block.values[cut].astype(np.float64), others,
+                    wanted.items[place],
                     model.factors, rank, model.base, model.trust, row_ridge, bias_ridge, variance, out[place],
                 )  # fmt: skip
 
@@ -348,8 +349,8 @@ class _Model:
     def of(cls, terms: Terms, kernels: ModuleType, broadcast: ModelVersion, round: int, rank: int) -> _Model:
         table = broadcast.keyed.rows
         counts = table[:, COUNT_COLUMN].astype(np.float64)
-        one = np.ones((1, 1), dtype=np.bool_)
-        fixed = 0 if terms.adaptive else int(userside.quantised_weights(terms, np.ones((1, 1)), one)[0, 0])
+        mask = np.ones((1, 1), dtype=np.bool_)
+        fixed = 0 if terms.adaptive else int(userside.quantised_weights(terms, np.ones((1, 1)), mask)[0, 0])
         return cls(
             kernels=kernels,
             rank=rank,

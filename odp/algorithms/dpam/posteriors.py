@@ -82,9 +82,9 @@ def rows(
     def precision() -> Float64Array:
         return np.asarray(np.linalg.inv(common) + ridge / residual_variance * identity)
 
-    def moved(found: _Posterior) -> Float64Array:
-        off = found.mean[:, 1:]
-        return np.asarray((off.T @ off + found.covariance[1:, 1:]) / len(off) + 1e-9 * identity)
+    def moved(estimate: _Posterior) -> Float64Array:
+        off = estimate.mean[:, 1:]
+        return np.asarray((off.T @ off + estimate.covariance[1:, 1:]) / len(off) + 1e-9 * identity)
 
     # BLAS on several threads would only wait for itself on small matrices.
     with parallel.one_blas_thread(), ThreadPoolExecutor(parallel.processors()) as pool:
@@ -95,8 +95,8 @@ def rows(
         for _ in range(_LAST_STEPS):
             common = moved(_solved(many, precision(), pool))
         last = precision()
-        found = _solved(problem, last, pool, summed=False)
-    return Rows(mean=start + found.mean, variance=found.variance, prior=np.asarray(np.linalg.inv(last)))
+        posterior = _solved(problem, last, pool, summed=False)
+    return Rows(mean=start + posterior.mean, variance=posterior.variance, prior=np.asarray(np.linalg.inv(last)))
 
 
 def products(triangles: Float64Array, vectors: Float64Array) -> Float64Array:
@@ -109,12 +109,12 @@ def products(triangles: Float64Array, vectors: Float64Array) -> Float64Array:
         if code is not None:
             code.products(triangles[block], vectors[block], out[block])
             return
-        some, here, given = triangles[block], out[block], vectors[block]
+        some, here, block_vectors = triangles[block], out[block], vectors[block]
         place = 0
         for row in range(width):
             run = some[:, place : place + width - row]
-            here[:, row] += np.einsum("kc,kc->k", run, given[:, row:])
-            here[:, row + 1 :] += run[:, 1:] * given[:, row, None]
+            here[:, row] += np.einsum("kc,kc->k", run, block_vectors[:, row:])
+            here[:, row + 1 :] += run[:, 1:] * block_vectors[:, row, None]
             place += width - row
 
     each_block(multiply, size)
@@ -157,9 +157,9 @@ class _Problem:
 
     def evidence(self, trace: float, pool: ThreadPoolExecutor) -> _Evidence:
         """H = A T^-1 A and h = A T^-1 b, T the errors' covariance under a prior of the factors of that trace."""
-        found = _Evidence(np.empty_like(self.packed), np.empty_like(self.off), self.bias_precision)
-        each_block(lambda block: self.fill(found.part(block), block, trace), len(self.off), block=_BLOCK, pool=pool)
-        return found
+        evidence = _Evidence(np.empty_like(self.packed), np.empty_like(self.off), self.bias_precision)
+        each_block(lambda block: self.fill(evidence.part(block), block, trace), len(self.off), block=_BLOCK, pool=pool)
+        return evidence
 
     @property
     def bias_precision(self) -> Float64Array:
@@ -168,11 +168,13 @@ class _Problem:
 
     def part(self, block: slice, trace: float) -> _Evidence:
         """The evidence of some items."""
-        found = _Evidence(np.empty_like(self.packed[block]), np.empty_like(self.off[block]), self.bias_precision[block])
-        self.fill(found, block, trace)
-        return found
+        evidence = _Evidence(
+            np.empty_like(self.packed[block]), np.empty_like(self.off[block]), self.bias_precision[block]
+        )
+        self.fill(evidence, block, trace)
+        return evidence
 
-    def fill(self, found: _Evidence, block: slice, trace: float) -> None:
+    def fill(self, evidence: _Evidence, block: slice, trace: float) -> None:
         """Writes the evidence of some items."""
         matrices, off, sampling = self.packed[block], self.off[block], self.sampling[block]
         width = off.shape[1]
@@ -181,12 +183,12 @@ class _Problem:
         noise += 1e-12 + 1e-9 * sampling * matrices[:, diagonal].sum(axis=1) / width
         code = machine_code(_FLOPS * len(self.off) * width**3)
         if code is not None:
-            code.evidence(matrices, off, noise, sampling, found.packed, found.right)
+            code.evidence(matrices, off, noise, sampling, evidence.packed, evidence.right)
             return
         full = unpacked(matrices, width)
         error = sampling[:, None, None] * full + noise[:, None, None] * np.eye(width)
         both = full @ np.linalg.solve(error, np.concatenate((full, off[:, :, None]), axis=2))
-        found.packed[:], found.right[:] = packed(both[:, :, :-1]), both[:, :, -1]
+        evidence.packed[:], evidence.right[:] = packed(both[:, :, :-1]), both[:, :, -1]
 
 
 @dataclass(frozen=True)

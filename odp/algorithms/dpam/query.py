@@ -64,12 +64,14 @@ class DpamQuery(FactorizationQuery[Contributions]):
     def _decode(self, payloads: Sequence[bytes]) -> Contributions:
         return codec.decode(self._terms, self._round, payloads)
 
-    def _within_bounds(self, given: Contributions) -> npt.NDArray[np.bool_]:
-        kept = super()._within_bounds(given) & ~(np.abs(given.targets) > codec.TARGET_UNITS).any(axis=1)
+    def _within_bounds(self, contributions: Contributions) -> npt.NDArray[np.bool_]:
+        within = super()._within_bounds(contributions) & ~(np.abs(contributions.targets) > codec.TARGET_UNITS).any(
+            axis=1
+        )
         # Whoever is beyond a bound by now counts as zero, so that the products of all others stay below 2^39.
-        products = given.weights * given.targets * kept[:, None]
-        kept &= np.einsum("nk,nk->n", products, products) <= self._vector_limit
-        return kept
+        products = contributions.weights * contributions.targets * within[:, None]
+        within &= np.einsum("nk,nk->n", products, products) <= self._vector_limit
+        return within
 
 
 def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:

@@ -44,16 +44,16 @@ def ridges(terms: Terms, dense: Mapping[str, Float32Array]) -> Float64Array:
     Raises:
       ConfigurationError: one is below the least that a definition may ask for, not finite, or huge.
     """
-    found = np.asarray(dense[GLOBALS_TABLE][0], dtype=np.float64)
+    ridge_pair = np.asarray(dense[GLOBALS_TABLE][0], dtype=np.float64)
     least = LEAST_RIDGE * (1.0 - _ROUNDING)
     try:
         if terms.rank:
             unit = terms.residual_variance
-            _validate.within(row_ridge=float(found[0]), low=least * unit, high=_LARGEST_RIDGE * unit)
-        _validate.within(bias_ridge=float(found[1]), low=least, high=_LARGEST_RIDGE)
+            _validate.within(row_ridge=float(ridge_pair[0]), low=least * unit, high=_LARGEST_RIDGE * unit)
+        _validate.within(bias_ridge=float(ridge_pair[1]), low=least, high=_LARGEST_RIDGE)
     except ConfigurationError as error:
         raise ConfigurationError(f"the model cannot be trained on: {error}") from None
-    return found
+    return ridge_pair
 
 
 def usable_rows(terms: Terms, rows: Float32Array) -> Float32Array:

@@ -42,19 +42,19 @@ def relevances(
       sums, mass, counts, noise_std, residual_variance: as of ``estimation.biases``, whose model this is.
     """
     evidence = _Evidence(sums, mass, counts, groups, noise_std=noise_std, residual_variance=residual_variance)
-    found = np.array([float(part.shape[1] > 0) for part in groups])
+    prior_variances = np.array([float(part.shape[1] > 0) for part in groups])
     for _ in range(_MOST_SWEEPS):
-        before = found.copy()
+        before = prior_variances.copy()
         for group, part in enumerate(groups):
             if part.shape[1]:
-                trials = np.repeat(found[None], len(_GRID), axis=0)
+                trials = np.repeat(prior_variances[None], len(_GRID), axis=0)
                 trials[:, group] = _GRID
                 fit = np.array([evidence.of(trial) for trial in trials])
                 weight = np.exp(fit - fit.max())
-                found[group] = float(weight @ _GRID / weight.sum())
-        if (np.abs(found - before) <= _SETTLED * before).all():
+                prior_variances[group] = float(weight @ _GRID / weight.sum())
+        if (np.abs(prior_variances - before) <= _SETTLED * before).all():
             break
-    return np.where(found < _LEAST, 0.0, found)
+    return np.where(prior_variances < _LEAST, 0.0, prior_variances)
 
 
 class _Evidence:

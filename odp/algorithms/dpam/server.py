@@ -161,7 +161,7 @@ class DpamServer:
 
     def _after_biases(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms
-        mass, known = estimation.masses(
+        mass, item_popularity = estimation.masses(
             self._tensor(release, "mass"),
             self._counted(current.counts),
             current.popularity,
@@ -173,28 +173,28 @@ class DpamServer:
         noise_std = restored * terms.bias_sum_noise * terms.bias_vector_clip
         groups = self._groups(mass.mean)
 
-        def told(some: list[Float64Array]) -> Float64Array:
+        def relevance_of(some: list[Float64Array]) -> Float64Array:
             return relevances(
-                sums, mass, known.mean, some, noise_std=noise_std, residual_variance=terms.residual_variance
+                sums, mass, item_popularity.mean, some, noise_std=noise_std, residual_variance=terms.residual_variance
             )
 
         bias = estimation.biases(
             sums,
             mass,
-            known.mean,
-            features.joined(groups, told(groups), mass.mean),
+            item_popularity.mean,
+            features.joined(groups, relevance_of(groups), mass.mean),
             noise_std=noise_std,
             residual_variance=terms.residual_variance,
         )
         stretch = estimation.unclipped(terms.bias_target_clip, terms.residual_variance)
         following = replace(
             current,
-            popularity=known.mean,
+            popularity=item_popularity.mean,
             bias=stretch * bias.mean,
             bias_variance=stretch**2 * bias.variance,
             mass=mass.mean,
             # Of each group alone: that another one explains the biases as well says nothing of tastes.
-            relevance=np.array([float(told([group])[0]) for group in groups]),
+            relevance=np.array([float(relevance_of([group])[0]) for group in groups]),
         )
         return replace(following, factors=self._first_factors(following))
 
@@ -208,10 +208,10 @@ class DpamServer:
         derived = derived - np.average(derived, axis=0, weights=current.mass)
         derived /= np.sqrt(np.average(derived**2, axis=0, weights=current.mass)) + 1e-9
         content = self._content(current)
-        known = np.concatenate((_DERIVED_STD * derived, _CONTENT_STD * content), axis=1)[:, : terms.rank]
-        random = public_normals(terms.start_seed, (terms.items, terms.rank - known.shape[1]))
+        informed = np.concatenate((_DERIVED_STD * derived, _CONTENT_STD * content), axis=1)[:, : terms.rank]
+        random = public_normals(terms.start_seed, (terms.items, terms.rank - informed.shape[1]))
         random = _START_STD * random if terms.steps else np.zeros_like(random)
-        return math.sqrt(terms.residual_variance) * np.concatenate((known, random), axis=1)
+        return math.sqrt(terms.residual_variance) * np.concatenate((informed, random), axis=1)
 
     def _after_factors(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms

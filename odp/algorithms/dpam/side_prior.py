@@ -81,12 +81,12 @@ def side_prior(
     normal, right = np.empty((panel.n_users, 1 + rank, 1 + rank)), np.empty((panel.n_users, 1 + rank))
     for user in range(panel.n_users):  # each has a system of their own; a panel is some thousand users
         items, rated = panel.user(user)
-        known = at[items] >= 0
-        rows = table[at[items[known]]]
+        has_row = at[items] >= 0
+        rows = table[at[items[has_row]]]
         features = np.column_stack((np.ones(len(rows)), rows[:, FACTOR_COLUMNS : FACTOR_COLUMNS + rank]))
         weighted = features.T * rows[:, TRUST_COLUMN]
         normal[user] = weighted @ features
-        residual = np.clip(rated[known], terms.low, terms.high) - terms.centre - rows[:, BIAS_COLUMN]
+        residual = np.clip(rated[has_row], terms.low, terms.high) - terms.centre - rows[:, BIAS_COLUMN]
         right[user] = weighted @ residual
     penalty = np.diag(np.concatenate((ridges[1:2], np.full(rank, ridges[0]))))
     categories = design.T @ design + _RIDGE * np.diag(np.arange(design.shape[1]) > 0) + 1e-9 * np.eye(design.shape[1])
@@ -131,8 +131,8 @@ def predictions(
     for user in range(targets.n_users):
         items, values = history.user(user)
         wanted = targets.user(user)[0].astype(np.int64)
-        own = client if begun is None else client.beginning(begun[user])
+        device = client if begun is None else client.beginning(begun[user])
         data = {ROWS: LocalRows(items.astype(np.int64), values.astype(np.float64))}
         here = slice(int(targets.offsets[user]), int(targets.offsets[user + 1]))
-        out[here] = own.predict(everything, data, wanted)
+        out[here] = device.predict(everything, data, wanted)
     return out

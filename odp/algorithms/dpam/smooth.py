@@ -44,7 +44,7 @@ def centres(entries: int) -> slice:
 
 
 def predictions(
-    own: Float64Array,
+    rated: Float64Array,
     residual: Float64Array,
     trust: Float64Array,
     wanted: Float64Array,
@@ -60,7 +60,7 @@ def predictions(
       own, residual, trust, row_ridge, bias_ridge: as in ``fitted``.
       variance: of the smooth part, in units of the residual variance; > 0.
     """
-    fit = fitted(own, residual, trust, row_ridge=row_ridge, bias_ridge=bias_ridge, variance=variance)
+    fit = fitted(rated, residual, trust, row_ridge=row_ridge, bias_ridge=bias_ridge, variance=variance)
     return fit.added(wanted)
 
 
@@ -136,7 +136,7 @@ class Fit:
 
 
 def fitted(
-    own: Float64Array,
+    rated: Float64Array,
     residual: Float64Array,
     trust: Float64Array,
     *,
@@ -147,14 +147,14 @@ def fitted(
     """The fit to one person's own values.
 
     Args:
-      own: rows of the own items [k, rank], in ascending order of the items.
+      rated: rows of the own items [k, rank], in ascending order of the items.
       residual: own values less the items' base values [k].
       trust: weight of each entry [k], from 0 to 1.
       row_ridge, bias_ridge: as in ``userside.solve``.
       variance: of the smooth part, in units of the residual variance; 0 for a linear model, as ``userside.solve``.
     """
-    size, rank = own.shape
-    middle = own[centres(size)] if variance else own[:0]
+    size, rank = rated.shape
+    middle = rated[centres(size)] if variance else rated[:0]
     mean = middle.mean(axis=0) if len(middle) else np.zeros(rank)
     spread = float(((middle - mean) ** 2).sum())
     scale = 0.0
@@ -163,9 +163,9 @@ def fitted(
     else:
         middle = middle[:0]
     basis = Basis(middle, mean, scale)
-    given = basis.design(own)
-    weighted = given.T * trust
-    normal = weighted @ given
+    design = basis.design(rated)
+    weighted = design.T * trust
+    normal = weighted @ design
     row = row_ridge / ROW_SHARE if variance else row_ridge
     normal[np.diag_indices(1 + rank)] += np.concatenate(([bias_ridge], np.full(rank, row)))
     if len(middle):

@@ -44,7 +44,7 @@ def predict(
     system = np.empty((max(most + 1, widest) + TILE_ROWS) * _padded(most + 2))
     points, places = np.empty(CHUNK * widest), np.empty(CHUNK, np.int64)
     weights, pairs, sums = np.empty(CHUNK), np.empty(2 * CHUNK), np.empty(2 * widest)
-    own, solution = np.empty((MOST_CENTRES, MOST_CENTRES)), np.empty(most + 1)
+    centre_kernel, solution = np.empty((MOST_CENTRES, MOST_CENTRES)), np.empty(most + 1)
     for user in range(len(offsets) - 1):
         first, last = offsets[user], offsets[user + 1]
         begin, end = wanted_offsets[user], wanted_offsets[user + 1]
@@ -70,7 +70,7 @@ def predict(
             target_sum += target
             _fill(factors[item], rank, middle, scale, table[filled])
             if count and (entry - first) % step == 0:
-                own[(entry - first) // step, :count] = table[filled, rank:size]
+                centre_kernel[(entry - first) // step, :count] = table[filled, rank:size]
             places[filled] = filled * columns
             weights[filled] = weight
             pairs[2 * filled], pairs[2 * filled + 1] = weight, target
@@ -82,15 +82,15 @@ def predict(
         add_outer(points, places, weights, columns, flat, width, filled)
         add_pairs(points, places, pairs, columns, sums, filled)
         rows = flat.reshape(-1, width)
-        for one in range(size):
-            if one < rank:
-                rows[one, one] += row_ridge / ROW_SHARE
+        for row in range(size):
+            if row < rank:
+                rows[row, row] += row_ridge / ROW_SHARE
             else:
-                rows[one, one] += JITTER / variance
-                for two in range(one, size):
-                    rows[one, two] += own[one - rank, two - rank] / variance
-            rows[one, size] = sums[one]
-            rows[one, size + 1] = sums[columns + one]
+                rows[row, row] += JITTER / variance
+                for column in range(row, size):
+                    rows[row, column] += centre_kernel[row - rank, column - rank] / variance
+            rows[row, size] = sums[row]
+            rows[row, size + 1] = sums[columns + row]
         rows[size, size] = weight_sum + bias_ridge
         rows[size, size + 1] = target_sum
         eliminate(flat, width, size + 1, np.full(size + 1, width, dtype=np.int64))
@@ -115,13 +115,13 @@ def _centres(items: Any, factors: Any, rank: int) -> Any:
     spread, squares = 0.0, 0.0
     for column in range(rank):
         mean = 0.0
-        for one, item in enumerate(items):
-            middle[column, one] = factors[item, column]
-            mean += middle[column, one]
-            squares += middle[column, one] ** 2
+        for centre, item in enumerate(items):
+            middle[column, centre] = factors[item, column]
+            mean += middle[column, centre]
+            squares += middle[column, centre] ** 2
         mean /= max(len(items), 1)
-        for one in range(len(items)):
-            spread += (middle[column, one] - mean) ** 2
+        for centre in range(len(items)):
+            spread += (middle[column, centre] - mean) ** 2
     if spread > SAME * squares:
         return middle, 0.5 / (2**SQUARINGS * LENGTH * spread / (len(items) - 1))
     return np.empty((rank, 0)), 0.0
@@ -133,11 +133,11 @@ def _fill(row: Any, rank: int, middle: Any, scale: float, out: Any) -> None:
     kernels = out[rank : rank + middle.shape[1]]
     kernels[:] = 0.0
     for column in range(rank):
-        for one in range(len(kernels)):
-            off = row[column] - middle[column, one]
-            kernels[one] += off * off
-    for one in range(len(kernels)):
-        kernel = 1.0 / (1.0 + scale * kernels[one])
+        for centre in range(len(kernels)):
+            off = row[column] - middle[column, centre]
+            kernels[centre] += off * off
+    for centre in range(len(kernels)):
+        kernel = 1.0 / (1.0 + scale * kernels[centre])
         for _ in range(SQUARINGS):
             kernel *= kernel
-        kernels[one] = kernel
+        kernels[centre] = kernel

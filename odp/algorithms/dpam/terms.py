@@ -123,8 +123,8 @@ class Terms(CommonTerms):
         common = common_fields(definition)
         model, data, dpam = definition.model, definition.data, definition.dpam
         _validate.integer(rank=model.rank, low=0, high=MAX_RANK)
-        known = DERIVED_FACTORS + model.item_features_width
-        _validate.integer(steps=dpam.steps, low=int(model.rank > known), high=MAX_STEPS if model.rank else 0)
+        untrained_rank = DERIVED_FACTORS + model.item_features_width
+        _validate.integer(steps=dpam.steps, low=int(model.rank > untrained_rank), high=MAX_STEPS if model.rank else 0)
         _validate.finite(low=data.low, high=data.high, centre=dpam.centre)
         _validate.within(centre=dpam.centre, low=-_FURTHEST, high=_FURTHEST)
         if not -_FURTHEST <= data.low < data.high <= _FURTHEST or data.high - data.low < _NARROWEST:

@@ -70,14 +70,14 @@ def predict(terms: Terms, local: LocalParameters, user: Int64Array, rows: Float6
     return np.asarray(terms.centre + local.bias[user] + rows[:, BIAS_COLUMN] + product)
 
 
-def smooth_predictions(terms: Terms, own: Batch, ridges: Float64Array, rows: Float64Array) -> Float64Array:
-    """Predictions float64 [k] for item rows [k, width], of the one user in ``own``; see ``smooth.py``."""
-    order = np.argsort(own.items[0], kind="stable")
-    known = own.rows[0][order]
+def smooth_predictions(terms: Terms, batch: Batch, ridges: Float64Array, rows: Float64Array) -> Float64Array:
+    """Predictions float64 [k] for item rows [k, width], of the one user in ``batch``; see ``smooth.py``."""
+    order = np.argsort(batch.items[0], kind="stable")
+    sorted_rows = batch.rows[0][order]
     added = smooth.predictions(
-        known[:, FACTOR_COLUMNS:],
-        own.values[0][order] - terms.centre - known[:, BIAS_COLUMN],
-        known[:, TRUST_COLUMN],
+        sorted_rows[:, FACTOR_COLUMNS:],
+        batch.values[0][order] - terms.centre - sorted_rows[:, BIAS_COLUMN],
+        sorted_rows[:, TRUST_COLUMN],
         rows[:, FACTOR_COLUMNS:],
         row_ridge=float(ridges[0]),
         bias_ridge=float(ridges[1]),

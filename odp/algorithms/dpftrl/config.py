@@ -155,9 +155,9 @@ class DPFTRL(FederatedTraining):
             require_state(matrix, model_of(definition).size)
             if wraps:
                 growth(matrix)  # refuses what masks cannot go with
-            found = self._grid(definition, matrix, wraps=wraps)
-            if found is not None:
-                return found
+            grid = self._grid(definition, matrix, wraps=wraps)
+            if grid is not None:
+                return grid
         raise ConfigurationError(
             f"Expected encoded sums of a cohort of goal={definition.cohort.goal} to fit 32 bits: lower "
             "the goal, take fewer bands or a smaller model, or aggregation='enclave'"

@@ -71,40 +71,42 @@ def stream_of(definition: common_pb2.TaskDefinition, terms: Terms) -> StreamOfTa
     grid = terms.blocks[0].grid
     if not isinstance(grid, Grid):
         raise ConfigurationError("Expected no upload_bits with DP-FTRL: the enclave encodes sums on one grid")
-    found = _stream(definition.dpftrl.stream.SerializeToString(deterministic=True), terms.rounds, grid)
+    task_stream = _stream(definition.dpftrl.stream.SerializeToString(deterministic=True), terms.rounds, grid)
     if mode.dense_only:
-        require_ring(found.stream, found.grid)
-    return found
+        require_ring(task_stream.stream, task_stream.grid)
+    return task_stream
 
 
 @functools.lru_cache(maxsize=16)
 def _stream(data: bytes, rounds: int, grid: Grid) -> StreamOfTask:
-    given = federated_pb2.StreamTerms.FromString(data)
-    matrix = _matrix(given, rounds)
+    message = federated_pb2.StreamTerms.FromString(data)
+    matrix = _matrix(message, rounds)
     require_state(matrix, grid.size)
-    allowed = Participation(rounds=rounds, most=given.most, separation=given.separation)
+    allowed = Participation(rounds=rounds, most=message.most, separation=message.separation)
     stream = Stream(
         matrix=matrix, allowed=allowed, size=grid.size, clip=grid.clip, step=grid.step, noise_std=grid.noise_std
     )
     return StreamOfTask(stream, stream.event(RELEASE), grid)
 
 
-def _matrix(given: federated_pb2.StreamTerms, rounds: int) -> EncoderMatrix:
-    kind = given.WhichOneof("matrix")
+def _matrix(message: federated_pb2.StreamTerms, rounds: int) -> EncoderMatrix:
+    kind = message.WhichOneof("matrix")
     if kind == "tree":
         _validate.integer(low=1, high=MOST_TREE_ROUNDS, rounds=rounds)
         return TreeMatrix(rounds)
     if kind == "banded":
-        coefficients = given.banded.coefficients
+        coefficients = message.banded.coefficients
         _validate.integer(low=1, high=min(rounds, MOST_BANDS), bands=len(coefficients))
         _validate.integer(low=0, high=2**40, largest_coefficient=max(coefficients))
         numbers = np.array(coefficients, dtype=np.int64)
         if (np.diff(numbers) > 0).any():
             raise ConfigurationError("Expected the coefficients of a stream to be non-increasing")
-        return BandedMatrix(np.broadcast_to(numbers, (rounds, len(numbers))), given.banded.bits)
+        return BandedMatrix(np.broadcast_to(numbers, (rounds, len(numbers))), message.banded.bits)
     if kind == "buffered":
-        unit, buffers = 2.0**BITS, given.buffered
-        return BufferedMatrix([one / unit for one in buffers.scales], [one / unit for one in buffers.decays], rounds)
+        unit, buffers = 2.0**BITS, message.buffered
+        return BufferedMatrix(
+            [scale / unit for scale in buffers.scales], [decay / unit for decay in buffers.decays], rounds
+        )
     raise ConfigurationError("Expected a stream to have an encoder matrix")
 
 

@@ -87,10 +87,10 @@ class TaskAlgorithm(LocalReporter):
     def most_updates(self) -> int:
         return self.terms.most_updates
 
-    def report(self, drawn: bytes, data: LocalData, *, source: RandomSource) -> bytes:
+    def report(self, drawn_row: bytes, data: LocalData, *, source: RandomSource) -> bytes:
         from odp.algorithms.draw_and_discard.client import report
 
-        return report(self.terms, drawn, data[self.local_data[0].name], source=source)
+        return report(self.terms, drawn_row, data[self.local_data[0].name], source=source)
 
     def first_rows(self) -> list[bytes]:
         from odp.algorithms.draw_and_discard.server import first_instances
@@ -106,15 +106,15 @@ class TaskAlgorithm(LocalReporter):
         """The weights to predict with, and how much the instances differ: float64 [weights + 1]."""
         from odp.algorithms.draw_and_discard.server import deviation, model
 
-        found = np.append(model(self.terms, rows), deviation(self.terms, rows))
-        return found.astype(_WEIGHT).tobytes()
+        weights_and_deviation = np.append(model(self.terms, rows), deviation(self.terms, rows))
+        return weights_and_deviation.astype(_WEIGHT).tobytes()
 
     def answers_of_summary(self, summary: bytes, *, reports: int) -> LocalModel:
         from odp.algorithms.draw_and_discard.model import LocalModel
 
         if len(summary) != _WEIGHT.itemsize * (self.terms.weights + 1):
             raise ConfigurationError(f"Expected {self.terms.weights} weights, got {len(summary)} bytes")
-        found = np.frombuffer(summary, dtype=_WEIGHT).astype(np.float64)
-        if not np.isfinite(found).all():
+        weights_and_deviation = np.frombuffer(summary, dtype=_WEIGHT).astype(np.float64)
+        if not np.isfinite(weights_and_deviation).all():
             raise ConfigurationError("Expected finite weights")
-        return LocalModel(self.terms, found[:-1], reports, float(found[-1]))
+        return LocalModel(self.terms, weights_and_deviation[:-1], reports, float(weights_and_deviation[-1]))

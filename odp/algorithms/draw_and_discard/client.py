@@ -21,15 +21,15 @@ from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.mechanisms.random_source import RandomSource
 
 
-def report(terms: Terms, drawn: bytes, rows: LocalRows, *, source: RandomSource) -> bytes:
-    """What a device sends for the instance ``drawn``.
+def report(terms: Terms, instance: bytes, rows: LocalRows, *, source: RandomSource) -> bytes:
+    """What a device sends for the instance ``instance``.
 
     Raises:
-      ConfigurationError: ``drawn`` has another length or a weight beyond the bound: the same for any rows.
+      ConfigurationError: ``instance`` has another length or a weight beyond the bound: the same for any rows.
       PrivacyError: the task has no noise.
     """
     terms.require_noise()
-    model = terms.decode(drawn).astype(np.int64)
+    model = terms.decode(instance).astype(np.int64)
     numbers, targets = terms.rows(rows)
     with np.errstate(over="ignore"):
         gradient = terms.gradient(np.multiply(model, terms.step, dtype=np.float64), numbers, targets)

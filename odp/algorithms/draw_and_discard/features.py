@@ -95,9 +95,9 @@ class Number:
     def encode(self, column: npt.NDArray[Any]) -> tuple[Float64Array, BoolArray]:
         """(numbers [n, size], rows that can be used) of numbers [n] or [n, size]."""
         values = np.asarray(column, dtype=np.float64).reshape(len(column), self.size)
-        known = np.isfinite(values) if self.clip else (values >= self.low) & (values <= self.high)
+        usable = np.isfinite(values) if self.clip else (values >= self.low) & (values <= self.high)
         clipped = np.clip(np.nan_to_num(values), self.low, self.high)
-        return (clipped - self.low) / (self.high - self.low), np.logical_and.reduce(known, axis=1)
+        return (clipped - self.low) / (self.high - self.low), np.logical_and.reduce(usable, axis=1)
 
     def write(self, message: draw_and_discard_pb2.LocalFeature) -> None:
         """Writes itself into a definition's feature."""
@@ -124,8 +124,8 @@ class Levels:
     def encode(self, column: npt.NDArray[Any]) -> tuple[Float64Array, BoolArray]:
         """(numbers [n, size], rows that can be used) of the numbers [n] of categories."""
         values = np.asarray(column, dtype=np.float64)
-        known = (values >= 0) & (values < self.category.count) & (values == np.floor(values))
-        return (values[:, None] == np.arange(self.size)).astype(np.float64), known
+        usable = (values >= 0) & (values < self.category.count) & (values == np.floor(values))
+        return (values[:, None] == np.arange(self.size)).astype(np.float64), usable
 
     def write(self, message: draw_and_discard_pb2.LocalFeature) -> None:
         """Writes itself into a definition's feature."""
@@ -212,13 +212,13 @@ class LocalFeatures:
     @property
     def names(self) -> tuple[str, ...]:
         """What each input is, for people: ``intercept``, ``age``, ``kind=2``, ``age*kind=2``."""
-        own = {name: self._names(name) for name in self.columns}
-        found = ["intercept"] if self.intercept else []
-        for names in own.values():
-            found.extend(names)
+        input_names = {name: self._names(name) for name in self.columns}
+        all_names = ["intercept"] if self.intercept else []
+        for names in input_names.values():
+            all_names.extend(names)
         for first, second in self.crosses:
-            found.extend(f"{one}*{other}" for one in own[first] for other in own[second])
-        return tuple(found)
+            all_names.extend(f"{name}*{other}" for name in input_names[first] for other in input_names[second])
+        return tuple(all_names)
 
     def _names(self, name: str) -> list[str]:
         column = self.columns[name]
@@ -246,35 +246,35 @@ class LocalFeatures:
 
     def numbers(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Columns as a device reads them, names of categories as numbers; without those that it cannot read."""
-        found = {}
+        readable = {}
         for name, values in columns.items():
             column = self.columns.get(name)
             read = column.category.numbers(np.asarray(values)) if isinstance(column, Levels) else values
             if read is not None:
-                found[name] = read
-        return found
+                readable[name] = read
+        return readable
 
     def encode(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> tuple[Float64Array, BoolArray]:
         """Of ``numbers``: (numbers within [0, 1], float64 [rows, inputs]; rows that can be used, bool [rows]).
 
         No row can be used where a column is missing or of another length or shape. Rows that cannot are zeros.
         """
-        known = np.ones(rows, dtype=np.bool_)
+        usable_rows = np.ones(rows, dtype=np.bool_)
         parts: dict[str, Float64Array] = {}
         for name, column in self.columns.items():
             values = columns.get(name)
             if isinstance(column, Category) or values is None or len(values) != rows or not _fits(column, values):
                 return np.zeros((rows, self.inputs)), np.zeros(rows, dtype=np.bool_)
             parts[name], usable = column.encode(values)
-            known &= usable
+            usable_rows &= usable
         blocks = [np.ones((rows, 1))] if self.intercept else []
         blocks.extend(parts.values())
         for first, second in self.crosses:
             crossed = parts[first][:, :, None] * parts[second][:, None, :]
             blocks.append(crossed.reshape(rows, crossed.shape[1] * crossed.shape[2]))
-        found = np.concatenate(blocks, axis=1)
-        found[~known] = 0.0
-        return found, known
+        inputs = np.concatenate(blocks, axis=1)
+        inputs[~usable_rows] = 0.0
+        return inputs, usable_rows
 
     def unusable(self, columns: Mapping[str, npt.NDArray[Any]], rows: int) -> Iterator[tuple[str, BoolArray]]:
         """Of each feature and ``numbers``, the rows that cannot be used for it, bool [rows]."""
@@ -290,7 +290,7 @@ class LocalFeatures:
         message = draw_and_discard_pb2.LocalFeatures(
             table=self.table, label=self.label, label_low=self.label_low, label_high=self.label_high,
             intercept=self.intercept, classes=self.class_names,
-            crosses=[draw_and_discard_pb2.FeatureCross(first=one, second=other) for one, other in self.crosses],
+            crosses=[draw_and_discard_pb2.FeatureCross(first=left, second=other) for left, other in self.crosses],
         )  # fmt: skip
         for name, column in self.columns.items():
             if not isinstance(column, Category):

@@ -89,13 +89,13 @@ def _sums(rows: Any, total: Any, squares: Any) -> None:
         for i in range(count):
             first += rows[i, j]
         first /= np.float32(count)
-        one, two = np.float32(0.0), np.float32(0.0)
+        column_sum, column_squares = np.float32(0.0), np.float32(0.0)
         for i in range(count):
             value = rows[i, j] - first
             rows[i, j] = value
-            one += value
-            two += value * value
-        total[j], squares[j] = one, two
+            column_sum += value
+            column_squares += value * value
+        total[j], squares[j] = column_sum, column_squares
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_SUMMED, error_model="numpy")
@@ -115,9 +115,9 @@ def honest_statistics(rows: Any, burn: int, seed: Any, largest: Any, spread: Any
     for update in range(burn + len(largest)):
         if update % _CHECKED == 0:
             _sums(rows, total, squares)
-        drawn, replaced = below(state, count), below(state, count)
+        source_row, replaced = below(state, count), below(state, count)
         fill_laplace(lanes, noise, bits)
-        source, target = rows[drawn], rows[replaced]
+        source, target = rows[source_row], rows[replaced]
         top, moved, spreads = np.float32(0.0), np.float32(0.0), np.float32(0.0)
         for j in range(size):
             value = source[j] + noise[j]
@@ -257,18 +257,18 @@ def advance(
     step, most, width = np.float32(rate), np.float32(clip), np.float32(scale)
     for user in users:
         begin, end = offsets[user], offsets[user + 1]
-        drawn = below(state, count)
-        replaced = drawn if strategy in (SAME, BATCH) else below(state, count)
+        source_row = below(state, count)
+        replaced = source_row if strategy in (SAME, BATCH) else below(state, count)
         if end > begin:
             if family == MULTINOMIAL:
-                _gradient_of_classes(rows[drawn], features, targets, begin, end, gradient)
+                _gradient_of_classes(rows[source_row], features, targets, begin, end, gradient)
             else:
-                _gradient_of_one(family, rows[drawn], features, targets, begin, end, gradient)
+                _gradient_of_one(family, rows[source_row], features, targets, begin, end, gradient)
         else:
             gradient[:] = np.float32(0.0)
         if scale > 0.0:
             fill_laplace(lanes, noise, bits)
-        source, target = rows[drawn], rows[replaced]
+        source, target = rows[source_row], rows[replaced]
         if strategy == BATCH:
             total = rows[count]
             for j in range(size):

@@ -44,16 +44,16 @@ class LocalModel:
         """The weights by name; of a multinomial model, ``class:name``."""
         names, classes = self.terms.features.names, self.terms.classes
         shown = self.terms.features.class_names or range(classes)
-        full = names if classes == 1 else [f"{one}:{name}" for one in shown for name in names]
+        full = names if classes == 1 else [f"{label}:{name}" for label in shown for name in names]
         return dict(zip(full, self.weights.tolist(), strict=True))
 
     def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
         """What the model expects of rows, float64 [n, classes]; not a number for rows that cannot be used."""
         rows = len(next(iter(columns.values())))
-        numbers, known = self.terms.features.encode(self.terms.features.numbers(columns), rows)
-        found = self.terms.means(numbers @ self.weights.reshape(self.terms.classes, -1).T)
-        found[~known] = np.nan
-        return found
+        numbers, usable = self.terms.features.encode(self.terms.features.numbers(columns), rows)
+        means = self.terms.means(numbers @ self.weights.reshape(self.terms.classes, -1).T)
+        means[~usable] = np.nan
+        return means
 
     def classify(self, columns: Mapping[str, npt.ArrayLike]) -> npt.NDArray[Any]:
         """The likeliest class of each row, [n]: its name as text, or its number as int64 where the task names none.
@@ -68,10 +68,10 @@ class LocalModel:
         for name in features.columns:
             if name not in columns:
                 raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(columns)})")
-        found = self.predict({name: np.asarray(columns[name]) for name in features.columns})
-        if unusable := int(np.isnan(found[:, 0]).sum()):
-            raise DataError(f"Expected rows that the model can use; {unusable:,} of {len(found):,} are not")
-        numbers = found.argmax(axis=1) if found.shape[1] > 1 else (found[:, 0] > 0.5).astype(np.int64)
+        predictions = self.predict({name: np.asarray(columns[name]) for name in features.columns})
+        if unusable := int(np.isnan(predictions[:, 0]).sum()):
+            raise DataError(f"Expected rows that the model can use; {unusable:,} of {len(predictions):,} are not")
+        numbers = predictions.argmax(axis=1) if predictions.shape[1] > 1 else (predictions[:, 0] > 0.5).astype(np.int64)
         return np.array(features.class_names)[numbers] if features.classes else numbers
 
     def measures(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float]:
@@ -84,11 +84,11 @@ class LocalModel:
           DataError: a column is missing, a label is none of the model's classes, or no row can be used.
         """
         rows = UsableRows.of(self.terms, columns)
-        found, kept = rows.left_out(), rows.reason == 0
-        if not kept.any():
-            raise DataError(f"Expected labelled rows that the task can use; {found}")
-        counts = {"used": float(found.used), "left_out": float(found.count)}
-        return scores(self.terms.family, self.predict(columns)[kept], rows.targets[kept]) | counts
+        left_out, usable = rows.left_out(), rows.reason == 0
+        if not usable.any():
+            raise DataError(f"Expected labelled rows that the task can use; {left_out}")
+        counts = {"used": float(left_out.used), "left_out": float(left_out.count)}
+        return scores(self.terms.family, self.predict(columns)[usable], rows.targets[usable]) | counts
 
     def left_out(self, columns: Mapping[str, npt.NDArray[Any]]) -> LeftOut:
         """The rows that ``measures`` is not about, and why. Raises DataError as ``measures``."""
@@ -172,10 +172,10 @@ class LocalModel:
         terms = self.terms
         if not terms.noise_scale:
             return {"feature_epsilon": math.inf, "model_epsilon": math.inf, "lifetime_epsilon": math.inf}
-        found = learned(
+        disclosure = learned(
             terms.feature_epsilon, weights=terms.weights, instances=terms.instances, updates=updates, delta=delta
         )
-        return vars(found) | {"lifetime_epsilon": terms.lifetime_epsilon}
+        return vars(disclosure) | {"lifetime_epsilon": terms.lifetime_epsilon}
 
 
 def scores(family: Family, expected: Float64Array, targets: Float64Array) -> dict[str, float]:

@@ -83,8 +83,8 @@ class InstanceJudge:
         """
         if len(report) != self._bytes:
             raise ContributionRefused(Refusal.MALFORMED)
-        given = _steps(report)
-        if not -self._largest <= int(given.min()) <= int(given.max()) <= self._largest:
+        steps = _steps(report)
+        if not -self._largest <= int(steps.min()) <= int(steps.max()) <= self._largest:
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
         if not self._tests:
             return
@@ -96,7 +96,7 @@ class InstanceJudge:
             centre, total, squares = self._sums
             self._band = kernels.band_of(centre, total, squares, self._count)
         mean, inverse, spreads = self._band
-        largest, spread = kernels.compare(given, mean, inverse, spreads)
+        largest, spread = kernels.compare(steps, mean, inverse, spreads)
         spam = self._spam
         if (spam.most_deviations and largest > spam.most_deviations) or (
             spam.most_spread and spread > spam.most_spread
@@ -109,10 +109,10 @@ class InstanceJudge:
             return
         from odp.algorithms.draw_and_discard import kernels
 
-        given = _steps(report)
+        steps = _steps(report)
         if self._sums is not None:
-            kernels.move_sums(*self._sums, self._instances[place], given)
-        self._instances[place], self._band = given, None
+            kernels.move_sums(*self._sums, self._instances[place], steps)
+        self._instances[place], self._band = steps, None
         self._replaced += 1
         if self._replaced % self._count == 0:
             self._sums = None

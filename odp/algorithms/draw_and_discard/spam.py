@@ -61,9 +61,9 @@ def thresholds(*, instances: int, weights: int, false_alarms: float) -> Spam:
     if not false_alarms or instances < 2:
         return Spam()
     updates = math.ceil(2 * _TAIL / false_alarms)
-    room = _NUMBERS // weights - _BURN * instances * instances
-    if updates > room:
-        least = 2 * _TAIL / room if room > 2 * _TAIL else math.inf
+    most_updates = _NUMBERS // weights - _BURN * instances * instances
+    if updates > most_updates:
+        least = 2 * _TAIL / most_updates if most_updates > 2 * _TAIL else math.inf
         raise ConfigurationError(
             f"Expected false_alarms={false_alarms!r} to be 0, for no test, or at least {least:.2g}: rarer "
             f"alarms cannot be simulated for {instances} instances of {weights} weights"

@@ -124,26 +124,30 @@ class Terms:
         return terms
 
     @classmethod
-    def of_message(cls, given: draw_and_discard_pb2.DrawAndDiscard) -> Self:
+    def of_message(cls, message: draw_and_discard_pb2.DrawAndDiscard) -> Self:
         """As ``of``, of the message alone, which may be without noise. Raises ConfigurationError, PrivacyError."""
-        if not 1 <= given.family <= len(_FAMILIES):
-            raise ConfigurationError(f"Expected family={given.family!r} to be 1 to {len(_FAMILIES)}")
-        features = LocalFeatures.of(given.data)
-        if len(given.start) % 8:
-            raise ConfigurationError(f"Expected start to be float64 numbers (got {len(given.start)} bytes)")
-        start = np.frombuffer(given.start, dtype="<f8").astype(np.float64)
-        weights = given.classes * features.inputs
+        if not 1 <= message.family <= len(_FAMILIES):
+            raise ConfigurationError(f"Expected family={message.family!r} to be 1 to {len(_FAMILIES)}")
+        features = LocalFeatures.of(message.data)
+        if len(message.start) % 8:
+            raise ConfigurationError(f"Expected start to be float64 numbers (got {len(message.start)} bytes)")
+        start = np.frombuffer(message.start, dtype="<f8").astype(np.float64)
+        weights = message.classes * features.inputs
         terms = cls(
-            features=features, family=_FAMILIES[given.family - 1], classes=given.classes, instances=given.instances,
-            rate=given.rate, clip=given.clip, step=given.step, noise_scale=given.noise_scale, bound=given.bound,
-            spam=Spam(given.spam.most_deviations, given.spam.most_spread, given.spam.false_alarms),
-            start=start if len(start) else np.zeros(min(weights, MOST_WEIGHTS)), start_std=given.start_std,
-            seed=given.seed, most_updates=given.most_updates, most_reports=given.most_reports,
-            most_examples=given.most_examples, seconds_between=given.seconds_between,
+            features=features, family=_FAMILIES[message.family - 1], classes=message.classes,
+            instances=message.instances,
+            rate=message.rate, clip=message.clip, step=message.step, noise_scale=message.noise_scale,
+            bound=message.bound,
+            spam=Spam(message.spam.most_deviations, message.spam.most_spread, message.spam.false_alarms),
+            start=start if len(start) else np.zeros(min(weights, MOST_WEIGHTS)), start_std=message.start_std,
+            seed=message.seed, most_updates=message.most_updates, most_reports=message.most_reports,
+            most_examples=message.most_examples, seconds_between=message.seconds_between,
         )  # fmt: skip
-        if given.weights != terms.weights:
-            raise ConfigurationError(f"Expected weights={given.weights} to be {terms.weights}, as its features have it")
-        stated = given.feature_epsilon, given.model_epsilon
+        if message.weights != terms.weights:
+            raise ConfigurationError(
+                f"Expected weights={message.weights} to be {terms.weights}, as its features have it"
+            )
+        stated = message.feature_epsilon, message.model_epsilon
         if stated != (terms.feature_epsilon, terms.model_epsilon) and terms.noise_scale:
             raise PrivacyError(
                 f"Expected feature_epsilon and model_epsilon to be {terms.feature_epsilon!r} and "
@@ -220,10 +224,10 @@ class Terms:
         """
         if len(content) != self.report_bytes:
             raise ConfigurationError(f"Expected a model of {self.report_bytes} bytes (got {len(content)})")
-        found = np.frombuffer(content, dtype="<i4").astype(np.int32)
-        if len(found) and not -self.largest <= int(found.min()) <= int(found.max()) <= self.largest:
+        model = np.frombuffer(content, dtype="<i4").astype(np.int32)
+        if len(model) and not -self.largest <= int(model.min()) <= int(model.max()) <= self.largest:
             raise ConfigurationError(f"Expected weights within {self.bound:g} of zero")
-        return found
+        return model
 
     @property
     def classes_range(self) -> tuple[float, float] | None:
@@ -237,20 +241,20 @@ class Terms:
     def rows(self, rows: LocalRows) -> tuple[Float64Array, Float64Array]:
         """(numbers float64 [n, inputs], responses float64 [n]) of those of a device's last rows that can be used."""
         newest = rows.last(self.most_examples)
-        numbers, known = self.features.encode(newest.features, len(newest.values))
+        numbers, usable_features = self.features.encode(newest.features, len(newest.values))
         targets, usable = self.targets(newest.values)
-        kept = known & usable
-        return numbers[kept], targets[kept]
+        used = usable_features & usable
+        return numbers[used], targets[used]
 
     def targets(self, labels: Float64Array) -> tuple[Float64Array, BoolArray]:
         """Responses as the model reads them, float64 [n], and which can be used: classes, or numbers of the range."""
         labels = np.asarray(labels, dtype=np.float64)
         if self.classes_range is not None:
-            known = (labels >= 0) & (labels <= self.classes_range[1]) & (labels == np.floor(labels))
-            return np.where(known, labels, 0.0), known
+            usable = (labels >= 0) & (labels <= self.classes_range[1]) & (labels == np.floor(labels))
+            return np.where(usable, labels, 0.0), usable
         low, high = self.features.label_low, self.features.label_high
-        known = (labels >= low) & (labels <= high)
-        return np.where(known, (labels - low) / (high - low), 0.0), known
+        usable = (labels >= low) & (labels <= high)
+        return np.where(usable, (labels - low) / (high - low), 0.0), usable
 
     def means(self, predictors: Float64Array) -> Float64Array:
         """What the model expects, [n, classes], of predictors [n, classes]."""
@@ -269,12 +273,12 @@ class Terms:
         """Mean of (expected - response) x over rows, float64 [weights], each number clipped; zeros without rows."""
         if not len(targets):
             return np.zeros(self.weights)
-        found = self.means(numbers @ weights.reshape(self.classes, self.inputs).T)
+        residuals = self.means(numbers @ weights.reshape(self.classes, self.inputs).T)
         if self.family is Family.MULTINOMIAL:
-            found[np.arange(len(targets)), targets.astype(np.int64)] -= 1.0
+            residuals[np.arange(len(targets)), targets.astype(np.int64)] -= 1.0
         else:
-            found[:, 0] -= targets
-        mean = (found.T @ numbers).ravel() / len(targets)
+            residuals[:, 0] -= targets
+        mean = (residuals.T @ numbers).ravel() / len(targets)
         return np.clip(np.nan_to_num(mean), -self.clip, self.clip)
 
 

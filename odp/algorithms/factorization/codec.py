@@ -82,6 +82,6 @@ def adaptive_weights(raw: Float64Array) -> Int64Array:
 def fit(array: npt.NDArray[_Scalar], width: int) -> npt.NDArray[_Scalar]:
     """Cut or zero-padded to ``width`` columns."""
     fitted = np.zeros((len(array), width), dtype=array.dtype)
-    kept = min(width, array.shape[1])
-    fitted[:, :kept] = array[:, :kept]
+    columns = min(width, array.shape[1])
+    fitted[:, :columns] = array[:, :columns]
     return fitted

@@ -165,7 +165,9 @@ class FactorSums:
         """
         for start in range(0, len(items), self._block):
             part = slice(start, start + self._block)
-            self._add_block(items[part], [one[part] for one in weightings], [one[part] for one in matrices])
+            self._add_block(
+                items[part], [weighting[part] for weighting in weightings], [matrix[part] for matrix in matrices]
+            )
         self._users += len(items)
         if self._users >= _MOST_USERS:
             self._flush()
@@ -188,10 +190,12 @@ class FactorSums:
             dense = self._dense[:, :users, : -(-size // _RADIX)]
             for start in range(0, users, self._few):
                 some = slice(start, start + self._few)
-                self._spread(items[some], [one[some] for one in weightings], first // _RADIX, dense[:, some])
-            for running, product, one, matrix in zip(self._running, self._product, dense, matrices, strict=True):
-                totals = product[:, : one[0].size]
-                np.matmul(matrix.T, one.reshape(users, -1), out=totals)
+                self._spread(
+                    items[some], [weighting[some] for weighting in weightings], first // _RADIX, dense[:, some]
+                )
+            for running, product, spread, matrix in zip(self._running, self._product, dense, matrices, strict=True):
+                totals = product[:, : spread[0].size]
+                np.matmul(matrix.T, spread.reshape(users, -1), out=totals)
                 running[:, first : first + size] += totals[:, :size]
 
     def _spread(self, items: Int64Array, weightings: Sequence[Int64Array], first: int, dense: Float64Array) -> None:
@@ -199,10 +203,10 @@ class FactorSums:
         kinds, users, rows, _ = dense.shape
         # Shifts: the time of a division depends on what is divided.
         high, low = (items >> _RADIX_BITS).astype(np.int32), (items & (_RADIX - 1)).astype(np.int32)
-        left, right, found = self._high[:users, :, :rows], self._low[:users], self._weights[:users, :rows]
+        left, right, weights = self._high[:users, :, :rows], self._low[:users], self._weights[:users, :rows]
         left[...] = high[:, :, None] == np.arange(first, first + rows, dtype=np.int32)
         right[...] = (low[:, :, None] == _LOW)[:, :, None]
         # Weights below 2^24 are exact in float32, and every sum over places has one term that is not zero.
         right *= np.stack(weightings, axis=2).astype(np.float32)[..., None]
-        np.matmul(left.swapaxes(1, 2), right.reshape(users, -1, kinds * _RADIX), out=found.reshape(users, rows, -1))
-        dense[...] = found.transpose(2, 0, 1, 3)
+        np.matmul(left.swapaxes(1, 2), right.reshape(users, -1, kinds * _RADIX), out=weights.reshape(users, rows, -1))
+        dense[...] = weights.transpose(2, 0, 1, 3)

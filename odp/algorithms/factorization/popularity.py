@@ -31,8 +31,8 @@ class Popularity:
     @property
     def mean(self) -> Float64Array:
         """Posterior means [m] >= 1."""
-        found = self.posterior @ (self.grid * (1.0 - self.gain)) + self.noisy * (self.posterior @ self.gain)
-        return np.asarray(np.maximum(found, 1.0))
+        means = self.posterior @ (self.grid * (1.0 - self.gain)) + self.noisy * (self.posterior @ self.gain)
+        return np.asarray(np.maximum(means, 1.0))
 
 
 def popularity(counts: Float64Array, *, noise_std: float) -> Popularity:

@@ -91,15 +91,15 @@ class FactorizationQuery(abc.ABC, Generic[_Contributions]):
     def _decode(self, payloads: Sequence[bytes]) -> _Contributions:
         """Contributions of payloads of the declared length."""
 
-    def _within_bounds(self, given: _Contributions) -> npt.NDArray[np.bool_]:
+    def _within_bounds(self, contributions: _Contributions) -> npt.NDArray[np.bool_]:
         """bool [n]."""
-        rows, items, weights = given.rows, given.items, given.weights
+        rows, items, weights = contributions.rows, contributions.items, contributions.weights
         used = weights > 0
-        kept: npt.NDArray[np.bool_] = ~(used & (items >= self._items)).any(axis=1) & distinct(items, used)
+        within: npt.NDArray[np.bool_] = ~(used & (items >= self._items)).any(axis=1) & distinct(items, used)
         if self._round != COUNTS_ROUND:
-            kept &= np.einsum("nk,nk->n", weights, weights) <= WEIGHT_UNITS**2
-        kept &= np.einsum("nk,nk->n", rows, rows) <= self._row_limit
-        return kept
+            within &= np.einsum("nk,nk->n", weights, weights) <= WEIGHT_UNITS**2
+        within &= np.einsum("nk,nk->n", rows, rows) <= self._row_limit
+        return within
 
 
 def count_units(terms: CommonTerms) -> int:

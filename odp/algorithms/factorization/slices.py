@@ -18,9 +18,9 @@ def within(rows: Float32Array, low: npt.NDArray[np.float64], high: npt.NDArray[n
 
     A row with a number that is not finite is zeros, brought within the bounds.
     """
-    found: Float32Array = np.where(np.isfinite(rows).all(axis=-1, keepdims=True), rows, np.float32(0))
-    np.clip(found, low.astype(np.float32), high.astype(np.float32), out=found)
-    return found
+    finite: Float32Array = np.where(np.isfinite(rows).all(axis=-1, keepdims=True), rows, np.float32(0))
+    np.clip(finite, low.astype(np.float32), high.astype(np.float32), out=finite)
+    return finite
 
 
 #: The one table that devices read, by the name that clients get it under.
@@ -53,9 +53,9 @@ class OwnItems:
 
     def _in_order(self, data: LocalData, *, round: int, seed: int) -> LocalRows:
         """The device's usable rows in the order of use: the first ones are contributed."""
-        own = self._usable(data)
-        order = hash_order(seed, round, own.items)
-        return LocalRows(own.items[order], own.values[order])
+        rows = self._usable(data)
+        order = hash_order(seed, round, rows.items)
+        return LocalRows(rows.items[order], rows.values[order])
 
     def _usable(self, data: LocalData) -> LocalRows:
         return data[ROWS].within(items=self._n_items, values=self._values)
@@ -75,8 +75,8 @@ def rows_to_predict(slices: Slices, items: Int64Array) -> Float32Array:
     Raises:
       DataError: an item has no slice.
     """
-    found, place = find_slices(slices, items)
-    if not found.all():
-        missing = int((~found).sum())
+    has_slice, place = find_slices(slices, items)
+    if not has_slice.all():
+        missing = int((~has_slice).sum())
         raise DataError(f"Expected a slice for each item to predict: {missing} of {len(items)} have none")
     return slices.rows[place]

@@ -137,7 +137,7 @@ class FederatedTraining(abc.ABC):
         if goals is not None:
             write_cohorts(definition, goals)
         sampling = sampling_of(definition, 0)
-        drawn = 1.0 if sampling is None else sampling.probability
+        probability = 1.0 if sampling is None else sampling.probability
         local, optimizer = self.local(), self.optimizer()
         write_label_range(definition)
         written: federated_pb2.FederatedTraining = getattr(definition, self.field)
@@ -155,7 +155,7 @@ class FederatedTraining(abc.ABC):
         if goals is not None:
             written.cohort = max(goal for _, goal in goals)
         else:
-            written.cohort = max(1.0, drawn * cohort.goal) if self.divisor is None else self.divisor
+            written.cohort = max(1.0, probability * cohort.goal) if self.divisor is None else self.divisor
         written.ClearField("blocks")
         written.blocks.extend(self._resolved(definition, written))
         if self.noise_multiplier is not None:
@@ -272,8 +272,8 @@ def write_label_range(definition: common_pb2.TaskDefinition) -> None:
       ConfigurationError: it is given, or that of a label that is a number is not.
     """
     written, classes = definition.examples, model_of(definition).classes_range
-    given = written.label_low < written.label_high
-    if given is (classes is not None):
+    has_range = written.label_low < written.label_high
+    if has_range is (classes is not None):
         raise ConfigurationError(
             f"Expected label_low={written.label_low!r} and label_high={written.label_high!r} to be given where the "
             "label is a number, and only there"

@@ -52,8 +52,8 @@ def figure_names(terms: Terms) -> tuple[str, ...]:
     """The names of what each round's release tells; none where a training has no diagnostics."""
     if not terms.spread:
         return ()
-    own = ("clip_norm", "update_scale", "update_scale_std", "client_variance", "client_variance_std")
-    return own if terms.adaptive is None else (*own, "share_within_clip")
+    names = ("clip_norm", "update_scale", "update_scale_std", "client_variance", "client_variance_std")
+    return names if terms.adaptive is None else (*names, "share_within_clip")
 
 
 def figures_of(terms: Terms, released: NoisyTensors, *, clip: float, noisy: bool = True) -> UpdateFigures:
@@ -71,16 +71,16 @@ def figures_of(terms: Terms, released: NoisyTensors, *, clip: float, noisy: bool
     values, size = upload.values(integers), terms.model.size
     noise = block.grid.noise_std if noisy else 0.0
     rounded = math.sqrt(block.cohort * _ROUNDING) * block.grid.step
-    found = SpreadTerms(size=size, clip=clip, weight=terms.spread).estimates(
+    estimates = SpreadTerms(size=size, clip=clip, weight=terms.spread).estimates(
         np.append(values[:size], values[-1]) * clip, cohort=block.cohort, noise_std=math.hypot(noise, rounded) * clip
     )
     within = None
     if terms.adaptive is not None:
         within = min(max(0.5 + terms.bits_of(values, released.round) / terms.cohort, 0.0), 1.0)
     return UpdateFigures(
-        clip_norm=clip, update_scale=found.scale, update_scale_std=found.scale_std if noisy else 0.0,
-        client_variance=math.nan if found.variance is None else found.variance,
-        client_variance_std=found.variance_std if noisy else 0.0, share_within_clip=within,
+        clip_norm=clip, update_scale=estimates.scale, update_scale_std=estimates.scale_std if noisy else 0.0,
+        client_variance=math.nan if estimates.variance is None else estimates.variance,
+        client_variance_std=estimates.variance_std if noisy else 0.0, share_within_clip=within,
     )  # fmt: skip
 
 
@@ -104,13 +104,13 @@ class UpdateDiagnostics:
         """Plain values; ``half_width`` of the intervals of each round."""
         factor = _factor(confidence)
         rounds = [
-            {"round": number, **asdict(one)}
-            | {"update_scale_half_width": factor * one.update_scale_std}
-            | {"client_variance_half_width": factor * one.client_variance_std}
-            for number, one in enumerate(self.rounds)
+            {"round": number, **asdict(figures)}
+            | {"update_scale_half_width": factor * figures.update_scale_std}
+            | {"client_variance_half_width": factor * figures.client_variance_std}
+            for number, figures in enumerate(self.rounds)
         ]
-        own = {"task": self.task, "contributions": self.contributions, "epsilon": self.epsilon, "delta": self.delta}
-        return {**own, "confidence": confidence, "rounds": rounds}
+        release = {"task": self.task, "contributions": self.contributions, "epsilon": self.epsilon, "delta": self.delta}
+        return {**release, "confidence": confidence, "rounds": rounds}
 
     def lines(self, confidence: float, exact: Self | None = None) -> Iterator[object]:
         """One table."""
@@ -118,11 +118,12 @@ class UpdateDiagnostics:
 
         factor = _factor(confidence)
         table = Table("round", "clip norm", "update scale", "variance between users", "within the clip norm")
-        for number, one in enumerate(self.rounds):
+        for number, figures in enumerate(self.rounds):
             table.add_row(
-                str(number), f"{one.clip_norm:.4g}", interval(one.update_scale, factor * one.update_scale_std),
-                interval(one.client_variance, factor * one.client_variance_std),
-                "-" if one.share_within_clip is None else f"{one.share_within_clip:.0%}",
+                str(number), f"{figures.clip_norm:.4g}",
+                interval(figures.update_scale, factor * figures.update_scale_std),
+                interval(figures.client_variance, factor * figures.client_variance_std),
+                "-" if figures.share_within_clip is None else f"{figures.share_within_clip:.0%}",
             )  # fmt: skip
         yield table
 
@@ -137,8 +138,8 @@ class UpdateDiagnostics:
             ("client_variance", "client_variance_std", "Variance between users"),
         )
         for panel, (value, std, title) in zip(panels, shown, strict=True):
-            values = [getattr(one, value) for one in self.rounds]
-            error = [factor * getattr(one, std) for one in self.rounds]
+            values = [getattr(figures, value) for figures in self.rounds]
+            error = [factor * getattr(figures, std) for figures in self.rounds]
             style.line(panel, numbers, values, style.OURS)
             style.whiskers(panel, numbers, values, np.subtract(values, error), np.add(values, error))
             style.head(panel, title, "per parameter")
@@ -162,12 +163,12 @@ def diagnosed(
             "round; an answer has no room for all releases of a large model"
         )
     clip = None if terms.adaptive is None else ClipState.initial(terms.clip_terms())
-    found = []
+    figures = []
     for release in releases:
-        found.append(figures_of(terms, release, clip=terms.clip if clip is None else clip.clip))
+        figures.append(figures_of(terms, release, clip=terms.clip if clip is None else clip.clip))
         if clip is not None:
             clip = clip.step(terms.bits_of(terms.upload(release.round).values(release.tensors[RELEASE]), release.round))
-    return UpdateDiagnostics(task, tuple(found), releases[-1].contributions, epsilon, delta)
+    return UpdateDiagnostics(task, tuple(figures), releases[-1].contributions, epsilon, delta)
 
 
 def interval(value: float, half_width: float) -> str:

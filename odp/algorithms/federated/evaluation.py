@@ -44,13 +44,13 @@ class TaskEvaluation:
         usable = self._table(split.test).usable(split.test)
         right, count = 0, 0
         sums = dict.fromkeys(("loss", *trained.metrics), 0.0)
-        for own, features, targets in self._parts(vector, usable):
+        for parameters, features, targets in self._parts(vector, usable):
             count += len(targets)
-            for name, values in trained.measures(own, features, targets).items():
+            for name, values in trained.measures(parameters, features, targets).items():
                 if name in sums:
                     sums[name] += float(values.sum())
             if trained.classes_range is not None:
-                right += int((trained.classes(own, features) == targets).sum())
+                right += int((trained.classes(parameters, features) == targets).sum())
         accuracy = right / count if count and trained.classes_range is not None else float("nan")
         means = {f"test_{name}": total / count if count else float("nan") for name, total in sums.items()}
         return {"test_accuracy": accuracy, **means}
@@ -89,8 +89,8 @@ class TaskEvaluation:
             for user, seed, others in self._halves(usable):
                 if len(others):
                     features, targets = usable.of(user)
-                    own = trained.reconstructed(vector, features, targets, local, seed=seed, round=0)
-                    yield own, features[others], targets[others]
+                    parameters = trained.reconstructed(vector, features, targets, local, seed=seed, round=0)
+                    yield parameters, features[others], targets[others]
             return
         for start in range(0, len(usable.rows), _EXAMPLES):
             rows = usable.rows[start : start + _EXAMPLES]

@@ -62,14 +62,14 @@ class FederatedPopulation:
         clip = terms.clip_of(broadcast.dense)
         for first in range(0, users.n_users, block):
             chosen = slice(first, min(first + block, users.n_users))
-            found = moved[: chosen.stop - first]
-            own = seeds[chosen]
+            updates = moved[: chosen.stop - first]
+            block_seeds = seeds[chosen]
             terms.model.differences(
-                start, usable, terms.local, seeds=own, round=round, users=chosen, out=found
+                start, usable, terms.local, seeds=block_seeds, round=round, users=chosen, out=updates
             )  # fmt: skip
-            found = self._sent(found, seeds=own, round=round)
+            updates = self._sent(updates, seeds=block_seeds, round=round)
             trained = np.diff(usable.offsets[chosen.start : chosen.stop + 1]) > 0
-            add_contributions(terms, upload, found, clip=clip, trained=trained, seeds=own, total=total)
+            add_contributions(terms, upload, updates, clip=clip, trained=trained, seeds=block_seeds, total=total)
             if progress is not None:
                 progress(chosen.stop)
         return {RELEASE: total.astype(np.int64)}

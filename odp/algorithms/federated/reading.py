@@ -100,13 +100,13 @@ class UsableTable:
         """Ratings as examples of a model of rated items: the item is the feature, the value is the label."""
         from odp.datasets.examples import UsersExamples
 
-        own = UsersExamples(
+        examples = UsersExamples(
             ratings.items[:, None].astype(np.float32), np.asarray(ratings.values, dtype=np.float32),
             np.arange(ratings.n_ratings, dtype=np.int64), ratings.offsets,
         )  # fmt: skip
-        reason = np.where(model.usable(own.features, own.targets), _USABLE, _FEATURES).astype(np.uint8)
+        reason = np.where(model.usable(examples.features, examples.targets), _USABLE, _FEATURES).astype(np.uint8)
         taken = TakenLabels("value", None, (0.0, 0.0), ())
-        return cls(own, own.features, own.targets, 1.0, reason, ("", "", "", _NO_ITEM), taken)
+        return cls(examples, examples.features, examples.targets, 1.0, reason, ("", "", "", _NO_ITEM), taken)
 
     def only(self, rows: npt.NDArray[np.bool_], *, otherwise: str) -> Self:
         """The same table without its usable rows that are none of ``rows``, bool [n]; ``otherwise`` says why."""
@@ -115,8 +115,8 @@ class UsableTable:
 
     def is_of(self, users: UsersExamples) -> bool:
         """Whether ``users`` share the table that this one was made of."""
-        own = self.source
-        return users.features is own.features and users.targets is own.targets and users.scale == own.scale
+        source = self.source
+        return users.features is source.features and users.targets is source.targets and users.scale == source.scale
 
     def usable(self, users: UsersExamples, *, most_rows: int | None = None) -> UsersExamples:
         """Their usable examples; of the last ``most_rows`` of each user, as a device reads them, where it is given.
@@ -127,9 +127,10 @@ class UsableTable:
         keep = self._reasons_of(users) == _USABLE
         if most_rows is not None:
             keep &= _is_newest(users, most_rows)
-        kept = np.concatenate(([0], np.cumsum(keep)))
+        usable_before = np.concatenate(([0], np.cumsum(keep)))
         return replace(
-            users, features=self.features, targets=self.targets, rows=users.rows[keep], offsets=kept[users.offsets],
+            users, features=self.features, targets=self.targets, rows=users.rows[keep],
+            offsets=usable_before[users.offsets],
             scale=self.scale,
         )  # fmt: skip
 
@@ -146,10 +147,10 @@ class UsableTable:
             reason = reason[newest]
         rows = np.bincount(reason, minlength=len(self.reasons)).tolist()
         counts |= dict(zip(self.reasons[1:], rows[1:], strict=True))
-        found = LeftOut(len(users.rows), {why: count for why, count in counts.items() if count})
-        if not found.used:
-            raise DataError(f"none of the {found.asked:,} {what} can be used; {found}")
-        return found
+        left_out = LeftOut(len(users.rows), {why: count for why, count in counts.items() if count})
+        if not left_out.used:
+            raise DataError(f"none of the {left_out.asked:,} {what} can be used; {left_out}")
+        return left_out
 
     def _reasons_of(self, users: UsersExamples) -> npt.NDArray[np.uint8]:
         """Of each of the users' rows. Raises DataError for labels that the model does not take."""
@@ -167,15 +168,15 @@ def _first_reasons(
     labels: npt.NDArray[Any],
 ) -> npt.NDArray[np.uint8]:
     """The first reason that applies to each of some unusable rows, uint8 [n]."""
-    found = np.full(len(targets), _FEATURES + len(examples.features), dtype=np.uint8)
+    reasons = np.full(len(targets), _FEATURES + len(examples.features), dtype=np.uint8)
     end = features.shape[1]
     for place, feature in reversed(list(enumerate(examples.features.values()))):
-        found[~np.isfinite(features[:, end - feature.size : end]).all(axis=1)] = _FEATURES + place
+        reasons[~np.isfinite(features[:, end - feature.size : end]).all(axis=1)] = _FEATURES + place
         end -= feature.size
     missing = is_missing(labels)
-    found[~(model.takes(targets) | missing)] = _OTHER_LABEL
-    found[missing] = _NO_LABEL
-    return found
+    reasons[~(model.takes(targets) | missing)] = _OTHER_LABEL
+    reasons[missing] = _NO_LABEL
+    return reasons
 
 
 def _is_newest(users: UsersExamples, most_rows: int) -> npt.NDArray[np.bool_]:

@@ -100,14 +100,14 @@ class Terms:
             raise ConfigurationError(f"Expected task {definition.name!r} to have examples")
         if definition.privacy.max_items_per_user:
             raise ConfigurationError("Expected max_items_per_user to be 0: the clip norm bounds a user")
-        given: federated_pb2.FederatedTraining = getattr(definition, training)
+        message: federated_pb2.FederatedTraining = getattr(definition, training)
         model = model_of(definition)
         examples = ExamplesTerms.of(definition.examples)
         model = model.reading(examples)
         examples.check_label(model.classes_range)
-        _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=given.clip)
-        _validate.within(low=1.0, high=1e9, cohort=given.cohort)
-        local, adaptive, spread = LocalTraining.of(given.local), _adaptive(given), _spread(given)
+        _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=message.clip)
+        _validate.within(low=1.0, high=1e9, cohort=message.cohort)
+        local, adaptive, spread = LocalTraining.of(message.local), _adaptive(message), _spread(message)
         model.check_training(local)
         if training == "dpsgd" and (local.rate, local.epochs, local.proximal) != (1.0, 1, 0.0):
             raise ConfigurationError("Expected the work of a device in DP-SGD to be one step of rate=1 in epochs=1")
@@ -115,9 +115,9 @@ class Terms:
             raise ConfigurationError("Expected no reconstruction in DP-SGD: its devices take one step")
         if training == "dpsgd" and local.batch < local.most_examples:
             raise ConfigurationError(f"Expected batch={local.batch} to hold most_examples={local.most_examples}")
-        if given.HasField("stream") != (training == "dpftrl"):
+        if message.HasField("stream") != (training == "dpftrl"):
             raise ConfigurationError(f"Expected a stream in DP-FTRL, and only there (got training={training!r})")
-        if given.HasField("report") != (training == "private_fl"):
+        if message.HasField("report") != (training == "private_fl"):
             raise ConfigurationError(f"Expected a report in PrivateFL, and only there (got training={training!r})")
         if training == "private_fl" and (adaptive is not None or spread):
             raise ConfigurationError(
@@ -125,11 +125,13 @@ class Terms:
             )
         bit = 0.0 if adaptive is None else adaptive.weight
         blocks = _blocks(
-            given, definition.cohort, size=model.size + (adaptive is not None) + (spread > 0.0),
+            message, definition.cohort, size=model.size + (adaptive is not None) + (spread > 0.0),
             bound=joint_clip(bit=bit, spread=spread),
         )  # fmt: skip
         check_schedule(definition.cohort, rounds=sum(block.rounds for block in blocks))
-        return cls(model, examples, local, _optimizer(given.server), given.clip, given.cohort, blocks, adaptive, spread)
+        return cls(
+            model, examples, local, _optimizer(message.server), message.clip, message.cohort, blocks, adaptive, spread
+        )
 
     @property
     def rounds(self) -> int:
@@ -212,52 +214,53 @@ class Terms:
         return table[:, 0].astype(np.float32)
 
 
-def _optimizer(given: federated_pb2.ServerOptimizerTerms) -> ServerOptimizer:
-    if given.kind not in _OPTIMIZER_OF:
+def _optimizer(message: federated_pb2.ServerOptimizerTerms) -> ServerOptimizer:
+    if message.kind not in _OPTIMIZER_OF:
         raise ConfigurationError(f"Expected a server optimizer of {', '.join(kind.value for kind in OptimizerKind)}")
     return ServerOptimizer(
-        kind=_OPTIMIZER_OF[given.kind], rate=given.rate, momentum=given.momentum, second_moment=given.second_moment,
-        adaptivity=given.adaptivity,
+        kind=_OPTIMIZER_OF[message.kind], rate=message.rate, momentum=message.momentum,
+        second_moment=message.second_moment,
+        adaptivity=message.adaptivity,
     )  # fmt: skip
 
 
-def _adaptive(given: federated_pb2.FederatedTraining) -> AdaptiveClip | None:
-    if not given.HasField("adaptive_clip"):
+def _adaptive(message: federated_pb2.FederatedTraining) -> AdaptiveClip | None:
+    if not message.HasField("adaptive_clip"):
         return None
-    terms = given.adaptive_clip
+    terms = message.adaptive_clip
     _validate.within(low=0.0, high=1.0, quantile=terms.quantile)
     _validate.within(low=1e-6, high=10.0, clip_rate=terms.rate)
     _validate.within(low=1e-6, high=1.0, weight=terms.weight)
     return AdaptiveClip(terms.quantile, terms.rate, terms.weight)
 
 
-def _spread(given: federated_pb2.FederatedTraining) -> float:
-    if not given.HasField("spread"):
+def _spread(message: federated_pb2.FederatedTraining) -> float:
+    if not message.HasField("spread"):
         return 0.0
-    _validate.within(low=1e-6, high=1.0, spread_weight=given.spread.weight)
-    return given.spread.weight
+    _validate.within(low=1e-6, high=1.0, spread_weight=message.spread.weight)
+    return message.spread.weight
 
 
 def _blocks(
     training: federated_pb2.FederatedTraining, cohort: common_pb2.CohortTerms, *, size: int, bound: float
 ) -> tuple[Block, ...]:
-    given = training.blocks
-    _validate.integer(low=1, high=MOST_BLOCKS, blocks=len(given))
+    messages = training.blocks
+    _validate.integer(low=1, high=MOST_BLOCKS, blocks=len(messages))
     blocks = []
-    for one in given:
-        _validate.integer(low=1, high=MOST_ROUNDS, rounds=one.rounds)
-        if one.HasField("dense") is one.HasField("rotated"):
+    for message in messages:
+        _validate.integer(low=1, high=MOST_ROUNDS, rounds=message.rounds)
+        if message.HasField("dense") is message.HasField("rotated"):
             raise ConfigurationError("Expected every block of rounds to be either dense or rotated")
         grid: Grid | RotatedGrid
-        if one.HasField("rotated"):
-            grid = RotatedGrid.of(one.rotated, cohort, size=size)
+        if message.HasField("rotated"):
+            grid = RotatedGrid.of(message.rotated, cohort, size=size)
         else:
-            grid = Grid.of(one.dense, cohort, size=size)
+            grid = Grid.of(message.dense, cohort, size=size)
         _validate.within(low=bound, high=bound, dense_clip=grid.clip)
-        if bool(one.cohort) != bool(cohort.schedule):
+        if bool(message.cohort) != bool(cohort.schedule):
             raise ConfigurationError("Expected blocks of rounds to have a cohort with a schedule of cohorts, only")
-        divisor = one.cohort or training.cohort
+        divisor = message.cohort or training.cohort
         _validate.within(low=1.0, high=1e9, cohort_of_block=divisor)
-        blocks.append(Block(one.rounds, grid, divisor))
+        blocks.append(Block(message.rounds, grid, divisor))
     _validate.integer(low=1, high=MOST_ROUNDS, rounds=sum(block.rounds for block in blocks))
     return tuple(blocks)

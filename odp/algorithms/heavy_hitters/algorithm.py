@@ -125,7 +125,7 @@ class TaskAlgorithm(Diagnosed):
         state = server.start()
         for release in releases:
             state = server.step(state, release)
-        words = {terms.words.text(characters): count for characters, count in server.found(state).words}
+        words = {terms.words.text(characters): count for characters, count in server.read_state(state).words}
         return WordResults(
             counts=words,
             std=terms.grid.noise_std,

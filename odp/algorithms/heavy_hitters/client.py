@@ -48,8 +48,8 @@ class WordsClient:
         texts = data[ROWS].features.get(TEXT, np.zeros(0, dtype=np.str_))
         numbers, usable = terms.words.numbers(texts)
         seeds = np.array([seed], dtype=np.uint64)
-        own = chosen(np.zeros(len(texts), dtype=np.int64), usable, seeds)
-        cells = terms.cells(numbers[own[own >= 0]], slices.dense[PREFIXES], round=round)
+        chosen_rows = chosen(np.zeros(len(texts), dtype=np.int64), usable, seeds)
+        cells = terms.cells(numbers[chosen_rows[chosen_rows >= 0]], slices.dense[PREFIXES], round=round)
         cells = cells[cells >= 0]
         entries = Entries(np.zeros(len(cells), dtype=np.int64), cells, np.full(len(cells), terms.grid.clip))
         return encode(terms.grid, quantise(terms.grid, entries, round=round, seeds=seeds)), b""

@@ -34,8 +34,8 @@ class WordsPopulation:
         terms.check_round(round)
         require_seeds(seeds, users=users.n_users)
         numbers, usable = terms.words.numbers(users.texts)
-        own = chosen(users.users(), usable, seeds)
-        cells = terms.cells(numbers[own[own >= 0]], broadcast.dense[PREFIXES], round=round)
+        chosen_rows = chosen(users.users(), usable, seeds)
+        cells = terms.cells(numbers[chosen_rows[chosen_rows >= 0]], broadcast.dense[PREFIXES], round=round)
         total = np.bincount(cells[cells >= 0], minlength=terms.grid.size).astype(np.int64)
         if progress is not None:
             progress(users.n_users)

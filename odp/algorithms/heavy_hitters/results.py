@@ -55,14 +55,15 @@ class WordResults(Mapping[str, Estimate]):
 
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
         """Plain values."""
-        found = {word: self.estimate(word, confidence) for word in self.counts}
+        estimates = {word: self.estimate(word, confidence) for word in self.counts}
         return {
             "contributions": self.contributions,
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "confidence": confidence,
             "words": [
-                {"word": word, "count": one.value, "low": one.low, "high": one.high} for word, one in found.items()
+                {"word": word, "count": estimate.value, "low": estimate.low, "high": estimate.high}
+                for word, estimate in estimates.items()
             ],
         }
 
@@ -70,8 +71,8 @@ class WordResults(Mapping[str, Estimate]):
         """What a terminal shows."""
         table = Table("word", "count", "from", "to", *([] if exact is None else ["without noise"]))
         for word in self.top(_MOST_ROWS):
-            found = self.estimate(word, confidence)
-            row = [word, f"{found.value:.0f}", f"{found.low:.0f}", f"{found.high:.0f}"]
+            estimate = self.estimate(word, confidence)
+            row = [word, f"{estimate.value:.0f}", f"{estimate.low:.0f}", f"{estimate.high:.0f}"]
             table.add_row(*row, *([] if exact is None else [f"{exact.counts.get(word, 0.0):.0f}"]))
         yield table
         if len(self) > _MOST_ROWS:
@@ -86,11 +87,11 @@ class WordResults(Mapping[str, Estimate]):
         from odp.pictures import style
 
         words = self.top(_MOST_ROWS)
-        found = [self.estimate(word, confidence) for word in words]
+        estimates = [self.estimate(word, confidence) for word in words]
         figure, (panel,) = style.figure(width=7.0, height=1.5 + 0.26 * len(words))
-        places, values = np.arange(len(words)), [one.value for one in found]
+        places, values = np.arange(len(words)), [estimate.value for estimate in estimates]
         panel.barh(places, values, 0.7, color=style.LIGHT.soft)
-        low, high = [one.low for one in found], [one.high for one in found]
+        low, high = [estimate.low for estimate in estimates], [estimate.high for estimate in estimates]
         style.whiskers(panel, values, places, low, high, along="x")
         if exact is not None:
             style.exact_mark(panel, [exact.counts.get(word, 0.0) for word in words], places)

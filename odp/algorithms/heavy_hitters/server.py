@@ -19,21 +19,21 @@ from odp.wire.model import ModelVersion, TableValues
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchState:
     """What is known before ``round``: the prefixes to follow up, and the words with their noisy counts."""
 
     round: int
     prefixes: tuple[tuple[int, ...], ...]
     words: tuple[tuple[tuple[int, ...], float], ...]
 
-    def after(self, terms: Terms, counts: Float64Array) -> Found:
+    def after(self, terms: Terms, counts: Float64Array) -> SearchState:
         """What is known after a round released ``counts``, float64 [size]."""
         least = terms.threshold * terms.grid.noise_std
-        kept = np.flatnonzero(counts >= least)
-        kept = kept[np.argsort(-counts[kept], kind="stable")]
+        heavy_cells = np.flatnonzero(counts >= least)
+        heavy_cells = heavy_cells[np.argsort(-counts[heavy_cells], kind="stable")]
         prefixes: list[tuple[int, ...]] = []
         words = list(self.words)
-        for cell in kept.tolist():
+        for cell in heavy_cells.tolist():
             characters = self._characters(terms, cell)
             if characters is None:
                 continue
@@ -66,33 +66,33 @@ class WordsServer:
 
     def start(self) -> bytes:
         """No prefix, no word."""
-        return _encode(Found(0, (), ()))
+        return _encode(SearchState(0, (), ()))
 
     def broadcast(self, state: bytes) -> ModelVersion:
         """The prefixes of the next round, and the words so far with their counts; unused places hold -1.
 
         Raises StateError for a state of another task.
         """
-        terms, found = self._terms, self.found(state)
+        terms, search = self._terms, self.read_state(state)
         width = terms.words.length
-        prefixes = _table(list(found.prefixes), terms.prefixes, width)
-        words = _table([row for row, _ in found.words], terms.most_words, width)
-        counts = _table([(count,) for _, count in found.words], terms.most_words, 1)
+        prefixes = _table(list(search.prefixes), terms.prefixes, width)
+        words = _table([row for row, _ in search.words], terms.most_words, width)
+        counts = _table([(count,) for _, count in search.words], terms.most_words, 1)
         tables = {PREFIXES: prefixes, WORDS: words, COUNTS: counts}
-        return ModelVersion(found.round, tuple(TableValues(name, rows, keyed=False) for name, rows in tables.items()))
+        return ModelVersion(search.round, tuple(TableValues(name, rows, keyed=False) for name, rows in tables.items()))
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """What is known after the round. Raises ConfigurationError where the release is of another one."""
-        found = self.found(state)
-        if release.round != found.round or found.round >= self.rounds:
-            raise ConfigurationError(f"Expected round={release.round!r} to be {found.round}, and to be applied once")
-        return _encode(found.after(self._terms, release.tensors[RELEASE]))
+        search = self.read_state(state)
+        if release.round != search.round or search.round >= self.rounds:
+            raise ConfigurationError(f"Expected round={release.round!r} to be {search.round}, and to be applied once")
+        return _encode(search.after(self._terms, release.tensors[RELEASE]))
 
-    def found(self, state: bytes) -> Found:
+    def read_state(self, state: bytes) -> SearchState:
         """What a state holds. Raises StateError where it is none."""
         try:
             value = json.loads(state)
-            return Found(
+            return SearchState(
                 int(value["round"]),
                 tuple(tuple(map(int, row)) for row in value["prefixes"]),
                 tuple((tuple(map(int, row)), float(count)) for row, count in value["words"]),
@@ -101,8 +101,8 @@ class WordsServer:
             raise StateError("Expected a state of a search for words; restore a backup") from error
 
 
-def _encode(found: Found) -> bytes:
-    value = {"round": found.round, "prefixes": found.prefixes, "words": found.words}
+def _encode(search: SearchState) -> bytes:
+    value = {"round": search.round, "prefixes": search.prefixes, "words": search.words}
     return json.dumps(value, separators=(",", ":")).encode()
 
 

@@ -54,16 +54,16 @@ class Terms:
                 f"Expected aggregation={mode_of(definition.cohort).name!r} to be of an enclave: a "
                 "search takes rounds, and each asks by what the ones before it released"
             )
-        asked = definition.heavy_hitters
-        words = WordTerms.of(asked.words)
-        _validate.integer(low=1, high=words.length, first=asked.first)
-        _validate.integer(low=1, high=MOST_PREFIXES, prefixes=asked.prefixes)
-        _validate.integer(low=1, high=MOST_WORDS, most_words=asked.most_words)
-        _validate.within(low=0.0, high=100.0, threshold=asked.threshold)
-        _validate.within(low=_CLIP, high=_CLIP, clip=asked.dense.clip)
-        size = size_of(base=words.base, first=asked.first, prefixes=asked.prefixes)
-        grid = Grid.of(asked.dense, definition.cohort, size=size)
-        return cls(words, asked.first, asked.prefixes, asked.most_words, asked.threshold, grid)
+        message = definition.heavy_hitters
+        words = WordTerms.of(message.words)
+        _validate.integer(low=1, high=words.length, first=message.first)
+        _validate.integer(low=1, high=MOST_PREFIXES, prefixes=message.prefixes)
+        _validate.integer(low=1, high=MOST_WORDS, most_words=message.most_words)
+        _validate.within(low=0.0, high=100.0, threshold=message.threshold)
+        _validate.within(low=_CLIP, high=_CLIP, clip=message.dense.clip)
+        size = size_of(base=words.base, first=message.first, prefixes=message.prefixes)
+        grid = Grid.of(message.dense, definition.cohort, size=size)
+        return cls(words, message.first, message.prefixes, message.most_words, message.threshold, grid)
 
     @property
     def rounds(self) -> int:
@@ -90,17 +90,17 @@ class Terms:
         base, depth = self.words.base, self.depth(round)
         if round == 0:
             return _code(numbers[:, : self.first], base)
-        known = usable_prefixes(table, depth, base)
+        prefixes = usable_prefixes(table, depth, base)
         # Longer prefixes than 64 bits hold are compared by their ranks among the words and the prefixes.
-        own, codes = _ranks(numbers[:, :depth], known)
+        word_ranks, codes = _ranks(numbers[:, :depth], prefixes)
         order = np.argsort(codes, kind="stable")
-        place = np.minimum(np.searchsorted(codes, own, sorter=order), max(len(codes) - 1, 0))
-        found: Int64Array = np.full(len(numbers), -1, dtype=np.int64)
+        place = np.minimum(np.searchsorted(codes, word_ranks, sorter=order), max(len(codes) - 1, 0))
+        cells: Int64Array = np.full(len(numbers), -1, dtype=np.int64)
         if len(codes):
             row = order[place]
-            hit = (codes[row] == own) & (known[row, 0] > END)
-            found[hit] = row[hit] * base + numbers[hit, depth]
-        return found
+            hit = (codes[row] == word_ranks) & (prefixes[row, 0] > END)
+            cells[hit] = row[hit] * base + numbers[hit, depth]
+        return cells
 
 
 def usable_prefixes(table: Float32Array, depth: int, base: int) -> Int64Array:
@@ -128,15 +128,15 @@ def rounds_of(*, length: int, first: int) -> int:
 
 
 def _code(digits: Int64Array, base: int) -> Int64Array:
-    found: Int64Array = np.zeros(len(digits), dtype=np.int64)
+    code: Int64Array = np.zeros(len(digits), dtype=np.int64)
     for place in range(digits.shape[1]):
-        found = found * base + digits[:, place]
-    return found
+        code = code * base + digits[:, place]
+    return code
 
 
-def _ranks(one: Int64Array, other: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Numbers that are equal where rows are equal: int64 [len(one)] and [len(other)]."""
-    rows = np.ascontiguousarray(np.concatenate((one, other)).astype(np.uint8))
+def _ranks(words: Int64Array, prefixes: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Numbers that are equal where rows are equal: int64 [len(words)] and [len(prefixes)]."""
+    rows = np.ascontiguousarray(np.concatenate((words, prefixes)).astype(np.uint8))
     keys = rows.view(np.dtype((np.void, rows.shape[1])))[:, 0]
     ranks = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    return ranks[: len(one)], ranks[len(one) :]
+    return ranks[: len(words)], ranks[len(words) :]

@@ -36,17 +36,19 @@ class WordTerms:
     length: int
 
     @classmethod
-    def of(cls, asked: heavy_hitters_pb2.WordTerms) -> WordTerms:
+    def of(cls, message: heavy_hitters_pb2.WordTerms) -> WordTerms:
         """Reads and checks the message. Raises ConfigurationError."""
-        _validate.identifier(table=asked.table)
-        events = EventsTerms.of(asked, aggregates=("each",))
+        _validate.identifier(table=message.table)
+        events = EventsTerms.of(message, aggregates=("each",))
         if events is None:
-            raise ConfigurationError(f"Expected table={asked.table!r} to be events.SERVICE: words are texts of events")
+            raise ConfigurationError(
+                f"Expected table={message.table!r} to be events.SERVICE: words are texts of events"
+            )
         if len(events.item_columns) != 1 or events.buckets or events.edges is not None or events.value_column:
             raise ConfigurationError("Expected events of one column of texts, without buckets, edges or a value")
-        check_alphabet(asked.alphabet)
-        _validate.integer(low=1, high=LONGEST, length=asked.length)
-        return cls(asked.table, events, asked.alphabet, asked.length)
+        check_alphabet(message.alphabet)
+        _validate.integer(low=1, high=LONGEST, length=message.length)
+        return cls(message.table, events, message.alphabet, message.length)
 
     @property
     def base(self) -> int:
@@ -60,23 +62,23 @@ class WordTerms:
         # One character more than the longest word: whoever has it, is none.
         cut = np.char.lower(np.asarray(texts, dtype=np.str_)).astype(f"U{self.length + 1}")
         codes = np.ascontiguousarray(cut).view(np.uint32).reshape(len(cut), self.length + 1)
-        known = np.full(max(map(ord, self.alphabet)) + 2, -1, dtype=np.int64)
-        known[[ord(character) for character in self.alphabet]] = np.arange(1, self.base)
-        known[0] = END
-        found = known[np.minimum(codes, len(known) - 1)]
-        ended = np.logical_or.accumulate(found == END, axis=1)
-        usable = (found[:, 0] > END) & (found >= END).all(axis=1) & ended[:, -1]
-        usable &= ~(ended & (found != END)).any(axis=1)
-        return found[:, : self.length], usable
+        character_numbers = np.full(max(map(ord, self.alphabet)) + 2, -1, dtype=np.int64)
+        character_numbers[[ord(character) for character in self.alphabet]] = np.arange(1, self.base)
+        character_numbers[0] = END
+        numbers = character_numbers[np.minimum(codes, len(character_numbers) - 1)]
+        ended = np.logical_or.accumulate(numbers == END, axis=1)
+        usable = (numbers[:, 0] > END) & (numbers >= END).all(axis=1) & ended[:, -1]
+        usable &= ~(ended & (numbers != END)).any(axis=1)
+        return numbers[:, : self.length], usable
 
     def text(self, characters: Sequence[int]) -> str:
         """The text of a word or prefix, up to its end."""
-        found = []
+        letters = []
         for character in characters:
             if character == END:
                 break
-            found.append(self.alphabet[character - 1])
-        return "".join(found)
+            letters.append(self.alphabet[character - 1])
+        return "".join(letters)
 
 
 def word_seconds(words: WordTerms) -> float:
@@ -107,7 +109,7 @@ def chosen(user: Int64Array, usable: npt.NDArray[np.bool_], seeds: UInt64Array) 
     first = np.searchsorted(owner, np.arange(len(seeds)))
     number = np.arange(len(rows)) - first[owner]
     order = np.lexsort((round_hashes(seeds[owner], 0, number), owner))
-    found: Int64Array = np.full(len(seeds), -1, dtype=np.int64)
+    chosen_rows: Int64Array = np.full(len(seeds), -1, dtype=np.int64)
     has = np.searchsorted(owner, np.arange(len(seeds)), side="right") > first
-    found[has] = rows[order[first[has]]]
-    return found
+    chosen_rows[has] = rows[order[first[has]]]
+    return chosen_rows

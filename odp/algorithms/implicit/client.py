@@ -60,10 +60,10 @@ class ImplicitClient(OwnItems):
           DataError: one of ``items`` has no slice.
         """
         rows = received.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
-        own = self.linear(slices, data)
-        if not own.any():
+        person_weights = self.linear(slices, data)
+        if not person_weights.any():
             return userside.popularity(self._terms, rows, version=slices.version)
-        return np.asarray(rows[:, FACTOR_COLUMNS:] @ own)
+        return np.asarray(rows[:, FACTOR_COLUMNS:] @ person_weights)
 
     def on_scale(self, values: Float64Array) -> Float64Array:
         """The same: scores have no scale."""
@@ -75,9 +75,9 @@ class ImplicitClient(OwnItems):
 
 
 def _batch(slices: Slices, items: Int64Array) -> userside.Batch:
-    found, place = find_slices(slices, items)
+    has_slice, place = find_slices(slices, items)
     return userside.Batch(
-        items=items[found][None],
-        mask=np.ones((1, int(found.sum())), dtype=np.bool_),
-        rows=received.usable_rows(slices.rows[place[found]]).astype(np.float64)[None],
+        items=items[has_slice][None],
+        mask=np.ones((1, int(has_slice.sum())), dtype=np.bool_),
+        rows=received.usable_rows(slices.rows[place[has_slice]]).astype(np.float64)[None],
     )

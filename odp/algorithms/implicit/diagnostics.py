@@ -85,33 +85,33 @@ def diagnose_ranking(
     scores = factor_scores(ImplicitPopulation(task.definition()).user_rows(model, history), item_rows(model))
     popular = item_scores(baseline_counts)
     cutoff = min(_CUTOFF, targets.n_items)
-    found = found_targets(scores, history, targets, cutoff=cutoff)
+    model_hits = found_targets(scores, history, targets, cutoff=cutoff)
     found_by_baseline = found_targets(popular, history, targets, cutoff=cutoff)
 
     def by_item() -> Iterator[RankingBucket]:
-        for own in fifths(item_counts):
-            here = own[targets.items]
-            shares = (float(hits[here].mean()) if here.any() else None for hits in (found, found_by_baseline))
+        for fifth in fifths(item_counts):
+            here = fifth[targets.items]
+            shares = (float(hits[here].mean()) if here.any() else None for hits in (model_hits, found_by_baseline))
             recall, other = shares
-            yield _bucket(item_counts[own], int(here.sum()), recall, None, other)
+            yield _bucket(item_counts[fifth], int(here.sum()), recall, None, other)
 
     def by_user() -> Iterator[RankingBucket]:
         sizes = history.counts().astype(np.float64)
-        for own in fifths(sizes):
-            users = np.flatnonzero(own)
+        for fifth in fifths(sizes):
+            users = np.flatnonzero(fifth)
             wanted = targets.select_users(users)
             if not wanted.n_ratings:
-                yield _bucket(sizes[own], 0, None, None, None)
+                yield _bucket(sizes[fifth], 0, None, None, None)
                 continue
-            known = history.select_users(users)
+            users_history = history.select_users(users)
             part = evaluate(
                 lambda block, users=users: scores(users[block]),  # type: ignore[misc]
-                known,
+                users_history,
                 wanted,
                 cutoffs=(cutoff,),
             )
-            other = evaluate(popular, known, wanted, cutoffs=(cutoff,)).recall[cutoff]
-            yield _bucket(sizes[own], wanted.n_ratings, part.recall[cutoff], part.ndcg[cutoff], other)
+            other = evaluate(popular, users_history, wanted, cutoffs=(cutoff,)).recall[cutoff]
+            yield _bucket(sizes[fifth], wanted.n_ratings, part.recall[cutoff], part.ndcg[cutoff], other)
 
     some = np.unique(np.linspace(0, history.n_users - 1, min(MOST_USERS, history.n_users)).astype(np.int64))
     return RankingDiagnostics(

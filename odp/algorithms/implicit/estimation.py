@@ -65,7 +65,7 @@ def visitors(
     mass: Float64Array,
     *,
     noise_std: float,
-    known: Float64Array | None = None,
+    directions: Float64Array | None = None,
     supported: bool = False,
 ) -> Visitors:
     """Noisy right-hand sides, each shrunk toward its mass times what all items have in common, and features tell of it.
@@ -79,7 +79,8 @@ def visitors(
       noisy: [h, d].
       mass: estimated masses [h] > 0, up to a common factor, on which ``sums`` do not depend.
       noise_std: of every entry of ``noisy``; with 0 they are returned as they are.
-      known: orthonormal columns [h, k] of mass times features (``feature_directions``); None is the first one alone.
+      directions: orthonormal columns [h, k] of mass times features (``feature_directions``); None is the first one
+        alone.
       supported: leaves out axes of the covariance that noise alone may explain: those that raise the log likelihood by
         at most d. The first of d axes of pure noise reaches about d (the edge of its eigenvalues).
     """
@@ -87,41 +88,43 @@ def visitors(
     if not noise_std:
         return Visitors(noisy, mean)
     variance = noise_std**2
-    told, start = _told(noisy, mass, mean, variance=variance, known=known)
-    off = noisy - told
+    expected, start = _predicted_sums(noisy, mass, mean, variance=variance, directions=directions)
+    off = noisy - expected
     covariance = start * np.eye(noisy.shape[1])
     for _ in range(_STEPS):
         # In the covariance's own axes every coordinate of every item is a scalar problem.
         values, axes = np.linalg.eigh(covariance)
         values = np.maximum(values, 0.0)
-        own = mass[:, None] ** 2 * values
-        gain = own / (own + variance)
+        prior_variance = mass[:, None] ** 2 * values
+        gain = prior_variance / (prior_variance + variance)
         turned = off @ axes
         change = gain * turned / mass[:, None]
         spread = change.T @ change + np.diag((values * (1.0 - gain)).sum(axis=0))
         covariance = axes @ (spread / len(noisy)) @ axes.T
         covariance = (covariance + covariance.T) / 2
     if supported:
-        likelihood = 0.5 * (gain * turned**2 / variance - np.log1p(own / variance)).sum(axis=0)
+        likelihood = 0.5 * (gain * turned**2 / variance - np.log1p(prior_variance / variance)).sum(axis=0)
         change = change * (likelihood > len(likelihood))
-    return Visitors(told + mass[:, None] * (change @ axes.T), mean)
+    return Visitors(expected + mass[:, None] * (change @ axes.T), mean)
 
 
-def _told(
-    noisy: Float64Array, mass: Float64Array, mean: Float64Array, *, variance: float, known: Float64Array | None
+def _predicted_sums(
+    noisy: Float64Array, mass: Float64Array, mean: Float64Array, *, variance: float, directions: Float64Array | None
 ) -> tuple[Float64Array, float]:
     """(what mean and features tell of the sums [h, d], mean variance of an item's x_j around it in each column)."""
     first = mass[:, None] * mean
-    told, start = first, 0.0
-    for turn in range(1 if known is None else 1 + _FEATURE_TURNS):
-        if known is not None and turn:
-            beside = known[:, 1:]
-            found = beside.T @ noisy
+    expected, start = first, 0.0
+    for turn in range(1 if directions is None else 1 + _FEATURE_TURNS):
+        if directions is not None and turn:
+            beside = directions[:, 1:]
+            coefficients = beside.T @ noisy
             alike = noisy.shape[1] * (variance + start * (mass**2 @ beside**2))
-            told = first + beside @ (np.maximum(1.0 - alike / np.square(found).sum(axis=1), 0.0)[:, None] * found)
-        spread = float(np.square(noisy - told).mean()) - variance
+            expected = first + beside @ (
+                np.maximum(1.0 - alike / np.square(coefficients).sum(axis=1), 0.0)[:, None] * coefficients
+            )
+        spread = float(np.square(noisy - expected).mean()) - variance
         start = max(spread, 1e-3 * variance) / float((mass**2).mean())
-    return told, start
+    return expected, start
 
 
 def combined(
@@ -129,7 +132,7 @@ def combined(
     mass: Float64Array,
     *,
     noise_std: float,
-    known: Float64Array | None = None,
+    directions: Float64Array | None = None,
     supported: bool = False,
 ) -> Visitors:
     """M W [h, d] up to a factor, from all rounds so far, W a basis of the column space of the newest estimate.
@@ -140,16 +143,18 @@ def combined(
 
     Args:
       measurements: in the order of the rounds; of the newest alone, its sums are shrunk.
-      mass, known, supported: as of ``visitors``.
+      mass, directions, supported: as of ``visitors``.
       noise_std: of every entry of every round's sums; with 0, the newest sums are exact and are returned.
     """
     newest = measurements[-1].sums.astype(np.float64)
-    found = visitors(newest, mass, noise_std=noise_std, known=known, supported=supported and len(measurements) == 1)
+    estimate = visitors(
+        newest, mass, noise_std=noise_std, directions=directions, supported=supported and len(measurements) == 1
+    )
     if len(measurements) == 1 or not noise_std:
-        return found
+        return estimate
     stds = [noise_std] * len(measurements)
     for turn in range(_COMBINATIONS):
-        basis = orthonormal(found.sums)
+        basis = orthonormal(estimate.sums)
         information = np.zeros((basis.shape[1], basis.shape[1]))
         sums = np.zeros_like(basis)
         reaches = [basis.T @ measured.start * measured.scale for measured in measurements]
@@ -159,11 +164,13 @@ def combined(
         values, axes = np.linalg.eigh(information)
         root = np.sqrt(np.maximum(values, _LEAST_INFORMATION * values[-1]))
         last = turn == _COMBINATIONS - 1
-        white = visitors(sums @ axes / root, mass, noise_std=1.0, known=known, supported=supported and last)
-        found = Visitors((white.sums / root) @ axes.T, (white.mean / root) @ axes.T)
-        residuals = [measured.sums - found.sums @ reach for measured, reach in zip(measurements, reaches, strict=True)]
+        white = visitors(sums @ axes / root, mass, noise_std=1.0, directions=directions, supported=supported and last)
+        estimate = Visitors((white.sums / root) @ axes.T, (white.mean / root) @ axes.T)
+        residuals = [
+            measured.sums - estimate.sums @ reach for measured, reach in zip(measurements, reaches, strict=True)
+        ]
         stds = [max(noise_std, math.sqrt(float(np.square(residual).mean()))) for residual in residuals]
-    return found
+    return estimate
 
 
 def orthonormal(columns: Float64Array) -> Float64Array:
@@ -180,8 +187,8 @@ def feature_directions(features: Float64Array, mass: Float64Array) -> Float64Arr
     columns = mass[:, None] * features
     largest = float(np.linalg.norm(columns, axis=0).max())
     columns = columns - first @ (first.T @ columns)
-    found, values, _ = np.linalg.svd(columns, full_matrices=False)
-    return np.concatenate((first, found[:, values > _LEAST_DIRECTION * largest]), axis=1)
+    basis, values, _ = np.linalg.svd(columns, full_matrices=False)
+    return np.concatenate((first, basis[:, values > _LEAST_DIRECTION * largest]), axis=1)
 
 
 def spectral_map(sums: Float64Array, *, exponent: float) -> Float64Array:

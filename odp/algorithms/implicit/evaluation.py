@@ -82,8 +82,8 @@ class TaskEvaluation:
         """Rankings of the parts that have items, for all users: ``test_ranking``, ``validation_ranking``."""
         parts = {"test": (history, split.test), "validation": (split.train, split.validation)}
         return {
-            f"{name}_ranking": self._ranking(model, known, targets, cutoffs=CUTOFFS)
-            for name, (known, targets) in parts.items()
+            f"{name}_ranking": self._ranking(model, observed, targets, cutoffs=CUTOFFS)
+            for name, (observed, targets) in parts.items()
             if targets.n_ratings
         }
 

@@ -73,16 +73,16 @@ class TaskExperiment:
 
     def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
         """The ranking, and but for users who took no part, the baselines; nothing without held-out items."""
-        found: Ranking | None = metrics.get("test_ranking")
-        if found is None:
+        ranking: Ranking | None = metrics.get("test_ranking")
+        if ranking is None:
             return {}
         summary: dict[str, Any] = {}
         budget = f"ε = {run.epsilon:.4g}, δ = {self._task.privacy.delta:g}"
         if self._strong is not None:
-            rows = [("this model (DPAM), unseen users", found, budget)]
-            summary["strong_ranking"] = found.to_json()
+            rows = [("this model (DPAM), unseen users", ranking, budget)]
+            summary["strong_ranking"] = ranking.to_json()
         else:
-            rows = [("this model (DPAM)", found, budget)]
+            rows = [("this model (DPAM)", ranking, budget)]
             if baselines:
                 with out.status("baselines"):
                     beside = ranking_baselines(self._task, self.split, seed=self._seed)

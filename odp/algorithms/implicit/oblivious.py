@@ -29,12 +29,11 @@ class ObliviousImplicitSum(ContributionSum[Contributions]):
             self._sums = FactorSums(terms.items, terms.max_items, (terms.rank,))
 
     def add_decoded(self, contributions: Contributions) -> None:
-        given = contributions
         if isinstance(self._sums, SortedSums):
-            self._sums.add(given.items, given.weights, np.zeros_like(given.weights))
+            self._sums.add(contributions.items, contributions.weights, np.zeros_like(contributions.weights))
         else:
-            self._sums.add(given.items, [given.weights], [given.rows.astype(np.float64)])
-        self.count += len(given.items)
+            self._sums.add(contributions.items, [contributions.weights], [contributions.rows.astype(np.float64)])
+        self.count += len(contributions.items)
 
     def totals(self) -> dict[str, Int64Array]:
         if isinstance(self._sums, SortedSums):

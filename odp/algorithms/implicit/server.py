@@ -127,13 +127,13 @@ class ImplicitServer:
     def _first_columns(self, head: Int64Array, mass: Float64Array) -> Float64Array:
         """Orthonormal columns [h, rank] that the first factor round measures: what features tell, and random ones."""
         random = public_normals(self._terms.start_seed, (len(head), self._terms.rank))
-        known = self._known(head, mass)
-        if known is None:
+        directions = self._feature_directions(head, mass)
+        if directions is None:
             return estimation.orthonormal(random)
-        known = known[:, : self._terms.rank]
-        return estimation.orthonormal(np.concatenate((known, random[:, known.shape[1] :]), axis=1))
+        directions = directions[:, : self._terms.rank]
+        return estimation.orthonormal(np.concatenate((directions, random[:, directions.shape[1] :]), axis=1))
 
-    def _known(self, head: Int64Array, mass: Float64Array) -> Float64Array | None:
+    def _feature_directions(self, head: Int64Array, mass: Float64Array) -> Float64Array | None:
         """Directions of the head's public features; None without features."""
         if not self._terms.item_features_width:
             return None
@@ -152,14 +152,15 @@ class ImplicitServer:
         )
         measurements = (*current.measurements, measured)
         mass = current.counts * self._relative(current.counts)
-        found = estimation.combined(
-            measurements, mass[head], noise_std=terms.target_noise / unit, known=self._known(head, mass),
+        visitors = estimation.combined(
+            measurements, mass[head], noise_std=terms.target_noise / unit,
+            directions=self._feature_directions(head, mass),
             supported=following == self.rounds,
         )  # fmt: skip
         if following == self.rounds:
-            weights, factors = self._finished(current, head, mass, found)
+            weights, factors = self._finished(current, head, mass, visitors)
             return _State(following, current.counts, weights, factors)
-        factors = self._training_factors(head, estimation.orthonormal(found.sums))
+        factors = self._training_factors(head, estimation.orthonormal(visitors.sums))
         return _State(following, current.counts, current.weights, factors, measurements)
 
     def _training_factors(self, head: Int64Array, columns: Float64Array) -> Float32Array:
@@ -177,13 +178,13 @@ class ImplicitServer:
         return factors
 
     def _finished(
-        self, current: _State, head: Int64Array, mass: Float64Array, found: estimation.Visitors
+        self, current: _State, head: Int64Array, mass: Float64Array, visitors: estimation.Visitors
     ) -> tuple[Float64Array, Float32Array]:
         """Weights [m] and factors [m, rank] of the finished model."""
         terms = self._terms
-        spectral = estimation.spectral_map(found.sums, exponent=_STRENGTH_EXPONENT if terms.noisy else 0.0)
+        spectral = estimation.spectral_map(visitors.sums, exponent=_STRENGTH_EXPONENT if terms.noisy else 0.0)
         factors = np.zeros((terms.items, terms.rank))
-        factors[head] = found.sums @ spectral
+        factors[head] = visitors.sums @ spectral
         if terms.noisy:
             # The weakest direction gives way to popularity. A head item of another taste has a negative product with a
             # user, and would stand behind items of which nothing is known; so all of the head gets a common part.
@@ -222,15 +223,15 @@ class ImplicitServer:
         return np.maximum(counts, 1.0) ** -self._terms.weight_exponent if self._terms.adaptive else np.ones(len(counts))
 
     def _tensors(self, release: NoisyTensors) -> dict[str, Float64Array]:
-        found = {}
+        tensors = {}
         for declared in declared_releases(self._terms, release.round):
             tensor = release.tensors.get(declared.name)
             if tensor is None or tensor.shape != declared.shape:
                 raise ConfigurationError(
                     f"Expected release {declared.name!r} of shape {list(declared.shape)} in round {release.round}"
                 )
-            found[declared.name] = np.asarray(tensor, dtype=np.float64)
-        return found
+            tensors[declared.name] = np.asarray(tensor, dtype=np.float64)
+        return tensors
 
     def _unpacked(self, state: bytes) -> _State:
         items, rank = self._terms.items, self._terms.rank

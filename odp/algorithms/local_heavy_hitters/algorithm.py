@@ -72,11 +72,11 @@ class TaskAlgorithm(LocalReports):
         from odp.algorithms.local_heavy_hitters.decoding import decode
 
         terms = self.terms()
-        found = decode(terms, counts)
-        names = [terms.words.text(word) for word in found.words.tolist()]
+        decoded = decode(terms, counts)
+        names = [terms.words.text(word) for word in decoded.words.tolist()]
         return WordResults(
-            counts=dict(zip(names, found.counts.tolist(), strict=True)),
-            std=dict(zip(names, found.stds.tolist(), strict=True)),
+            counts=dict(zip(names, decoded.counts.tolist(), strict=True)),
+            std=dict(zip(names, decoded.stds.tolist(), strict=True)),
             contributions=int(counts.sum()),
             epsilon=terms.response.epsilon,
             delta=0.0,
@@ -88,11 +88,11 @@ class TaskAlgorithm(LocalReports):
         terms = self.terms()
         numbers, usable = terms.words.numbers(users.texts)
         seeds = users.user_keys.astype(np.uint64)
-        own = chosen(users.users(), usable, seeds)
-        words, counts = np.unique(numbers[own[own >= 0]], axis=0, return_counts=True)
+        chosen_rows = chosen(users.users(), usable, seeds)
+        words, counts = np.unique(numbers[chosen_rows[chosen_rows >= 0]], axis=0, return_counts=True)
         order = np.argsort(-counts, kind="stable")[: terms.prefixes]
-        found = {terms.words.text(words[place].tolist()): float(counts[place]) for place in order.tolist()}
-        return WordResults(counts=found, std=0.0, contributions=users.n_users, epsilon=math.inf, delta=0.0)
+        word_counts = {terms.words.text(words[place].tolist()): float(counts[place]) for place in order.tolist()}
+        return WordResults(counts=word_counts, std=0.0, contributions=users.n_users, epsilon=math.inf, delta=0.0)
 
     def simulated(self, users: UsersTexts, *, seeds: npt.NDArray[np.uint64]) -> tuple[Answers, tuple[Event, ...]]:
         require_seeds(seeds, users=users.n_users)

@@ -61,12 +61,12 @@ def decode(terms: Terms, counts: Int64Array) -> Decoded:
         variance = np.where(old, variance[parent], 0.0) + spread
         depths = np.where(ended, np.where(old, depths[parent], 0.0) + 1.0, 0.0)
         mean = np.where(depths > 0, total / np.maximum(depths, 1.0), estimate)
-        kept = np.argsort(-mean, kind="stable")[: terms.prefixes]
-        prefixes, depths = prefixes[kept], depths[kept]
-        total, variance = np.where(depths > 0, total[kept], 0.0), np.where(depths > 0, variance[kept], 0.0)
+        best = np.argsort(-mean, kind="stable")[: terms.prefixes]
+        prefixes, depths = prefixes[best], depths[best]
+        total, variance = np.where(depths > 0, total[best], 0.0), np.where(depths > 0, variance[best], 0.0)
     mean, std = total / depths, np.sqrt(variance) / depths
-    found = np.flatnonzero((mean >= terms.threshold * std) & (mean > 0))
-    return Decoded(prefixes[found], mean[found], std[found])
+    above = np.flatnonzero((mean >= terms.threshold * std) & (mean > 0))
+    return Decoded(prefixes[above], mean[above], std[above])
 
 
 def _extended(terms: Terms, prefixes: Int64Array, depth: int) -> tuple[Int64Array, Int64Array]:
@@ -106,24 +106,31 @@ class _Sketch:
         best, others = order[:most], order[most:]
         # Of more unknowns together, the equations would amplify the noise.
         joint = best[: max(1, self._terms.hashes * (self._terms.buckets - 1) // _EQUATIONS)]
-        own = self._buckets(codes[joint])
-        solved = np.linalg.lstsq(self._common(own, own), self._scaled(support[joint]), rcond=None)[0].astype(np.float64)
-        found = np.concatenate((solved, self._left(codes, support, best[len(joint) :], own, solved)))
+        joint_buckets = self._buckets(codes[joint])
+        solved = np.linalg.lstsq(self._common(joint_buckets, joint_buckets), self._scaled(support[joint]), rcond=None)[
+            0
+        ].astype(np.float64)
+        shares = np.concatenate((solved, self._left(codes, support, best[len(joint) :], joint_buckets, solved)))
         alone = self._scale**2 / self._reports
         likely = np.clip(support[best], self._mean, self._true)
         variance = alone * likely * (1.0 - likely)
         if len(others) >= _LEAST_OTHERS:
             others = others[:: max(1, len(others) // _OTHERS)]
-            left = self._left(codes, support, others, own, solved)
+            left = self._left(codes, support, others, joint_buckets, solved)
             shown = float(np.median(np.abs(left - np.median(left)))) / _NORMAL_MEDIAN
             variance += max(0.0, (self._users * shown) ** 2 - alone * self._mean * (1.0 - self._mean))
-        return best.astype(np.int64), (self._users * found).astype(np.float64), variance
+        return best.astype(np.int64), (self._users * shares).astype(np.float64), variance
 
     def _left(
-        self, codes: UInt64Array, support: Float64Array, rows: Int64Array, own: Int64Array, solved: Float64Array
+        self,
+        codes: UInt64Array,
+        support: Float64Array,
+        rows: Int64Array,
+        solved_buckets: Int64Array,
+        solved: Float64Array,
     ) -> Float64Array:
         """The share of the users with each prefix in ``rows``, float64, without collisions with those solved for."""
-        collided = self._common(self._buckets(codes[rows]), own) @ solved
+        collided = self._common(self._buckets(codes[rows]), solved_buckets) @ solved
         return (self._scaled(support[rows]) - collided) / (1.0 - self._mean)
 
     @property
@@ -131,8 +138,8 @@ class _Sketch:
         return self._users / (self._true - self._mean)
 
     def _scaled(self, support: Float64Array) -> Float64Array:
-        found: Float64Array = (support - self._mean) / (self._true - self._other)
-        return found
+        shares: Float64Array = (support - self._mean) / (self._true - self._other)
+        return shares
 
     def _buckets(self, codes: UInt64Array) -> Int64Array:
         return self._terms.bucket(codes[:, None], self._place, np.arange(self._terms.hashes))
@@ -140,17 +147,17 @@ class _Sketch:
     def _support(self, codes: UInt64Array) -> Float64Array:
         """The share of the reports that support each prefix, float64 [n]."""
         functions = np.arange(self._terms.hashes)
-        found = np.empty(len(codes))
+        sums = np.empty(len(codes))
         at_once = max(1, _AT_ONCE // self._terms.hashes)
         for start in range(0, len(codes), at_once):
             part = self._buckets(codes[start : start + at_once])
-            found[start : start + at_once] = self._counts[functions, part].sum(axis=1)
-        shares: Float64Array = found / self._reports
+            sums[start : start + at_once] = self._counts[functions, part].sum(axis=1)
+        shares: Float64Array = sums / self._reports
         return shares
 
-    def _common(self, one: Int64Array, other: Int64Array) -> Float64Array:
+    def _common(self, left: Int64Array, other: Int64Array) -> Float64Array:
         """A - 1 / buckets of two lists of buckets [n, hashes] and [m, hashes], weighted by reports: float64 [n, m]."""
-        found = np.full((len(one), len(other)), -self._mean)
-        for weight, first, second in zip(self._counts.sum(axis=1) / self._reports, one.T, other.T, strict=True):
-            found += weight * (first[:, None] == second)
-        return found
+        collisions = np.full((len(left), len(other)), -self._mean)
+        for weight, first, second in zip(self._counts.sum(axis=1) / self._reports, left.T, other.T, strict=True):
+            collisions += weight * (first[:, None] == second)
+        return collisions

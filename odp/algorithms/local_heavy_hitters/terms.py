@@ -52,26 +52,27 @@ class Terms:
     def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
         """Reads and checks a task definition. Raises ConfigurationError naming the field."""
         check_question(definition, "local_heavy_hitters")
-        asked, privacy = definition.local_heavy_hitters, definition.privacy
-        words = WordTerms.of(asked.words)
-        _validate.within(low=SMALLEST_EPSILON, high=LARGEST_EPSILON, report_epsilon=asked.report_epsilon)
-        if asked.report_epsilon > privacy.epsilon:
+        message, privacy = definition.local_heavy_hitters, definition.privacy
+        words = WordTerms.of(message.words)
+        _validate.within(low=SMALLEST_EPSILON, high=LARGEST_EPSILON, report_epsilon=message.report_epsilon)
+        if message.report_epsilon > privacy.epsilon:
             raise ConfigurationError(
-                f"Expected report_epsilon={asked.report_epsilon!r} to be within the task's epsilon={privacy.epsilon!r}"
+                f"Expected report_epsilon={message.report_epsilon!r} to be within the task's "
+                f"epsilon={privacy.epsilon!r}"
             )
-        depths = tuple(asked.depths)
+        depths = tuple(message.depths)
         if not depths or depths[0] < 1 or depths[-1] != words.length or list(depths) != sorted(set(depths)):
             raise ConfigurationError(f"Expected depths={depths!r} to ascend from 1 at least to length={words.length}")
-        _validate.integer(low=1, high=MOST_HASHES, hashes=asked.hashes)
-        _validate.integer(low=2, high=MOST_BUCKETS, buckets=asked.buckets)
-        _validate.integer(low=1, high=MOST_PREFIXES, prefixes=asked.prefixes)
-        _validate.within(low=0.0, high=100.0, threshold=asked.threshold)
-        found = cls(
-            words, asked.report_epsilon, depths, asked.hashes, asked.buckets, asked.prefixes, asked.threshold
+        _validate.integer(low=1, high=MOST_HASHES, hashes=message.hashes)
+        _validate.integer(low=2, high=MOST_BUCKETS, buckets=message.buckets)
+        _validate.integer(low=1, high=MOST_PREFIXES, prefixes=message.prefixes)
+        _validate.within(low=0.0, high=100.0, threshold=message.threshold)
+        terms = cls(
+            words, message.report_epsilon, depths, message.hashes, message.buckets, message.prefixes, message.threshold
         )  # fmt: skip
-        if found.cells > MOST_CELLS:
-            raise ConfigurationError(f"Expected reports of at most {MOST_CELLS:,} cells (got {found.cells:,})")
-        return found
+        if terms.cells > MOST_CELLS:
+            raise ConfigurationError(f"Expected reports of at most {MOST_CELLS:,} cells (got {terms.cells:,})")
+        return terms
 
     @property
     def cells(self) -> int:
@@ -94,11 +95,11 @@ class Terms:
         """
         depth, function = below(words, _DEPTH, len(self.depths)), below(words, _HASH, self.hashes)
         numbers, usable = self.words.numbers(texts)
-        own = chosen(user, usable, words.words(_WORD))
+        chosen_rows = chosen(user, usable, words.words(_WORD))
         truth = below(words, _NOTHING, self.buckets)
         for place, length in enumerate(self.depths):
-            here = np.flatnonzero((depth == place) & (own >= 0))
-            truth[here] = self.bucket(prefix_codes(numbers[own[here], :length]), place, function[here])
+            here = np.flatnonzero((depth == place) & (chosen_rows >= 0))
+            truth[here] = self.bucket(prefix_codes(numbers[chosen_rows[here], :length]), place, function[here])
         uniform = below(words, _UNIFORM, self.buckets)
         noisy = words.words(_COIN) < np.uint64(self.response.noise)
         return (depth * self.hashes + function) * self.buckets + np.where(noisy, uniform, truth)

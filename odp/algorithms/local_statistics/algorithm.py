@@ -35,13 +35,13 @@ class TaskAlgorithm(LocalReports):
     def terms(self) -> ReportTerms:
         """The definition, read and checked."""
         check_question(self.definition, "local_statistics")
-        found = ReportTerms.of(self.definition.local_statistics.reports)
-        if found.epsilon > self.definition.privacy.epsilon:
+        terms = ReportTerms.of(self.definition.local_statistics.reports)
+        if terms.epsilon > self.definition.privacy.epsilon:
             raise ConfigurationError(
-                f"Expected reports of epsilon {found.epsilon!r} to be within the task's "
+                f"Expected reports of epsilon {terms.epsilon!r} to be within the task's "
                 f"epsilon={self.definition.privacy.epsilon!r}"
             )
-        return found
+        return terms
 
     @property
     def resolved(self) -> Message:

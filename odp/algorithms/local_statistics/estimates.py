@@ -65,13 +65,13 @@ class _Answers:
 
     def total(self, values: Float64Array) -> Float64Array:
         """The estimated sum of ``values`` [choices] over all users, from each slot: float64 [slots]."""
-        found: Float64Array = self.users * (self.gain * (self.share @ values) - self.shift * values.sum())
-        return found
+        totals: Float64Array = self.users * (self.gain * (self.share @ values) - self.shift * values.sum())
+        return totals
 
-    def covariance(self, one: Float64Array, other: Float64Array) -> Float64Array:
+    def covariance(self, first: Float64Array, other: Float64Array) -> Float64Array:
         """Of two such sums, float64 [slots]."""
-        mean = (self.likely @ one) * (self.likely @ other)
-        return self.factor * (self.likely @ (one * other) - mean)
+        mean = (self.likely @ first) * (self.likely @ other)
+        return self.factor * (self.likely @ (first * other) - mean)
 
 
 def results_of_counts(
@@ -81,43 +81,43 @@ def results_of_counts(
     return {part.name: _result(part, _Answers.of(part, counts, users)) for part in parts}
 
 
-def _result(part: ReportPart, found: _Answers) -> HistogramResult | MeanResult:
+def _result(part: ReportPart, answers: _Answers) -> HistogramResult | MeanResult:
     kind = part.kind
     if isinstance(kind, MeanPart):
         steps = np.arange(part.levels + 1) / part.levels
         weight = np.append(np.ones(part.levels + 1), 0.0) * part.bound
         total = np.append(2.0 * steps - 1.0, 0.0) * part.bound
         return MeanResult(
-            total=float(found.total(total)[0]),
-            weight=float(found.total(weight)[0]),
-            std=float(np.sqrt(found.covariance(total, total)[0])),
+            total=float(answers.total(total)[0]),
+            weight=float(answers.total(weight)[0]),
+            std=float(np.sqrt(answers.covariance(total, total)[0])),
             low=kind.low,
             high=kind.high,
-            weight_std=float(np.sqrt(found.covariance(weight, weight)[0])),
-            covariance=float(found.covariance(total, weight)[0]),
+            weight_std=float(np.sqrt(answers.covariance(weight, weight)[0])),
+            covariance=float(answers.covariance(total, weight)[0]),
         )
     if part.chooses_bins:
-        share, likely = found.share[0, : kind.bins], found.likely[0, : kind.bins]
-        counts = found.users * (found.gain * share - found.shift)
-        std = np.sqrt(found.factor[0] * likely * (1.0 - likely))
+        share, likely = answers.share[0, : kind.bins], answers.likely[0, : kind.bins]
+        counts = answers.users * (answers.gain * share - answers.shift)
+        std = np.sqrt(answers.factor[0] * likely * (1.0 - likely))
         # Of a sum of counts with weights w, sum w^2 r - (sum w r)^2 is at most its first term.
-        sum_std = np.sqrt(found.factor[0] * likely)
+        sum_std = np.sqrt(answers.factor[0] * likely)
         return HistogramResult(counts, std, kind.edges, kind.counting, sum_std, kind.labels)
     values = np.arange(part.levels + 1) / part.levels * part.bound
-    std = np.sqrt(np.maximum(found.covariance(values, values), 0.0))
-    return HistogramResult(found.total(values), std, kind.edges, kind.counting, labels=kind.labels)
+    std = np.sqrt(np.maximum(answers.covariance(values, values), 0.0))
+    return HistogramResult(answers.total(values), std, kind.edges, kind.counting, labels=kind.labels)
 
 
 def exact_results(
     parts: Sequence[ReportPart], records: Mapping[str, Records]
 ) -> dict[str, HistogramResult | MeanResult]:
     """The same of the users' own records by query, which no party sees: for simulations."""
-    found: dict[str, HistogramResult | MeanResult] = {}
+    results: dict[str, HistogramResult | MeanResult] = {}
     for part in parts:
         entries, kind = entries_of(part.kind, records_read(part.table, records[part.name])), part.kind
         sums = np.bincount(entries.place, weights=entries.value, minlength=kind.size).astype(np.float64)
         if isinstance(kind, MeanPart):
-            found[part.name] = MeanResult(float(sums[0]), float(sums[1]), 0.0, kind.low, kind.high)
+            results[part.name] = MeanResult(float(sums[0]), float(sums[1]), 0.0, kind.low, kind.high)
         else:
-            found[part.name] = HistogramResult(sums, 0.0, kind.edges, kind.counting, labels=kind.labels)
-    return found
+            results[part.name] = HistogramResult(sums, 0.0, kind.edges, kind.counting, labels=kind.labels)
+    return results

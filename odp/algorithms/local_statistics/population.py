@@ -32,8 +32,8 @@ def counts_of(
     total = np.zeros(terms.cells, dtype=np.int64)
     for start in range(0, ratings.n_users, _USERS):
         users = min(_USERS, ratings.n_users - start)
-        own = records_by_name(terms.reads, ratings, start, users)
-        cells = terms.reports(own, HashedWords(seeds[start : start + users]), users=users)
+        records = records_by_name(terms.reads, ratings, start, users)
+        cells = terms.reports(records, HashedWords(seeds[start : start + users]), users=users)
         total += np.bincount(cells, minlength=terms.cells)
         if progress is not None:
             progress(start + users)

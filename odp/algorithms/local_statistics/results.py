@@ -29,8 +29,8 @@ class ReportResults(Results):
 
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
         """Plain values."""
-        own = {"report_epsilon": self.report_epsilon if math.isfinite(self.report_epsilon) else None}
-        return {**super().to_json(confidence), **own}
+        report_terms = {"report_epsilon": self.report_epsilon if math.isfinite(self.report_epsilon) else None}
+        return {**super().to_json(confidence), **report_terms}
 
     def lines(self, confidence: float, exact: Results | None = None) -> Iterator[object]:
         """What a terminal shows."""
@@ -51,11 +51,11 @@ def answers_of(terms: ReportTerms, counts: Int64Array, *, epsilon: float, delta:
     if counts.shape != (terms.cells,) or (counts < 0).any():
         raise ConfigurationError(f"Expected {terms.cells} numbers of reports, none below 0 (got {list(counts.shape)})")
     users = int(counts.sum())
-    found = results_of_counts(terms.parts, counts, users=users)
-    return ReportResults(found, users, epsilon, delta, report_epsilon=terms.epsilon)
+    results = results_of_counts(terms.parts, counts, users=users)
+    return ReportResults(results, users, epsilon, delta, report_epsilon=terms.epsilon)
 
 
 def exact_answers(terms: ReportTerms, ratings: Ratings, *, delta: float) -> ReportResults:
     """The users' own answers, which no party sees: for simulations."""
-    found = exact_results(terms.parts, records_by_name(terms.reads, ratings, 0, ratings.n_users))
-    return ReportResults(found, ratings.n_users, math.inf, delta)
+    results = exact_results(terms.parts, records_by_name(terms.reads, ratings, 0, ratings.n_users))
+    return ReportResults(results, ratings.n_users, math.inf, delta)

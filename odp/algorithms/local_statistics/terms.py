@@ -34,21 +34,21 @@ class ReportTerms:
     parts: tuple[ReportPart, ...]
 
     @classmethod
-    def of(cls, asked: local_statistics_pb2.ReportTerms) -> ReportTerms:
+    def of(cls, message: local_statistics_pb2.ReportTerms) -> ReportTerms:
         """Reads and checks the message.
 
         Raises:
           ConfigurationError: a field is missing, out of range, or beyond what randomised response takes.
         """
-        check_queries(asked.queries)
-        _validate.within(low=SMALLEST_EPSILON, high=LARGEST_EPSILON, report_epsilon=asked.report_epsilon)
-        if len(asked.levels) != len(asked.queries):
+        check_queries(message.queries)
+        _validate.within(low=SMALLEST_EPSILON, high=LARGEST_EPSILON, report_epsilon=message.report_epsilon)
+        if len(message.levels) != len(message.queries):
             raise ConfigurationError(
-                f"Expected one number of levels per query (got {len(asked.levels)} for {len(asked.queries)})"
+                f"Expected one number of levels per query (got {len(message.levels)} for {len(message.queries)})"
             )
         parts: list[ReportPart] = []
         offset = 0
-        for query, levels in zip(asked.queries, asked.levels, strict=True):
+        for query, levels in zip(message.queries, message.levels, strict=True):
             column, kind = kind_of(query)
             least = min(best_levels(kind, 1.0), 1)
             _validate.integer(low=least, high=MOST_LEVELS if least else 0, levels=levels)
@@ -59,7 +59,7 @@ class ReportTerms:
             events = EventsTerms.of(query, aggregates=tuple(AGGREGATES))
             part = ReportPart(
                 name=query.name, table=query.table, column=column, kind=kind, share=query.share, levels=levels,
-                offset=offset, epsilon=asked.report_epsilon, events=events,
+                offset=offset, epsilon=message.report_epsilon, events=events,
             )  # fmt: skip
             parts.append(part)
             offset += part.cells

@@ -26,9 +26,9 @@ _SLOT, _FIRST, _SECOND, _UNIFORM, _COIN = range(5)
 
 def reports(parts: Sequence[ReportPart], records: Mapping[str, Records], words: Words, *, users: int) -> Int64Array:
     """One cell per user, int64 [users]. ``records`` are the rows of each query, by its name."""
-    drawn = fractions(words, 0)
+    question_draw = fractions(words, 0)
     answered = np.minimum(
-        np.searchsorted(np.cumsum([part.share for part in parts]), drawn, side="right"), len(parts) - 1
+        np.searchsorted(np.cumsum([part.share for part in parts]), question_draw, side="right"), len(parts) - 1
     )
     cells = np.zeros(users, dtype=np.int64)
     for number, part in enumerate(parts):
@@ -69,10 +69,10 @@ def _of_bins(kind: HistogramPart, entries: Entries, users: int, uniform: Float64
     starts = np.concatenate(([0], ends[:-1]))
     base = np.where(starts > 0, total[np.maximum(starts, 1) - 1], 0.0) if len(total) else np.zeros(users)
     place = np.maximum(np.searchsorted(total, base + uniform, side="right"), starts)
-    found: Int64Array = np.full(users, kind.bins, dtype=np.int64)
+    bins: Int64Array = np.full(users, kind.bins, dtype=np.int64)
     inside = place < ends
-    found[inside] = entries.place[place[inside]]
-    return found
+    bins[inside] = entries.place[place[inside]]
+    return bins
 
 
 def _of_counts(

@@ -60,8 +60,8 @@ class EvaluationClient:
         check_round(round)
         terms = self._terms
         features, targets = terms.read(data[ROWS])
-        kept = terms.kept(targets)
-        features, targets = features[kept], targets[kept]
+        testable = terms.testable(targets)
+        features, targets = features[testable], targets[testable]
         seeds, counts = np.array([seed], dtype=np.uint64), np.array([len(targets)], dtype=np.int64)
         values = vectors_of_users(
             terms, terms.vectors(slices.dense), lambda places: (features[places], targets[places]),

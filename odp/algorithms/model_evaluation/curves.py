@@ -44,7 +44,7 @@ class Histograms:
         below, above = _below(self.others), _above(self.labelled)
         most, least = float(self.labelled.sum()), float(self.others.sum())
         bins, square, noise = len(below), deviations(confidence) ** 2, self.std**2
-        known = min(most, least) > deviations(confidence) * self.std * math.sqrt(bins)
+        positive = min(most, least) > deviations(confidence) * self.std * math.sqrt(bins)
         # The error's variance at an area a is first - 2 a middle + a^2 last: its parts are the sum's derivatives.
         first = noise * float(below @ below + above @ above)
         middle = noise * float(least * below.sum() + most * above.sum())
@@ -56,20 +56,20 @@ class Histograms:
                 middle += total * float(counts @ order)
                 last += total**2 * float(counts.sum())
         ordered, pairs_sum = float(self.labelled @ below), most * least
-        found = quadratic_interval(
+        interval = quadratic_interval(
             pairs_sum**2 - square * last, ordered * pairs_sum - square * middle, ordered**2 - square * first,
-            positive=known,
+            positive=positive,
         )  # fmt: skip
-        low, high = (0.0, 1.0) if found is None else found
+        low, high = (0.0, 1.0) if interval is None else interval
         return Estimate(value, max(0.0, min(low, value)), min(1.0, max(high, value)))
 
     def curve(self) -> tuple[Float64Array, Float64Array]:
         """(share of others, share of those with the label) above each threshold, float64 [bins + 1], both ascending."""
-        found = []
+        shares = []
         for counts in (self.others, self.labelled):
             above = np.concatenate(([0.0], np.cumsum(_monotone(counts)[::-1])))
-            found.append(above / above[-1] if above[-1] > 0.0 else np.linspace(0.0, 1.0, len(above)))
-        return found[0], found[1]
+            shares.append(above / above[-1] if above[-1] > 0.0 else np.linspace(0.0, 1.0, len(above)))
+        return shares[0], shares[1]
 
     def calibration(self, users: float, confidence: float) -> Calibration:
         """Predicted probability against the share with the label, where the noisy number of users is ``users``."""
@@ -78,13 +78,13 @@ class Histograms:
         edges = np.unique(np.linspace(0, bins, min(_GROUPS, bins) + 1).round().astype(np.int64))
         z, groups, gaps, errors = deviations(confidence), [], [], []
         for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            own, middle = slice(start, stop), middles[start:stop]
-            labelled, others = self.labelled[own], self.others[own]
+            group, middle = slice(start, stop), middles[start:stop]
+            labelled, others = self.labelled[group], self.others[group]
             part, total = float(labelled.sum()), float((labelled + others).sum())
             noise = self.std**2 * (stop - start)
-            found = quotient_interval((part, noise), (total, 2.0 * noise), deviations=z, covariance=noise)
+            interval = quotient_interval((part, noise), (total, 2.0 * noise), deviations=z, covariance=noise)
             value = min(1.0, max(0.0, part / total)) if total > 0.0 else 0.5
-            low, high = (0.0, 1.0) if found is None else (max(0.0, found[0]), min(1.0, found[1]))
+            low, high = (0.0, 1.0) if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
             counts = np.maximum(labelled + others, 0.0)
             predicted = float(counts @ middle / counts.sum()) if counts.any() else float(middle.mean())
             observed = Estimate(value, min(low, value), max(high, value))

@@ -83,9 +83,9 @@ def vectors_of_users(
     places = np.flatnonzero(rank < terms.most_examples)
     numbers = np.zeros((1, len(counts), len(terms.scalars) + 2 * terms.layout.bins))
     for index, vector in enumerate(models):
-        own = places[half[user[places]] == index]
-        for start in range(0, len(own), terms.examples_at_once):
-            chosen = own[start : start + terms.examples_at_once]
+        members = places[half[user[places]] == index]
+        for start in range(0, len(members), terms.examples_at_once):
+            chosen = members[start : start + terms.examples_at_once]
             _add(terms, test, vector, gather(chosen), user[chosen], numbers[0])
     numbers /= np.maximum(taken, 1)[None, :, None]
     return _assembled(terms, numbers, taken > 0, half)
@@ -113,20 +113,20 @@ def _personal_numbers(
     numbers = np.zeros((2, len(taken), len(terms.scalars) + 2 * terms.layout.bins))
     block = max(1, _PARAMETERS // len(start))
     for first in range(0, len(taken), block):
-        own = slice(first, min(first + block, len(taken)))
-        inside = np.arange(*np.searchsorted(user, (own.start, own.stop)))
+        block_users = slice(first, min(first + block, len(taken)))
+        inside = np.arange(*np.searchsorted(user, (block_users.start, block_users.stop)))
         owner = user[inside]
-        moved = train(start, gather(inside[rank[inside] < trained[owner]]), trained[own], seeds[own])
+        moved = train(start, gather(inside[rank[inside] < trained[owner]]), trained[block_users], seeds[block_users])
         testing = inside[(rank[inside] >= trained[owner]) & (rank[inside] < taken[owner]) & (tested[owner] > 0)]
-        ends = np.searchsorted(user[testing], np.arange(own.start, own.stop + 1))
+        ends = np.searchsorted(user[testing], np.arange(block_users.start, block_users.stop + 1))
         # Every user has parameters of its own.
-        for one in (own.start + np.flatnonzero(tested[own])).tolist():
-            held = testing[ends[one - first] : ends[one - first + 1]]
+        for user_number in (block_users.start + np.flatnonzero(tested[block_users])).tolist():
+            held = testing[ends[user_number - first] : ends[user_number - first + 1]]
             for begin in range(0, len(held), terms.examples_at_once):
                 part = gather(held[begin : begin + terms.examples_at_once])
                 same = np.zeros(len(part[1]), dtype=np.int64)
-                for index, vector in enumerate((start, start + moved[one - first])):
-                    _add(terms, test, vector, part, same, numbers[index, one : one + 1])
+                for index, vector in enumerate((start, start + moved[user_number - first])):
+                    _add(terms, test, vector, part, same, numbers[index, user_number : user_number + 1])
     return numbers / np.maximum(tested, 1)[None, :, None], tested
 
 
@@ -164,10 +164,10 @@ def _add(
         out[:, len(terms.scalars) :] += cells.reshape(users, 2 * bins)
 
 
-def _probabilities(given: Float64Array) -> Float64Array:
+def _probabilities(outputs: Float64Array) -> Float64Array:
     """Of each class, float64 [n, classes], from 0 to 1; all alike where the model's are not finite."""
-    found = np.where(np.isfinite(given).all(axis=1, keepdims=True), given, 1.0 / given.shape[1])
-    return np.clip(found, 0.0, 1.0)
+    finite = np.where(np.isfinite(outputs).all(axis=1, keepdims=True), outputs, 1.0 / outputs.shape[1])
+    return np.clip(finite, 0.0, 1.0)
 
 
 def _values(scalar: Scalar, targets: Float32Array, tested: Tested, probabilities: Float64Array | None) -> Float64Array:
@@ -178,10 +178,10 @@ def _values(scalar: Scalar, targets: Float32Array, tested: Tested, probabilities
         losses = tested.losses
         return np.clip(np.where(np.isnan(losses), scalar.high, losses), scalar.low, scalar.high)
     label = targets.astype(np.int64)
-    own = probabilities[np.arange(len(label)), label][:, None]
+    label_probability = probabilities[np.arange(len(label)), label][:, None]
     # Of equal probabilities, the lower class is the likelier one.
-    before = (probabilities == own) & (np.arange(probabilities.shape[1]) < label[:, None])
-    place = ((probabilities > own) | before).sum(axis=1)
+    before = (probabilities == label_probability) & (np.arange(probabilities.shape[1]) < label[:, None])
+    place = ((probabilities > label_probability) | before).sum(axis=1)
     return np.asarray(place < scalar.top, dtype=np.float64)
 
 
@@ -190,7 +190,7 @@ def _assembled(
 ) -> Float64Array:
     """Vectors [users, size] of numbers [models, users, scalars + 2 bins]."""
     layout, scalars = terms.layout, len(terms.scalars)
-    found = np.zeros((len(half), layout.size))
+    vectors = np.zeros((len(half), layout.size))
     for index in range(layout.halves):
         members = np.flatnonzero(present & (half == index))
         rows = np.zeros((len(members), layout.width))
@@ -203,5 +203,5 @@ def _assembled(
             if layout.models == 2:
                 compared = 0.5 * (numbers[1, members, :scalars] - compared)
             rows[:, layout.spread] = 0.5 * np.square(compared)
-        found[members, index * layout.width : (index + 1) * layout.width] = rows
-    return found * terms.factor
+        vectors[members, index * layout.width : (index + 1) * layout.width] = rows
+    return vectors * terms.factor

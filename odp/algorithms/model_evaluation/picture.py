@@ -22,41 +22,41 @@ class Drawn:
     histograms: Mapping[str, Histograms]
 
 
-def draw(found: Drawn, path: str | Path, *, exact: Drawn) -> None:
+def draw(results: Drawn, path: str | Path, *, exact: Drawn) -> None:
     """Saves the picture; ``exact`` is drawn beside it.
 
     Raises:
       DataError: the file cannot be written, or its ending names no format of pictures.
     """
-    if found.histograms:
+    if results.histograms:
         figure, (ranking, calibration) = style.figure(1, 2, width=10.0, height=4.6)
-        _curves(ranking, found, exact)
-        _calibration(calibration, found)
+        _curves(ranking, results, exact)
+        _calibration(calibration, results)
         rings = "; dotted: without noise, never released" if exact.histograms else ""
     else:
         figure, (panel,) = style.figure(width=8.0, height=4.0)
-        _metrics(panel, found, exact)
+        _metrics(panel, results, exact)
         rings = "; rings: without noise, never released" if exact.models else ""
     style.note(figure, f"Released, with noise; thin lines are its intervals{rings}")
     style.save(figure, path, title="evaluation of models")
 
 
-def _looks(found: Drawn) -> dict[str, style.Look]:
+def _looks(results: Drawn) -> dict[str, style.Look]:
     """The first model in the accent colour, those that it is compared with in grey."""
     looks = (style.OURS, *style.GREYS)
-    return {name: looks[place % len(looks)] for place, name in enumerate(found.models or found.histograms)}
+    return {name: looks[place % len(looks)] for place, name in enumerate(results.models or results.histograms)}
 
 
-def _curves(panel: Axes, found: Drawn, exact: Drawn) -> None:
-    looks = _looks(found)
-    for name, histograms in found.histograms.items():
+def _curves(panel: Axes, results: Drawn, exact: Drawn) -> None:
+    looks = _looks(results)
+    for name, histograms in results.histograms.items():
         shown = looks.get(name, style.OURS)
         panel.plot(*histograms.curve(), color=shown.colour, linestyle=shown.dashes, linewidth=shown.width)
         if name in exact.histograms:
             panel.plot(*exact.histograms[name].curve(), ":", color=style.LIGHT.ink, linewidth=1.0)
     panel.plot([0, 1], [0, 1], color=style.LIGHT.grid, linewidth=1)
     # Curves meet at both ends, so that their names stand in the empty corner below them.
-    for place, name in enumerate(reversed(list(found.histograms))):
+    for place, name in enumerate(reversed(list(results.histograms))):
         shown = looks.get(name, style.OURS)
         panel.annotate(
             f"{name}{_dash(shown)}", (0.98, 0.04 + 0.08 * place), xycoords="axes fraction", ha="right",
@@ -70,10 +70,10 @@ def _dash(shown: style.Look) -> str:
     return "" if shown.dashes == "-" else " (dashed)"
 
 
-def _calibration(panel: Axes, found: Drawn) -> None:
+def _calibration(panel: Axes, results: Drawn) -> None:
     panel.plot([0, 1], [0, 1], color=style.LIGHT.muted, linewidth=0.8, linestyle=":")
-    looks = _looks(found)
-    for name, model in found.models.items():
+    looks = _looks(results)
+    for name, model in results.models.items():
         if model.calibration is None:
             continue
         shown, groups = looks[name], model.calibration.groups
@@ -90,16 +90,16 @@ def _calibration(panel: Axes, found: Drawn) -> None:
     panel.set_xlabel("predicted probability")
 
 
-def _metrics(panel: Axes, found: Drawn, exact: Drawn) -> None:
-    looks, count = _looks(found), max(len(found.models), 1)
-    names = list(dict.fromkeys(metric for model in found.models.values() for metric in model.metrics))
-    for number, (name, model) in enumerate(found.models.items()):
+def _metrics(panel: Axes, results: Drawn, exact: Drawn) -> None:
+    looks, count = _looks(results), max(len(results.models), 1)
+    names = list(dict.fromkeys(metric for model in results.models.values() for metric in model.metrics))
+    for number, (name, model) in enumerate(results.models.items()):
         shown = looks[name]
         places = [names.index(metric) + 0.5 * ((number + 0.5) / count - 0.5) for metric in model.metrics]
         values = list(model.metrics.values())
-        heights = [one.value for one in values]
-        style.whiskers(panel, places, heights, [one.low for one in values], [one.high for one in values],
-                       colour=shown.colour)  # fmt: skip
+        heights = [estimate.value for estimate in values]
+        low, high = [estimate.low for estimate in values], [estimate.high for estimate in values]
+        style.whiskers(panel, places, heights, low, high, colour=shown.colour)
         panel.plot(
             places, heights, shown.marker, color=shown.colour, markersize=7, zorder=4,
             markerfacecolor=shown.colour if shown.ours else style.LIGHT.paper,

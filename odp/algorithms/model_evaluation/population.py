@@ -61,16 +61,16 @@ class EvaluationPopulation:
         usable = table.usable(own_users, most_rows=most_rows)
         total = np.zeros(grid.size)
         examples = max(1, _NUMBERS // terms.numbers)
-        together = 1 if terms.model.tested_alone else max(1, _NUMBERS // grid.size)
-        for first, last in _blocks(usable.offsets, users=together, examples=examples):
+        users_at_once = 1 if terms.model.tested_alone else max(1, _NUMBERS // grid.size)
+        for first, last in _blocks(usable.offsets, users=users_at_once, examples=examples):
             rows = usable.rows[usable.offsets[first] : usable.offsets[last]]
-            own = seeds[first:last]
+            block_seeds = seeds[first:last]
             values = vectors_of_users(
                 terms, models, _Rows(usable, rows), terms.model.tested_here, self._train,
-                counts=np.diff(usable.offsets[first : last + 1]), seeds=own,
+                counts=np.diff(usable.offsets[first : last + 1]), seeds=block_seeds,
             )  # fmt: skip
             # Exact: whole numbers, whose sums stay below 2^53.
-            total += quantise_rows(grid, values, round=round, seeds=own).sum(axis=0)
+            total += quantise_rows(grid, values, round=round, seeds=block_seeds).sum(axis=0)
             if progress is not None:
                 progress(last)
         return {RELEASE: total.astype(np.int64)}
@@ -94,7 +94,7 @@ class EvaluationPopulation:
             raise DataError("Expected odp.Ratings with an odp.RatedItems")
         table = UsableTable.of(terms.model, terms.examples, users)
         if terms.ranked:
-            table = table.only(terms.kept(table.targets), otherwise="whose item was not chosen")
+            table = table.only(terms.testable(table.targets), otherwise="whose item was not chosen")
         return table, users, terms.most_rows
 
     def _train(
@@ -109,13 +109,19 @@ class EvaluationPopulation:
         if self._terms.personal is None:
             raise ConfigurationError("Expected a task with personal models")
         features, targets = examples
-        own = UsersExamples(
+        examples_of_users = UsersExamples(
             features, targets, np.arange(len(targets), dtype=np.int64), np.concatenate(([0], np.cumsum(counts)))
         )
         out = np.empty((len(counts), len(start)), dtype=np.float32)
         model = cast("TrainedModel", self._terms.model)  # ``Terms.of`` lets personal models be of no other
         return model.differences(
-            start, own, self._terms.personal.training, seeds=seeds, round=ROUND, users=slice(0, len(counts)), out=out
+            start,
+            examples_of_users,
+            self._terms.personal.training,
+            seeds=seeds,
+            round=ROUND,
+            users=slice(0, len(counts)),
+            out=out,
         )
 
 
@@ -136,10 +142,10 @@ class _Rows:
 
 def _blocks(offsets: Int64Array, *, users: int, examples: int) -> list[tuple[int, int]]:
     """Consecutive users as (first, one after the last), of at most ``examples`` unless one user has more."""
-    first, found = 0, []
+    first, blocks = 0, []
     while first < len(offsets) - 1:
         fitting = int(np.searchsorted(offsets, offsets[first] + examples, side="right")) - 1
         last = min(max(fitting, first + 1), first + users, len(offsets) - 1)
-        found.append((first, last))
+        blocks.append((first, last))
         first = last
-    return found
+    return blocks

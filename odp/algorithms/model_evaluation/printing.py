@@ -21,8 +21,8 @@ def lines_of_models(
         truth = exact.get(name)
         table = Table("metric", "value", "from", "to", *([] if truth is None else ["without noise"]))
         table.title = f"{name}: {model.users.value:,.0f} users with examples; {tested}"
-        for metric, one in model.metrics.items():
-            table.add_row(metric, *_cells(one), *([] if truth is None else [f"{truth.metrics[metric].value:.4g}"]))
+        for metric, estimate in model.metrics.items():
+            table.add_row(metric, *_cells(estimate), *([] if truth is None else [f"{truth.metrics[metric].value:.4g}"]))
         yield table
         if model.calibration is not None:
             groups = Table("predicted", "share of examples", "observed", "from", "to", title=f"{name}: calibration")
@@ -32,16 +32,16 @@ def lines_of_models(
 
 
 def lines_of_differences(
-    names: tuple[str, str], found: Mapping[str, Estimate], exact: Mapping[str, Estimate]
+    names: tuple[str, str], differences: Mapping[str, Estimate], exact: Mapping[str, Estimate]
 ) -> Iterator[Table | str]:
     """What rich prints of the second model minus the first."""
     table = Table("metric", "difference", "from", "to", *(["without noise"] if exact else []))
     table.title = f"{names[1]} minus {names[0]}"
-    for metric, one in found.items():
-        table.add_row(metric, *_cells(one), *([f"{exact[metric].value:.4g}"] if exact else []))
+    for metric, estimate in differences.items():
+        table.add_row(metric, *_cells(estimate), *([f"{exact[metric].value:.4g}"] if exact else []))
     yield table
     yield "intervals of differences cover the noise and which users took part"
 
 
-def _cells(one: Estimate) -> tuple[str, str, str]:
-    return f"{one.value:.4g}", f"{one.low:.4g}", f"{one.high:.4g}"
+def _cells(estimate: Estimate) -> tuple[str, str, str]:
+    return f"{estimate.value:.4g}", f"{estimate.low:.4g}", f"{estimate.high:.4g}"

@@ -99,13 +99,15 @@ class EvaluationResults(Mapping[str, Estimate]):
         """
         if self.compared is None:
             return {}
-        found = {scalar.name: self._difference(index, confidence) for index, scalar in enumerate(self.terms.scalars)}
+        differences = {
+            scalar.name: self._difference(index, confidence) for index, scalar in enumerate(self.terms.scalars)
+        }
         if AUC in self._names:
             first, second = (self._histograms(*place).auc(confidence, sampled=True) for place in self._places)
             # Halves are independent. Two models on the same users may err together.
             joined = math.hypot if self.terms.layout.halves == 2 else _plus
-            found[AUC] = _minus(second, first, joined, largest=1.0)
-        return found
+            differences[AUC] = _minus(second, first, joined, largest=1.0)
+        return differences
 
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
         """Plain values."""
@@ -117,7 +119,7 @@ class EvaluationResults(Mapping[str, Estimate]):
             "left_out": self.left_out[ANSWERS].to_json() if self.left_out else UNKNOWN,
             "std": self.std,
             "models": {name: _model_json(model) for name, model in self.models(confidence).items()},
-            "differences": {name: vars(one) for name, one in self.differences(confidence).items()},
+            "differences": {name: vars(estimate) for name, estimate in self.differences(confidence).items()},
         }
 
     def lines(self, confidence: float, exact: EvaluationResults | None = None) -> Iterator[object]:
@@ -167,8 +169,8 @@ class EvaluationResults(Mapping[str, Estimate]):
         users, variance, z = float(numbers[0]), self.std**2, deviations(confidence)
         metrics: dict[str, Estimate] = {}
         for scalar, total in zip(self.terms.scalars, numbers[layout.means(model)].tolist(), strict=True):
-            found = quotient_interval((total, variance), (users, variance), deviations=z)
-            metrics[scalar.name] = _in_units(scalar, _quotient(total, users), found or (-1.0, 1.0))
+            interval = quotient_interval((total, variance), (users, variance), deviations=z)
+            metrics[scalar.name] = _in_units(scalar, _quotient(total, users), interval or (-1.0, 1.0))
         calibration = None
         if layout.bins:
             histograms = self._histograms(half, model)
@@ -187,11 +189,11 @@ class EvaluationResults(Mapping[str, Estimate]):
             first, second = (float(numbers[layout.means(model)][scalar]) for model in range(2))
             users, total = float(numbers[0]), 0.5 * (second - first)
             spread = self._spread(numbers, scalar, total)
-            found = quotient_interval(
+            interval = quotient_interval(
                 (total, 0.5 * variance + max(users, 0.0) * spread), (users, variance), deviations=z
             )
             value = _quotient(total, users)
-            low, high = found or (-1.0, 1.0)
+            low, high = interval or (-1.0, 1.0)
             return Estimate(
                 2.0 * half_range * value,
                 2.0 * half_range * min(value, max(low, -1.0)),
@@ -202,11 +204,13 @@ class EvaluationResults(Mapping[str, Estimate]):
             numbers = self._half(half)
             users, total = float(numbers[0]), float(numbers[layout.means(0)][scalar])
             spread = self._spread(numbers, scalar, total)
-            found = quotient_interval((total, variance + max(users, 0.0) * spread), (users, variance), deviations=z)
+            interval = quotient_interval((total, variance + max(users, 0.0) * spread), (users, variance), deviations=z)
             mean = _quotient(total, users)
-            low, high = found or (-1.0, 1.0)
+            low, high = interval or (-1.0, 1.0)
             sides.append(
-                Estimate(*(half_range * one for one in (mean, max(-1.0, min(low, mean)), min(1.0, max(high, mean)))))
+                Estimate(
+                    *(half_range * point for point in (mean, max(-1.0, min(low, mean)), min(1.0, max(high, mean))))
+                )
             )
         return _minus(sides[1], sides[0], math.hypot, largest=2.0 * half_range)
 
@@ -226,7 +230,7 @@ def _quotient(total: float, users: float) -> float:
 
 def _in_units(scalar: Scalar, value: float, interval: tuple[float, float]) -> Estimate:
     low, high = max(-1.0, min(interval[0], value)), min(1.0, max(interval[1], value))
-    return Estimate(*(scalar.middle + scalar.half * one for one in (value, low, high)))
+    return Estimate(*(scalar.middle + scalar.half * point for point in (value, low, high)))
 
 
 def _minus(second: Estimate, first: Estimate, joined: Callable[[float, float], float], *, largest: float) -> Estimate:
@@ -247,6 +251,6 @@ def _model_json(model: Measured) -> dict[str, object]:
     groups = () if model.calibration is None else model.calibration.groups
     return {
         "users": vars(model.users),
-        "metrics": {name: vars(one) for name, one in model.metrics.items()},
+        "metrics": {name: vars(estimate) for name, estimate in model.metrics.items()},
         "calibration": [vars(group) | {"observed": vars(group.observed)} for group in groups],
     }

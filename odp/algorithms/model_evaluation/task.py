@@ -122,10 +122,10 @@ class Evaluation(Question):
                 raise ConfigurationError(f"Expected metrics={self.metrics!r} to be a list of names")
             object.__setattr__(self, "metrics", tuple(self.metrics))
         trained = self._trained()
-        given = (self.of,) if self.against is None else (self.of, self.against)
+        compared = (self.of,) if self.against is None else (self.of, self.against)
         rows = [
-            _vector(self._own_vector(one), name, trained.size)
-            for one, name in zip(given, ("of", "against"), strict=False)
+            _vector(self._own_vector(parameters), name, trained.size)
+            for parameters, name in zip(compared, ("of", "against"), strict=False)
         ]
         matrix = np.stack(rows)
         if matrix.nbytes > LARGEST:
@@ -178,11 +178,11 @@ class Evaluation(Question):
         written.dense.CopyFrom(grid.to_proto())
         return definition
 
-    def _own_vector(self, given: Any) -> Any:
+    def _own_vector(self, parameters: Any) -> Any:
         """Parameters, of a model of ratings as the vector that devices test."""
-        if isinstance(self.model, RatedItems) and isinstance(given, ModelVersion):
-            return self.model.parameters(given)
-        return given
+        if isinstance(self.model, RatedItems) and isinstance(parameters, ModelVersion):
+            return self.model.parameters(parameters)
+        return parameters
 
     def _trained(self) -> TestedModel:
         definition = common_pb2.TaskDefinition(name=self.name)
@@ -239,9 +239,9 @@ def _top(name: str) -> int:
     return int(digits)
 
 
-def _vector(given: Any, name: str, size: int) -> Float32Array:
+def _vector(parameters: Any, name: str, size: int) -> Float32Array:
     """Parameters as float32 [size]. Raises ConfigurationError where they are of another model, or not finite."""
-    table = given.dense.get(PARAMETERS[0]) if isinstance(given, ModelVersion) else given
+    table = parameters.dense.get(PARAMETERS[0]) if isinstance(parameters, ModelVersion) else parameters
     if table is None:
         raise ConfigurationError(f"Expected {name} to be a model of a federated training: it has no parameters")
     try:
@@ -249,7 +249,7 @@ def _vector(given: Any, name: str, size: int) -> Float32Array:
             vector = np.asarray(table, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"Expected {name} to be a vector of parameters or a trained model, got a {type(given).__name__}"
+            f"Expected {name} to be a vector of parameters or a trained model, got a {type(parameters).__name__}"
         ) from error
     if vector.ndim == 2 and vector.shape[1] == 1:
         vector = vector[:, 0]

@@ -89,7 +89,7 @@ class Terms:
           ConfigurationError: another task, or a field is missing, out of range, or of training.
         """
         check_question(definition, TRAINING, reads_model=True)
-        given, model = definition.model_evaluation, tested_model_of(definition)
+        message, model = definition.model_evaluation, tested_model_of(definition)
         examples = None
         if isinstance(model, RatedItems):
             _check_ratings(definition, model)
@@ -100,31 +100,33 @@ class Terms:
             model = model.reading(examples)
             examples.check_label(model.classes_range)
         model.check_testing()
-        _validate.integer(low=1, high=2, models=given.models)
-        if len(given.parameters_sha256) != hashlib.sha256().digest_size:
+        _validate.integer(low=1, high=2, models=message.models)
+        if len(message.parameters_sha256) != hashlib.sha256().digest_size:
             raise ConfigurationError("Expected parameters_sha256 of 32 bytes")
-        _validate.integer(low=1, high=MOST_EXAMPLES, most_examples=given.most_examples)
-        personal = _personal(given)
+        _validate.integer(low=1, high=MOST_EXAMPLES, most_examples=message.most_examples)
+        personal = _personal(message)
         if personal is not None and examples is None:
             raise ConfigurationError("Expected no personal model of rated items: each device solves its own as it is")
-        if personal is not None and given.models != 1:
-            raise ConfigurationError(f"Expected models={given.models} to be 1 with a personal model")
+        if personal is not None and message.models != 1:
+            raise ConfigurationError(f"Expected models={message.models} to be 1 with a personal model")
         if personal is not None:
             model.check_training(personal.training)
-        scalars = _scalars(given, model) + _ranked(given, model)
-        _validate.integer(low=0, high=MOST_BINS, bins=given.bins)
-        if given.bins and model.classes_range is None:
-            raise ConfigurationError(f"Expected bins={given.bins} to be 0: the model predicts numbers, and no classes")
-        if not scalars and not given.bins:
+        scalars = _scalars(message, model) + _ranked(message, model)
+        _validate.integer(low=0, high=MOST_BINS, bins=message.bins)
+        if message.bins and model.classes_range is None:
+            raise ConfigurationError(
+                f"Expected bins={message.bins} to be 0: the model predicts numbers, and no classes"
+            )
+        if not scalars and not message.bins:
             raise ConfigurationError("Expected a metric")
-        model.check_training(_device_work(given.most_examples, personal))
-        layout = Layout(given.models, 1 if personal is None else 2, len(scalars), given.bins)
-        _validate.within(low=1.0, high=1.0, clip=given.dense.clip)
+        model.check_training(_device_work(message.most_examples, personal))
+        layout = Layout(message.models, 1 if personal is None else 2, len(scalars), message.bins)
+        _validate.within(low=1.0, high=1.0, clip=message.dense.clip)
         _validate.integer(low=1, high=MAX_SIZE, size=layout.size)
         return cls(
-            model, examples, scalars, given.most_examples, personal, layout,
-            Grid.of(given.dense, definition.cohort, size=layout.size),
-            key_of(f"half of users {definition.name} {given.parameters_sha256.hex()}"),
+            model, examples, scalars, message.most_examples, personal, layout,
+            Grid.of(message.dense, definition.cohort, size=layout.size),
+            key_of(f"half of users {definition.name} {message.parameters_sha256.hex()}"),
         )  # fmt: skip
 
     @property
@@ -166,7 +168,7 @@ class Terms:
         """Most examples whose predictions are in memory at once; all of a user's where it has to rank them."""
         return max(1, min(_EXAMPLES, _PREDICTIONS // max(1, self.classes)))
 
-    def kept(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
+    def testable(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of usable examples, those that are tested on, bool [n]."""
         return targets == CHOSEN if self.ranked else np.ones(len(targets), dtype=np.bool_)
 
@@ -193,13 +195,13 @@ class Terms:
           ConfigurationError: a table is missing or of another shape, or a number is not finite.
         """
         size = self.model.size
-        found = [dense.get(name, np.zeros((0, 0), dtype=np.float32)) for name in self.tables]
-        for name, table in zip(self.tables, found, strict=True):
+        tables = [dense.get(name, np.zeros((0, 0), dtype=np.float32)) for name in self.tables]
+        for name, table in zip(self.tables, tables, strict=True):
             if table.shape != (size, 1) or not np.isfinite(table).all():
                 raise ConfigurationError(
                     f"Expected {size} finite parameters in the table {name!r} (got shape {list(table.shape)})"
                 )
-        return np.stack([table[:, 0].astype(np.float32) for table in found])
+        return np.stack([table[:, 0].astype(np.float32) for table in tables])
 
 
 def _check_ratings(definition: common_pb2.TaskDefinition, model: RatedItems) -> None:
@@ -210,44 +212,44 @@ def _check_ratings(definition: common_pb2.TaskDefinition, model: RatedItems) -> 
         )
 
 
-def _scalars(given: model_evaluation_pb2.ModelEvaluation, model: TestedModel) -> tuple[Scalar, ...]:
-    found = []
-    if given.HasField("loss"):
-        low, high = given.loss.low, given.loss.high
+def _scalars(message: model_evaluation_pb2.ModelEvaluation, model: TestedModel) -> tuple[Scalar, ...]:
+    scalars = []
+    if message.HasField("loss"):
+        low, high = message.loss.low, message.loss.high
         _validate.within(low=-_LARGEST_LOSS, high=_LARGEST_LOSS, loss_low=low, loss_high=high)
         if not low < high:
             raise ConfigurationError(f"Expected loss_low={low!r} to be below loss_high={high!r}")
-        found.append(Scalar("loss", low, high))
-    tops = tuple(given.top)
+        scalars.append(Scalar("loss", low, high))
+    tops = tuple(message.top)
     if tops and model.classes_range is None:
         raise ConfigurationError(f"Expected no top={list(tops)}: the model predicts numbers, and no classes")
     if len(tops) > MOST_TOPS or tops != tuple(sorted(set(tops))):
         raise ConfigurationError(f"Expected top={list(tops)} to be at most {MOST_TOPS} ascending whole numbers")
     for top in tops:
         _validate.integer(low=1, high=int((model.classes_range or (0.0, 0.0))[1]), top=top)
-        found.append(Scalar("accuracy" if top == 1 else f"recall@{top}", 0.0, 1.0, top))
-    return tuple(found)
+        scalars.append(Scalar("accuracy" if top == 1 else f"recall@{top}", 0.0, 1.0, top))
+    return tuple(scalars)
 
 
-def _ranked(given: model_evaluation_pb2.ModelEvaluation, model: TestedModel) -> tuple[Scalar, ...]:
-    found = tuple(given.ranked)
-    if not found:
+def _ranked(message: model_evaluation_pb2.ModelEvaluation, model: TestedModel) -> tuple[Scalar, ...]:
+    tops = tuple(message.ranked)
+    if not tops:
         return ()
     if not model.ranked_items:
-        raise ConfigurationError(f"Expected no ranked={list(found)}: the model ranks no items that people chose")
-    if given.HasField("loss") or given.top or given.bins:
-        raise ConfigurationError(f"Expected ranked={list(found)} without loss, top and bins")
-    if len(found) > MOST_TOPS or found != tuple(sorted(set(found))):
-        raise ConfigurationError(f"Expected ranked={list(found)} to be at most {MOST_TOPS} ascending whole numbers")
-    for top in found:
+        raise ConfigurationError(f"Expected no ranked={list(tops)}: the model ranks no items that people chose")
+    if message.HasField("loss") or message.top or message.bins:
+        raise ConfigurationError(f"Expected ranked={list(tops)} without loss, top and bins")
+    if len(tops) > MOST_TOPS or tops != tuple(sorted(set(tops))):
+        raise ConfigurationError(f"Expected ranked={list(tops)} to be at most {MOST_TOPS} ascending whole numbers")
+    for top in tops:
         _validate.integer(low=1, high=model.ranked_items - 1, ranked=top)
     most = min(_EXAMPLES, MOST_SCORES // model.ranked_items)
-    if given.most_examples > most:
+    if message.most_examples > most:
         raise ConfigurationError(
-            f"Expected most_examples={given.most_examples} to be at most {most}: each of them may rank all of the "
+            f"Expected most_examples={message.most_examples} to be at most {most}: each of them may rank all of the "
             f"{model.ranked_items} items"
         )
-    return tuple(Scalar(f"recall@{top}", 0.0, 1.0, top, ranked=True) for top in found)
+    return tuple(Scalar(f"recall@{top}", 0.0, 1.0, top, ranked=True) for top in tops)
 
 
 def _device_work(most_examples: int, personal: Personal | None) -> LocalTraining:
@@ -256,8 +258,8 @@ def _device_work(most_examples: int, personal: Personal | None) -> LocalTraining
     return LocalTraining(rate=1.0, batch=1, most_examples=min(most_examples, _EXAMPLES))
 
 
-def _personal(given: model_evaluation_pb2.ModelEvaluation) -> Personal | None:
-    if not given.HasField("personal"):
+def _personal(message: model_evaluation_pb2.ModelEvaluation) -> Personal | None:
+    if not message.HasField("personal"):
         return None
-    _validate.within(low=0.01, high=0.99, held_out=given.personal.held_out)
-    return Personal(LocalTraining.of(given.personal.training), given.personal.held_out)
+    _validate.within(low=0.01, high=0.99, held_out=message.personal.held_out)
+    return Personal(LocalTraining.of(message.personal.training), message.personal.held_out)

@@ -72,13 +72,13 @@ class Reports:
         Raises:
           ConfigurationError: a number is missing or out of range, or the definition bounds what has no bound here.
         """
-        given, size = definition.private_fl.report, terms.model.size
-        check_numbers(given)
+        message, size = definition.private_fl.report, terms.model.size
+        check_numbers(message)
         _require_size(size)
         return cls(
-            PrivUnit(size, given.cap_height, given.cap_probability),
-            ScalarDP(asked=given.magnitude_epsilon, high=given.largest_norm, levels=given.levels, clip=True),
-            given.most_participations,
+            PrivUnit(size, message.cap_height, message.cap_probability),
+            ScalarDP(asked=message.magnitude_epsilon, high=message.largest_norm, levels=message.levels, clip=True),
+            message.most_participations,
         )
 
     def to_proto(self) -> private_fl_pb2.PrivateReportTerms:

@@ -27,8 +27,8 @@ class TaskAlgorithm(VectorInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         terms = self.terms()
-        own = frozenset({"ratings"})
-        return (LocalTable(ROWS, terms.table, own, terms.events, most_rows(terms.events), by_id=True),)
+        readable = frozenset({"ratings"})
+        return (LocalTable(ROWS, terms.table, readable, terms.events, most_rows(terms.events), by_id=True),)
 
     def left_out(self, users: Ratings) -> dict[str, LeftOut]:
         from odp.algorithms.dense.population import require_values

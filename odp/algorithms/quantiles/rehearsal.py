@@ -20,7 +20,7 @@ def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_p
 
 def published() -> tuple[common_pb2.TaskDefinition, ...]:
     """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries."""
-    asked = common_pb2.Quantiles(
+    message = common_pb2.Quantiles(
         table="ratings",
         edges=np.arange(_BINS + 1, dtype="<f8").tobytes(),
         at=[0.5],
@@ -31,7 +31,7 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
         population="rehearsal",
         privacy=common_pb2.PrivacyTerms(epsilon=1.0, delta=1e-6),
         cohort=common_pb2.CohortTerms(minimum=1, goal=1, round_seconds=256),
-        quantiles=asked,
+        quantiles=message,
     )
     return (definition,)
 

@@ -54,13 +54,16 @@ class QuantileResults(Mapping[float, Estimate]):
 
     def to_json(self, confidence: float = CONFIDENCE) -> dict[str, object]:
         """Plain values."""
-        found = {q: self.estimate(q, confidence) for q in self.at}
+        estimates = {q: self.estimate(q, confidence) for q in self.at}
         return {
             "contributions": self.contributions,
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "confidence": confidence,
-            "quantiles": [{"at": q, "value": one.value, "low": one.low, "high": one.high} for q, one in found.items()],
+            "quantiles": [
+                {"at": q, "value": estimate.value, "low": estimate.low, "high": estimate.high}
+                for q, estimate in estimates.items()
+            ],
             "counts": self.counts.tolist(),
             "edges": self.edges.tolist(),
             "std": self.std,
@@ -69,9 +72,9 @@ class QuantileResults(Mapping[float, Estimate]):
     def lines(self, confidence: float, exact: QuantileResults | None = None) -> Iterator[object]:
         """What a terminal shows."""
         for q in self.at:
-            found = self.estimate(q, confidence)
+            estimate = self.estimate(q, confidence)
             truth = "" if exact is None else f" (without noise {exact[q].value:.4g})"
-            yield f"quantile {q:g}: {found.value:.4g}, from {found.low:.4g} to {found.high:.4g}{truth}"
+            yield f"quantile {q:g}: {estimate.value:.4g}, from {estimate.low:.4g} to {estimate.high:.4g}{truth}"
 
     def draw(self, path: str | Path, *, exact: QuantileResults | None = None, confidence: float = CONFIDENCE) -> None:
         """Saves a picture: each quantile with its interval, and ``exact`` beside it.
@@ -81,19 +84,26 @@ class QuantileResults(Mapping[float, Estimate]):
         """
         from odp.pictures import style
 
-        found = [self.estimate(q, confidence) for q in self.at]
-        values = [one.value for one in found]
-        figure, (panel,) = style.figure(height=1.6 + 0.4 * len(found))
-        places = range(len(found))
-        style.whiskers(panel, values, places, [one.low for one in found], [one.high for one in found], along="x")
+        estimates = [self.estimate(q, confidence) for q in self.at]
+        values = [at_quantile.value for at_quantile in estimates]
+        figure, (panel,) = style.figure(height=1.6 + 0.4 * len(estimates))
+        places = range(len(estimates))
+        style.whiskers(
+            panel,
+            values,
+            places,
+            [at_quantile.low for at_quantile in estimates],
+            [at_quantile.high for at_quantile in estimates],
+            along="x",
+        )
         panel.plot(values, places, "o", color=style.LIGHT.accent, markersize=7)
         if exact is not None:
             style.exact_mark(panel, [exact[q].value for q in self.at], places)
         panel.set_yticks(places, [f"{100 * q:g} % of records below" for q in self.at])
         panel.margins(y=0.2)
         panel.grid(visible=True, axis="x")
-        for place, one in zip(places, found, strict=True):
-            style.label(panel, place, f"{one.value:.4g}", colour=style.LIGHT.accent, bold=True)
+        for place, estimate in zip(places, estimates, strict=True):
+            style.label(panel, place, f"{estimate.value:.4g}", colour=style.LIGHT.accent, bold=True)
         panel.set_xlim(float(self.edges[0]), float(self.edges[-1]))
         panel.set_xlabel("value")
         style.note(figure, style.marks(confidence, exact=exact is not None))

@@ -72,11 +72,11 @@ class Quantiles(Question):
         grid = Grid.within_budget(
             size=self.bins, epsilon=privacy.epsilon, delta=privacy.delta, cohort=definition.cohort
         )
-        asked = definition.quantiles
-        asked.table = table_of(self.table, self.events, default=_TABLE)
+        message = definition.quantiles
+        message.table = table_of(self.table, self.events, default=_TABLE)
         if self.events is not None:
-            asked.events.CopyFrom(self.events.to_proto(aggregate="each"))
-        asked.edges = np.linspace(self.low, self.high, self.bins + 1).astype("<f8").tobytes()
-        asked.at.extend(self.at)
-        asked.dense.CopyFrom(grid.to_proto())
+            message.events.CopyFrom(self.events.to_proto(aggregate="each"))
+        message.edges = np.linspace(self.low, self.high, self.bins + 1).astype("<f8").tobytes()
+        message.at.extend(self.at)
+        message.dense.CopyFrom(grid.to_proto())
         return definition

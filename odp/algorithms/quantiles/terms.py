@@ -45,16 +45,16 @@ class Terms:
           ConfigurationError: the task asks for no quantiles, or a field is missing, out of range, or of training.
         """
         check_question(definition, "quantiles")
-        asked = definition.quantiles
-        _validate.identifier(table=asked.table)
-        edges = _edges(asked.edges)
-        at = tuple(asked.at)
+        message = definition.quantiles
+        _validate.identifier(table=message.table)
+        edges = _edges(message.edges)
+        at = tuple(message.at)
         ascending = all(low < high for low, high in zip((0.0, *at), (*at, 1.0), strict=True))
         if not 1 <= len(at) <= MAX_REPORTED or not ascending:
             raise ConfigurationError(f"Expected at={at!r} to be 1 to {MAX_REPORTED} ascending numbers between 0 and 1")
-        _validate.within(low=_CLIP, high=_CLIP, clip=asked.dense.clip)
-        grid = Grid.of(asked.dense, definition.cohort, size=len(edges) - 1)
-        return cls(asked.table, EventsTerms.of(asked, aggregates=tuple(AGGREGATES)), edges, at, grid)
+        _validate.within(low=_CLIP, high=_CLIP, clip=message.dense.clip)
+        grid = Grid.of(message.dense, definition.cohort, size=len(edges) - 1)
+        return cls(message.table, EventsTerms.of(message, aggregates=tuple(AGGREGATES)), edges, at, grid)
 
     @property
     def reads(self) -> dict[str, tuple[str, ...]]:
@@ -64,10 +64,10 @@ class Terms:
     def vectors(self, records: Mapping[str, Records]) -> Entries:
         """Shares of the records in each bin; values that are not finite are left out, others go to the nearest bin."""
         rows = records[ROWS]
-        known = np.isfinite(rows.value)
+        finite = np.isfinite(rows.value)
         bins = len(self.edges) - 1
-        place = np.clip(np.searchsorted(self.edges, rows.value[known], side="right") - 1, 0, bins - 1)
-        cells, count = np.unique(rows.user[known] * np.int64(bins) + place, return_counts=True)
+        place = np.clip(np.searchsorted(self.edges, rows.value[finite], side="right") - 1, 0, bins - 1)
+        cells, count = np.unique(rows.user[finite] * np.int64(bins) + place, return_counts=True)
         user = cells // bins
         total = np.bincount(user, weights=count, minlength=rows.users)
         return Entries(user, cells % bins, count / total[user])

@@ -37,13 +37,13 @@ def resolve_shuffled(
       ConfigurationError: a number is out of range.
     """
     general = report_epsilon_for(epsilon, delta, honest, 0)
-    found = resolve(queries, report_epsilon=general)
-    choices = ReportTerms.of(found).choices
+    report_terms = resolve(queries, report_epsilon=general)
+    choices = ReportTerms.of(report_terms).choices
     if choices:
         # A report that is randomised response alone is hidden better; the grid of values stays.
-        found.report_epsilon = max(general, report_epsilon_for(epsilon, delta, honest, choices))
+        report_terms.report_epsilon = max(general, report_epsilon_for(epsilon, delta, honest, choices))
     return local_statistics_pb2.ShuffledStatistics(
-        reports=found, honest=honest, maximum=min(_ROOM * goal, MAX_CONTRIBUTIONS)
+        reports=report_terms, honest=honest, maximum=min(_ROOM * goal, MAX_CONTRIBUTIONS)
     )
 
 

@@ -79,7 +79,7 @@ class ReportsSum:
 
     def _compare(self, cells: np.ndarray) -> None:
         """Every report with every cell: what is read and written follows from the number of reports alone."""
-        known = np.arange(len(self._counts), dtype=REPORT)
-        at_once = max(1, _COMPARED // len(known))
+        cell_numbers = np.arange(len(self._counts), dtype=REPORT)
+        at_once = max(1, _COMPARED // len(cell_numbers))
         for start in range(0, len(cells), at_once):
-            self._counts += (cells[start : start + at_once, None] == known).sum(axis=0)
+            self._counts += (cells[start : start + at_once, None] == cell_numbers).sum(axis=0)

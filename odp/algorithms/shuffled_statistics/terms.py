@@ -39,14 +39,14 @@ class Terms:
             the enclave waits for.
         """
         check_question(definition, "shuffled_statistics")
-        asked = definition.shuffled_statistics
-        _validate.integer(low=1, high=MAX_CONTRIBUTIONS, maximum=asked.maximum)
-        _validate.integer(low=1, high=definition.cohort.minimum, honest=asked.honest)
-        if asked.maximum < definition.cohort.goal:
+        message = definition.shuffled_statistics
+        _validate.integer(low=1, high=MAX_CONTRIBUTIONS, maximum=message.maximum)
+        _validate.integer(low=1, high=definition.cohort.minimum, honest=message.honest)
+        if message.maximum < definition.cohort.goal:
             raise ConfigurationError(
-                f"Expected maximum={asked.maximum} to be at least the cohort's goal={definition.cohort.goal}"
+                f"Expected maximum={message.maximum} to be at least the cohort's goal={definition.cohort.goal}"
             )
-        return cls(ReportTerms.of(asked.reports), asked.honest, asked.maximum)
+        return cls(ReportTerms.of(message.reports), message.honest, message.maximum)
 
     @property
     def charge(self) -> ShuffledReports:

@@ -40,7 +40,7 @@ def rows_left_out(parts: Iterable[Asked], users: Ratings) -> dict[str, LeftOut]:
     Raises:
       DataError: a histogram by item has no bin for an id, or a question is about values and rows have none.
     """
-    found = {}
+    left_out = {}
     for part in parts:
         happened = users.values > 0 if part.table == EVENTS else np.ones(users.n_ratings, dtype=np.bool_)
         outside = 0
@@ -53,8 +53,8 @@ def rows_left_out(parts: Iterable[Asked], users: Ratings) -> dict[str, LeftOut]:
             numbers = items[users.items]
             outside = int((happened & ~bins_of(part.kind, numbers, users.values.astype(np.float64))[1]).sum())
         about = LeftOut(users.n_ratings).without(int((~happened).sum()), "whose value is 0 or less: nothing happened")
-        found[part.name] = about.without(outside, "beyond its bins")
-    return found
+        left_out[part.name] = about.without(outside, "beyond its bins")
+    return left_out
 
 
 def _require_bins(part: Asked, bins: int, items: Int64Array, users: Ratings) -> None:

@@ -207,10 +207,10 @@ def resolve(
     from odp.algorithms.dense.grid import Grid
     from odp.v1 import statistics_pb2
 
-    asked = [query.to_proto(name) for name, query in queries.items()]
-    total = math.fsum(query.share for query in asked)
-    for query in asked:
+    messages = [query.to_proto(name) for name, query in queries.items()]
+    total = math.fsum(query.share for query in messages)
+    for query in messages:
         query.share /= total
-    size = sum(query.histogram.bins if query.HasField("histogram") else 2 for query in asked)
+    size = sum(query.histogram.bins if query.HasField("histogram") else 2 for query in messages)
     grid = Grid.within_budget(size=size, epsilon=epsilon, delta=delta, cohort=cohort)
-    return statistics_pb2.Statistics(queries=asked, dense=grid.to_proto())
+    return statistics_pb2.Statistics(queries=messages, dense=grid.to_proto())

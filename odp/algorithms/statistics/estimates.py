@@ -103,11 +103,11 @@ class MeanResult:
         """(low, high): exact for any weight; the whole range where the noise hides whether there was any."""
         variance = self.std**2
         of_weight = variance if self.weight_std is None else self.weight_std**2
-        found = quotient_interval(
+        interval = quotient_interval(
             (self.total, variance), (self.weight, of_weight), deviations=deviations(confidence),
             covariance=self.covariance,
         )  # fmt: skip
-        return (self.low, self.high) if found is None else (self._real(found[0]), self._real(found[1]))
+        return (self.low, self.high) if interval is None else (self._real(interval[0]), self._real(interval[1]))
 
     def _real(self, quotient: float) -> float:
         middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)

@@ -36,56 +36,56 @@ def draw(
     Raises:
       DataError: the file cannot be written, or its ending names no format of pictures.
     """
-    heights = [3.2 if isinstance(found, HistogramResult) else 1.3 for found in results.values()]
+    heights = [3.2 if isinstance(answer, HistogramResult) else 1.3 for answer in results.values()]
     figure, panels = style.figure(len(results), height=sum(heights) + 0.6, height_ratios=heights)
     for panel, name in zip(panels, results, strict=True):
-        found, known = results[name], exact.get(name)
-        if isinstance(found, HistogramResult):
-            style.head(panel, name, _UNITS[found.counting])
-            _bars(panel, found, known if isinstance(known, HistogramResult) else None, confidence)
+        result, truth = results[name], exact.get(name)
+        if isinstance(result, HistogramResult):
+            style.head(panel, name, _UNITS[result.counting])
+            _bars(panel, result, truth if isinstance(truth, HistogramResult) else None, confidence)
         else:
-            _point(panel, name, found, known if isinstance(known, MeanResult) else None, confidence)
+            _point(panel, name, result, truth if isinstance(truth, MeanResult) else None, confidence)
     style.note(figure, f"{title}\n{style.marks(confidence, exact=bool(exact))}")
     style.save(figure, path, title=title)
 
 
-def _bars(panel: Axes, found: HistogramResult, known: HistogramResult | None, confidence: float) -> None:
-    low, high = found.interval(confidence)
-    shown = np.arange(len(found.counts))
+def _bars(panel: Axes, result: HistogramResult, exact: HistogramResult | None, confidence: float) -> None:
+    low, high = result.interval(confidence)
+    shown = np.arange(len(result.counts))
     if len(shown) > _MOST_BARS:
-        shown = np.sort(np.argsort(-found.counts, kind="stable")[:_MOST_BARS])
-    if found.edges is None:
+        shown = np.sort(np.argsort(-result.counts, kind="stable")[:_MOST_BARS])
+    if result.edges is None:
         place, width = np.arange(len(shown), dtype=np.float64), np.full(len(shown), 0.8)
-        if len(shown) == len(found.counts):
+        if len(shown) == len(result.counts):
             panel.set_xlabel("item")
         else:
-            panel.set_xlabel(f"the {len(shown)} largest of {len(found.counts):,} items, in order of number")
+            panel.set_xlabel(f"the {len(shown)} largest of {len(result.counts):,} items, in order of number")
     else:
-        place = 0.5 * (found.edges[:-1] + found.edges[1:])[shown]
-        width = 0.9 * np.diff(found.edges)[shown]
+        place = 0.5 * (result.edges[:-1] + result.edges[1:])[shown]
+        width = 0.9 * np.diff(result.edges)[shown]
         panel.set_xlabel("value")
-    if found.labels and len(shown) <= _MOST_NAMED:
-        names = [found.name(bin) for bin in shown.tolist()]
+    if result.labels and len(shown) <= _MOST_NAMED:
+        names = [result.name(bin) for bin in shown.tolist()]
         turned = 45 if len(names) * max(map(len, names)) > _FLAT_CHARACTERS else 0
         panel.set_xticks(
             place, names, rotation=turned, ha="right" if turned else "center", parse_math=False
         )  # a label may have dollar signs
-    panel.bar(place, found.counts[shown], width, color=style.LIGHT.soft)
-    style.whiskers(panel, place, found.counts[shown], low[shown], high[shown])
+    panel.bar(place, result.counts[shown], width, color=style.LIGHT.soft)
+    style.whiskers(panel, place, result.counts[shown], low[shown], high[shown])
     panel.axhline(0.0, color=style.LIGHT.muted, linewidth=0.8)
     panel.spines["bottom"].set_visible(False)
-    if known is not None:
-        style.exact_mark(panel, place, known.counts[shown])
+    if exact is not None:
+        style.exact_mark(panel, place, exact.counts[shown])
 
 
-def _point(panel: Axes, name: str, found: MeanResult, known: MeanResult | None, confidence: float) -> None:
-    low, high = found.interval(confidence)
-    value = found.value
-    style.whiskers(panel, [value], [0.0], [max(low, found.low)], [min(high, found.high)], along="x")
+def _point(panel: Axes, name: str, result: MeanResult, exact: MeanResult | None, confidence: float) -> None:
+    low, high = result.interval(confidence)
+    value = result.value
+    style.whiskers(panel, [value], [0.0], [max(low, result.low)], [min(high, result.high)], along="x")
     panel.plot([value], [0.0], "o", color=style.LIGHT.accent, markersize=8)
-    truth = "" if known is None else f"; without noise {known.value:.4g}"
+    truth = "" if exact is None else f"; without noise {exact.value:.4g}"
     style.head(panel, f"{name}: {value:.4g}", f"mean value, from {low:.4g} to {high:.4g}{truth}")
-    if known is not None:
-        style.exact_mark(panel, [known.value], [0.0])
-    panel.set_xlim(found.low, found.high)
+    if exact is not None:
+        style.exact_mark(panel, [exact.value], [0.0])
+    panel.set_xlim(result.low, result.high)
     panel.set_yticks([])

@@ -49,17 +49,17 @@ class Results(Mapping[str, HistogramResult | MeanResult]):
 
     def histogram(self, name: str) -> HistogramResult:
         """The histogram ``name``. Raises ConfigurationError where there is none."""
-        found = self[name]
-        if not isinstance(found, HistogramResult):
+        result = self[name]
+        if not isinstance(result, HistogramResult):
             raise ConfigurationError(f"Expected query {name!r} to be a histogram: it is a mean")
-        return found
+        return result
 
     def mean(self, name: str) -> MeanResult:
         """The mean ``name``. Raises ConfigurationError where there is none."""
-        found = self[name]
-        if not isinstance(found, MeanResult):
+        result = self[name]
+        if not isinstance(result, MeanResult):
             raise ConfigurationError(f"Expected query {name!r} to be a mean: it is a histogram")
-        return found
+        return result
 
     def draw(self, path: str | Path, *, exact: Results | None = None, confidence: float = CONFIDENCE) -> None:
         """Saves a picture, one panel per query; ``exact`` are a simulation's answers without noise.
@@ -84,8 +84,8 @@ class Results(Mapping[str, HistogramResult | MeanResult]):
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "confidence": confidence,
-            "queries": {name: _plain(found, confidence) for name, found in self.queries.items()},
-            **({"left_out": {name: one.to_json() for name, one in self.left_out.items()}} if self.left_out else {}),
+            "queries": {name: _plain(result, confidence) for name, result in self.queries.items()},
+            **({"left_out": {name: rows.to_json() for name, rows in self.left_out.items()}} if self.left_out else {}),
         }
 
 
@@ -106,8 +106,8 @@ def results_of(
     if released.shape != (terms.grid.size,):
         raise ConfigurationError(f"Expected {terms.grid.size} released numbers (got {list(released.shape)})")
     std = terms.grid.std_of(contributions) if noisy else 0.0
-    found = {part.name: _result(part, released[part.place] / part.scale, std / part.scale) for part in terms.parts}
-    return Results(found, contributions, epsilon, definition.privacy.delta)
+    results = {part.name: _result(part, released[part.place] / part.scale, std / part.scale) for part in terms.parts}
+    return Results(results, contributions, epsilon, definition.privacy.delta)
 
 
 def _result(part: Part, values: Float64Array, std: float) -> HistogramResult | MeanResult:
@@ -117,17 +117,17 @@ def _result(part: Part, values: Float64Array, std: float) -> HistogramResult | M
     return HistogramResult(values, std, kind.edges, kind.counting, labels=kind.labels)
 
 
-def _plain(found: HistogramResult | MeanResult, confidence: float) -> dict[str, object]:
-    low, high = found.interval(confidence)
-    if isinstance(found, MeanResult):
-        return {"kind": "mean", "value": found.value, "low": low, "high": high, "weight": found.weight}
+def _plain(result: HistogramResult | MeanResult, confidence: float) -> dict[str, object]:
+    low, high = result.interval(confidence)
+    if isinstance(result, MeanResult):
+        return {"kind": "mean", "value": result.value, "low": low, "high": high, "weight": result.weight}
     return {
         "kind": "histogram",
-        "counting": found.counting,
-        "counts": found.counts.tolist(),
+        "counting": result.counting,
+        "counts": result.counts.tolist(),
         "low": np.asarray(low).tolist(),
         "high": np.asarray(high).tolist(),
-        "std": found.std if isinstance(found.std, float) else found.std.tolist(),
-        "edges": None if found.edges is None else found.edges.tolist(),
-        "labels": list(found.labels) or None,
+        "std": result.std if isinstance(result.std, float) else result.std.tolist(),
+        "edges": None if result.edges is None else result.edges.tolist(),
+        "labels": list(result.labels) or None,
     }

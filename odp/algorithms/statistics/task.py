@@ -93,19 +93,19 @@ class Statistics(Question):
             resolved = resolve(self.queries, epsilon=privacy.epsilon, delta=privacy.delta, cohort=definition.cohort)
             definition.statistics.CopyFrom(resolved)
             return definition
-        asked = [query.to_proto(name) for name, query in self.queries.items()]
+        messages = [query.to_proto(name) for name, query in self.queries.items()]
         if self.trust == SHUFFLE:
             from odp.algorithms.shuffled_statistics.config import honest_reports, resolve_shuffled
 
             corrupt = _CORRUPT_FRACTION if self.corrupt_fraction is None else self.corrupt_fraction
             shuffled = resolve_shuffled(
-                asked, epsilon=privacy.epsilon, delta=privacy.delta, goal=definition.cohort.goal,
+                messages, epsilon=privacy.epsilon, delta=privacy.delta, goal=definition.cohort.goal,
                 honest=honest_reports(self.cohort.minimum, corrupt),
             )  # fmt: skip
             definition.shuffled_statistics.CopyFrom(shuffled)
             return definition
         from odp.algorithms.local_statistics.terms import resolve as resolve_reports
 
-        definition.local_statistics.reports.CopyFrom(resolve_reports(asked, report_epsilon=privacy.epsilon))
+        definition.local_statistics.reports.CopyFrom(resolve_reports(messages, report_epsilon=privacy.epsilon))
         definition.local_statistics.most_reports = definition.cohort.goal
         return without_rounds(definition)

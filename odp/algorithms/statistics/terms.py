@@ -61,17 +61,17 @@ class Terms:
           ConfigurationError: the task asks for no statistics, or a field is missing, out of range, or of training.
         """
         check_question(definition, "statistics")
-        asked = definition.statistics
-        check_queries(asked.queries)
-        _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=asked.dense.clip)
+        message = definition.statistics
+        check_queries(message.queries)
+        _validate.within(low=_LEAST_CLIP, high=_LARGEST_CLIP, clip=message.dense.clip)
         parts, offset = [], 0
-        for query in asked.queries:
+        for query in message.queries:
             column, kind = kind_of(query)
-            scale = math.sqrt(query.share) * asked.dense.clip / kind.bound
+            scale = math.sqrt(query.share) * message.dense.clip / kind.bound
             events = EventsTerms.of(query, aggregates=tuple(AGGREGATES))
             parts.append(Part(query.name, query.table, column, kind, offset, scale, events))
             offset += kind.size
-        grid = Grid.of(asked.dense, definition.cohort, size=offset)
+        grid = Grid.of(message.dense, definition.cohort, size=offset)
         return cls(tuple(parts), grid)
 
     @property

@@ -22,11 +22,11 @@ def vectors(parts: Sequence[Part], records: Mapping[str, Records]) -> Entries:
 
     ``records`` are the rows of each query, by its name.
     """
-    found = [_part(part, records[part.name]) for part in parts]
+    entries_of_parts = [_part(part, records[part.name]) for part in parts]
     return Entries(
-        np.concatenate([entries.user for entries in found]),
-        np.concatenate([entries.place for entries in found]),
-        np.concatenate([entries.value for entries in found]),
+        np.concatenate([entries.user for entries in entries_of_parts]),
+        np.concatenate([entries.place for entries in entries_of_parts]),
+        np.concatenate([entries.value for entries in entries_of_parts]),
     )
 
 
@@ -39,8 +39,8 @@ def records_read(table: str, records: Records) -> Records:
     """Of the table "events", those of what happened: with a value above 0."""
     if table != EVENTS or (records.value > 0).all():
         return records
-    kept = records.value > 0
-    return Records(records.user[kept], records.item[kept], records.value[kept], records.users)
+    happened = records.value > 0
+    return Records(records.user[happened], records.item[happened], records.value[happened], records.users)
 
 
 def entries_of(kind: HistogramPart | MeanPart, records: Records) -> Entries:
@@ -75,9 +75,9 @@ def bins_of(kind: HistogramPart, item: Int64Array, value: Float64Array) -> tuple
 
 
 def _mean(kind: MeanPart, records: Records) -> Entries:
-    known = np.isfinite(records.value)
-    user = records.user[known]
-    moved = np.clip((records.value[known] - kind.middle) / kind.half, -1.0, 1.0)
+    finite = np.isfinite(records.value)
+    user = records.user[finite]
+    moved = np.clip((records.value[finite] - kind.middle) / kind.half, -1.0, 1.0)
     total = np.bincount(user, weights=moved, minlength=records.users)
     count = np.bincount(user, minlength=records.users)
     users = np.flatnonzero(count)

@@ -70,7 +70,7 @@ class UsableDevices:
         """Of devices with a usable row: they can train."""
         return self.share(SOME, ALL)
 
-    def told(self, confidence: float = CONFIDENCE) -> str:
+    def summary(self, confidence: float = CONFIDENCE) -> str:
         """One line, to stand beside the figures of the training."""
         usable = self.share(SOME, ALL, confidence=confidence)
         parts = ", ".join(

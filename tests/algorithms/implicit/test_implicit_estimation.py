@@ -114,7 +114,7 @@ def test_features_that_tell_of_tastes_take_noise_away_and_others_add_little() ->
         drawn = np.random.default_rng(seed).normal(size=(HEAD, RANK))
         for place, features in enumerate((None, tastes, drawn)):
             known = None if features is None else feature_directions(features, mass)
-            losses[place] += lost(visitors(sums, mass, noise_std=noise_std, known=known), users)
+            losses[place] += lost(visitors(sums, mass, noise_std=noise_std, directions=known), users)
     bare, told, idle = losses
     assert told < 0.85 * bare
     assert idle < 1.1 * bare

@@ -150,7 +150,7 @@ def test_models_number_the_items_of_a_table_by_their_places(tmp_path: Path) -> N
     with Store.open(store_path(tmp_path / "devices", 0)) as store:
         np.testing.assert_array_equal(store.ratings().items, hours.user(0)[0])
         store.rate(int(hours.user(0)[0][0]), 5.0)
-        (name,) = store.one("SELECT id FROM ratings ORDER BY item") or ()
+        (name,) = store.first("SELECT id FROM ratings ORDER BY item") or ()
         assert name == str(hours.item_ids[hours.user(0)[0][0]])  # type: ignore[index]
 
 

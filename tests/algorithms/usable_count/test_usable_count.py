@@ -287,7 +287,7 @@ def test_results_say_which_devices_can_train_and_how_sure_that_is() -> None:
     found = UsableDevices(np.array([6.0, 110.0, 2.0, 2.0]), 5.0, 120, 1.0, 1e-6)
     assert found.none_usable.value == pytest.approx(110 / 120)
     assert (found.usable.low, found.usable.high) == pytest.approx((0.0, (4 + 1.96 * 5 * math.sqrt(2)) / 120), abs=1e-3)
-    assert found.told().startswith("of 120 devices, 0.0 % to 15 % have usable rows: 5.0 % have no rows")
+    assert found.summary().startswith("of 120 devices, 0.0 % to 15 % have usable rows: 5.0 % have no rows")
     shares = found.to_json()["shares"]
     assert isinstance(shares, dict)
     assert shares["none_usable"]["value"] == pytest.approx(110 / 120)

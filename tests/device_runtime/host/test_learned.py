@@ -57,6 +57,6 @@ def test_an_outage_is_an_error_before_a_contribution_and_a_reason_after_one() ->
         outage = ServiceUnavailable("nobody answers")
 
     with pytest.raises(ServiceUnavailable, match="nobody answers"):
-        learned("films", (), Ended(), turns=1)
-    assert learned("films", (_taken(1),), Ended(), turns=2).reason == "nobody answers"
-    assert learned("films", (_taken(1),), Ended(), turns=1).reason == ""
+        learned("films", (), Ended(), wanted=1)
+    assert learned("films", (_taken(1),), Ended(), wanted=2).reason == "nobody answers"
+    assert learned("films", (_taken(1),), Ended(), wanted=1).reason == ""

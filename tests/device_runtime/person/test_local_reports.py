@@ -149,7 +149,7 @@ def test_the_page_has_what_each_report_tells_and_the_certificate_of_all_of_them(
     assert terms.local is not None
     expected = projection_breach(terms.local.lifetime, terms.local.dimension, correlation=0.5)
     assert one["certificate"] == expected.in_words
-    page = front(PrivacyPage(name="0", found=found, reasons=()), (), NOW)
+    page = front(PrivacyPage(name="0", overview=found, reasons=()), (), NOW)
     for text in ("max_local_epsilon", "of at most ε 50", "1 of 2", "probability of a breach"):
         assert text in page
 

@@ -306,7 +306,7 @@ def test_the_page_says_that_no_enclave_takes_part(store: Store) -> None:
     assert (line["local_trust"], line["policy_sha256"], line["charges"][0]["mechanism"]) == (True, "", "local_report")
     (read,) = found["read"]
     assert (read["table"], read["local_trust"]) == ("examples", True)
-    page = front(PrivacyPage(name="device", found=found, reasons=()), (), NOW)
+    page = front(PrivacyPage(name="device", overview=found, reasons=()), (), NOW)
     assert "reports with noise of their own leave" in page
     assert "sums with noise" not in page
     assert "no enclave: the developer" in page

@@ -41,11 +41,11 @@ def test_a_record_holds_again_and_says_that_no_log_was_pinned(world: Any) -> Non
     world.fill([5])
     line = take_part(world)
     assert failing(world, line) == []
-    found = {one.what: one.found for one in replay(folder(world), line, pinned=world.reference_values())}
+    found = {one.what: one.observed for one in replay(folder(world), line, pinned=world.reference_values())}
     assert found["transparency log"] == "none was pinned"
     assert found["reference values"].endswith("and are today")
     other = world.reference_values(allow_debug=True)
-    found = {one.what: one.found for one in replay(folder(world), line, pinned=other)}
+    found = {one.what: one.observed for one in replay(folder(world), line, pinned=other)}
     assert found["reference values"].endswith("others are today")
 
 

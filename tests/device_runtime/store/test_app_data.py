@@ -153,8 +153,8 @@ def test_a_service_has_its_own_bounds_and_the_ledger_has_room_beyond_those_of_th
 def test_a_full_disk_keeps_what_was_there_and_says_so(store: Store) -> None:
     data = store.data("music")
     data.set("key", b"before", time=1.0)
-    (pages,) = store.one("PRAGMA page_count") or (0,)
-    store.one(f"PRAGMA max_page_count={pages}")
+    (pages,) = store.first("PRAGMA page_count") or (0,)
+    store.first(f"PRAGMA max_page_count={pages}")
     with pytest.raises(DiskFull):
         data.set("key", b"x" * 50_000, time=2.0)
     assert data.get("key") == b"before"

@@ -41,7 +41,7 @@ def check(path: Path) -> None:
         assert store.identity().secret == SECRET
         assert store.ratings().values.tolist() == [4.5]
         assert [(line.task_sha256, line.round) for line in store.ledger()] == [(b"t" * 32, 2)]
-        assert store.one("PRAGMA user_version") == (SCHEMA_VERSION,)
+        assert store.first("PRAGMA user_version") == (SCHEMA_VERSION,)
         store.data("music").add_event("play", {}, time=1.0)
 
 

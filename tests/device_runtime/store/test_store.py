@@ -192,7 +192,7 @@ def test_erasing_leaves_no_byte_of_the_data_in_the_file_and_keeps_the_ledger(pat
         store.erase()
         plain = decrypted(path)
         assert not any(one in plain for one in kept)
-        assert store.one("PRAGMA freelist_count") == (0,)
+        assert store.first("PRAGMA freelist_count") == (0,)
         assert store.ratings().items.size == 0
         assert not store.fill(np.arange(300), values, filled_from=b"hash of the data")
         assert store.ratings().items.size == 0
