@@ -18,7 +18,7 @@ _CONFIDENCE = 0.95
 
 
 def show_results(
-    found: Answers,
+    answers: Answers,
     *,
     picture: Path | None,
     confidence: float,
@@ -32,11 +32,11 @@ def show_results(
     ``usable`` says of a training how many devices have usable rows.
     """
     out = results_console(machine=json)
-    plain = found.to_json(confidence)
-    for line in found.lines(confidence, exact):
+    plain = answers.to_json(confidence)
+    for line in answers.lines(confidence, exact):
         out.print(line)
     out.print(
-        f"{found.contributions:,} devices; ε {found.epsilon:.4g} at δ {found.delta:g} for all of it; "
+        f"{answers.contributions:,} devices; ε {answers.epsilon:.4g} at δ {answers.delta:g} for all of it; "
         f"intervals cover the noise with {confidence:.0%} each"
     )
     if usable:
@@ -44,7 +44,7 @@ def show_results(
         plain["usable_examples"] = usable
     if picture is not None:
         with writing(picture):
-            found.draw(picture, exact=exact, confidence=confidence)
+            answers.draw(picture, exact=exact, confidence=confidence)
         out.print(f"picture: {picture}")
     if json:
         # The rows of CSV are the answers, also where JSON has more lists, such as the charges.

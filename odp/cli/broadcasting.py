@@ -31,18 +31,18 @@ def show_plan(
     if not isinstance(task, Task):
         raise ConfigurationError(f"{file} trains no model of rows: its devices fetch none")
     definition = task.definition()
-    found = plan(definition, helper=bool(task.broadcast.helper_key))
+    planned = plan(definition, helper=bool(task.broadcast.helper_key))
     method = method_of(definition)
     pinned = task.broadcast.method != AUTO
-    said = dict(reasons(found))
+    said = dict(reasons(planned))
     if json:
         costs = {
             cost.method: {"excluded": cost.excluded}
             if cost.excluded
             else {"up": cost.up, "down": cost.down, "cpu_seconds": cost.cpu, "seconds": cost.seconds}
-            for cost in found.costs
+            for cost in planned.costs
         }
-        print_json({"method": method, "pinned": pinned, "planned": found.chosen, "costs": costs, "reasons": said})
+        print_json({"method": method, "pinned": pinned, "planned": planned.chosen, "costs": costs, "reasons": said})
         return
     table = Table(
         "method",
@@ -51,9 +51,10 @@ def show_plan(
         "server CPU",
         "cost",
         "reason",
-        title=f"table {found.name!r}: {found.rows:,} rows of {found.row_bytes:,} B, {found.keys} per device and round",
+        title=f"table {planned.name!r}: {planned.rows:,} rows of {planned.row_bytes:,} B, "
+        f"{planned.keys} per device and round",
     )
-    for cost in found.costs:
+    for cost in planned.costs:
         numbers = ["", "", "", ""]
         if not cost.excluded:
             numbers = [f"{cost.up:,.0f} B", f"{cost.down:,.0f} B", f"{1e3 * cost.cpu:.1f} ms", f"{cost.seconds:.3f} s"]
@@ -62,7 +63,7 @@ def show_plan(
     out = results_console()
     out.print(table)
     out.print("cost: bytes over 10 Mbit/s down and 2.5 Mbit/s up, plus the processor time of all servers")
-    how = f"its broadcast.method; the planner would take {found.chosen}" if pinned else "chosen by the planner"
+    how = f"its broadcast.method; the planner would take {planned.chosen}" if pinned else "chosen by the planner"
     out.print(f"the task takes [bold]{method}[/bold] ({how})")
 
 

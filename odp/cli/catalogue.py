@@ -57,13 +57,13 @@ def change(
     from odp.catalogues.catalogue import Catalogue
     from odp.errors import ConfigurationError
 
-    known = Catalogue.load(file)
+    catalogue = Catalogue.load(file)
     if items is not None and (add or retire):
         raise ConfigurationError("Expected --items, or --add and --retire, not both: --items names all items")
     if items is not None:
-        changed = known.change_to(item_keys(items), withdraw=withdraw)
+        changed = catalogue.change_to(item_keys(items), withdraw=withdraw)
     else:
-        changed = known.change(add=add, retire=retire, withdraw=withdraw)
+        changed = catalogue.change(add=add, retire=retire, withdraw=withdraw)
     changed.save(file)
     _say(changed, json=json)
 

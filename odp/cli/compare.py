@@ -92,7 +92,7 @@ def compare(
             shown = ", ".join(f"{score:.4f}" for score in scores)
             progress.step(f"{method}, ε = {epsilon:g}, seed {seed}: {shown}")
 
-        found = run(
+        comparison = run(
             ratings,
             epsilons=budgets,
             delta=delta,
@@ -106,29 +106,29 @@ def compare(
             resume=resume,
         )
     shown = results_console(machine=json_output)
-    for metric in found.metrics:
-        shown.print(comparison_rows(found, metric))
-    if found.tuned:
-        shown.print(chosen_rows(found))
+    for metric in comparison.metrics:
+        shown.print(comparison_rows(comparison, metric))
+    if comparison.tuned:
+        shown.print(chosen_rows(comparison))
         shown.print(TUNED)
-    shown.print(f"{found.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
-    shown.print(found.statement)
-    summary = found.to_json()
+    shown.print(f"{comparison.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
+    shown.print(comparison.statement)
+    summary = comparison.to_json()
     if output is not None:
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
-            draw_comparison(output / "comparison.png", found)
+            draw_comparison(output / "comparison.png", comparison)
             (output / "comparison.json").write_text(json.dumps(summary, indent=1) + "\n")
         out.print(f"figure: {output / 'comparison.png'}; all scores: {output / 'comparison.json'}")
     if json_output:
-        print_json(summary, rows=found.rows)
+        print_json(summary, rows=comparison.rows)
 
 
 def numbers(text: str) -> list[float]:
     """The numbers of a list with commas. Raises ConfigurationError naming the part that is none."""
     from odp.errors import ConfigurationError
 
-    found = []
+    parsed = []
     for part in text.split(","):
         try:
             value = float(part)
@@ -138,5 +138,5 @@ def numbers(text: str) -> list[float]:
             ) from None
         if not value > 0:
             raise ConfigurationError(f"Expected epsilons={text!r} to be numbers above 0: {part.strip()} is not")
-        found.append(value)
-    return found
+        parsed.append(value)
+    return parsed

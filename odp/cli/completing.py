@@ -20,5 +20,5 @@ def _paths(incomplete: str) -> list[str]:
         inside = sorted(folder.iterdir())
     except OSError:
         return []
-    shown = [one for one in inside if one.name.startswith(begun) and (begun or not one.name.startswith("."))]
-    return [f"{before}{slash}{one.name}{'/' if one.is_dir() else ''}" for one in shown]
+    shown = [path for path in inside if path.name.startswith(begun) and (begun or not path.name.startswith("."))]
+    return [f"{before}{slash}{path.name}{'/' if path.is_dir() else ''}" for path in shown]

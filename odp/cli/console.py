@@ -92,9 +92,9 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, objec
 def rows_of(value: object) -> Sequence[Mapping[str, Any]]:
     """The rows of plain values in CSV: the one list of objects in them, or else all of them as one row."""
     if isinstance(value, list):
-        return [one if isinstance(one, Mapping) else {"value": one} for one in value]
+        return [entry if isinstance(entry, Mapping) else {"value": entry} for entry in value]
     assert isinstance(value, Mapping)
-    lists = [one for one in value.values() if isinstance(one, list) and one and isinstance(one[0], Mapping)]
+    lists = [part for part in value.values() if isinstance(part, list) and part and isinstance(part[0], Mapping)]
     return lists[0] if len(lists) == 1 else [value]
 
 

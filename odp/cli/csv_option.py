@@ -45,9 +45,11 @@ def _with_csv(command: Callable[..., Any]) -> Callable[..., Any]:
 
     run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
     # Options with a default may follow those without one as keywords alone.
-    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
-    place = [parameter.name for parameter in own].index(name) + 1
-    parameters = [*own[:place], option, *own[place:]]
+    keyword_only = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()
+    ]
+    place = [parameter.name for parameter in keyword_only].index(name) + 1
+    parameters = [*keyword_only[:place], option, *keyword_only[place:]]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run

@@ -74,16 +74,20 @@ def dashboard(
             aggregator_metrics,
         )  # fmt: skip
         token = secrets.token_urlsafe(24)
-        room = ControlRoom(Poller(source), place, token=token, server=connection.address, may_change=allow_changes)
-        stack.callback(room.stop)
+        control_room = ControlRoom(
+            Poller(source), place, token=token, server=connection.address, may_change=allow_changes
+        )
+        stack.callback(control_room.stop)
         if json:
-            print_json({"url": room.url, "token": token, "server": connection.address, "changes": allow_changes})
+            print_json(
+                {"url": control_room.url, "token": token, "server": connection.address, "changes": allow_changes}
+            )
         else:
             may = "tasks can be submitted and abandoned" if allow_changes else "read-only"
-            console().print(f"control room of {connection.address}, {may}: {room.url}", soft_wrap=True, markup=False,
-                            highlight=False)  # fmt: skip
+            console().print(f"control room of {connection.address}, {may}: {control_room.url}", soft_wrap=True,
+                            markup=False, highlight=False)  # fmt: skip
             console().print("Ctrl-C ends it")
         if open_browser:
-            stack.enter_context(opened(room.url, state))
+            stack.enter_context(opened(control_room.url, state))
         while not stop.wait(0.5):
             pass

@@ -31,7 +31,10 @@ def list_data(json: Json = False) -> None:
     from odp.datasets import DATASETS
 
     if json:
-        rows = [{"name": name, "licence": one.licence, "homepage": one.homepage} for name, one in DATASETS.items()]
+        rows = [
+            {"name": name, "licence": dataset.licence, "homepage": dataset.homepage}
+            for name, dataset in DATASETS.items()
+        ]
         print_json({"datasets": rows})
         return
     table = Table("name", "licence", "from")
@@ -58,15 +61,15 @@ def fetch(
     print_text(str(run(name, cache=cache, base_url=base_url, sha256=_digests(sha256 or []))))
 
 
-def _digests(given: list[str]) -> str | dict[str, str] | None:
+def _digests(digests: list[str]) -> str | dict[str, str] | None:
     from odp.errors import ConfigurationError
 
-    named = [value for value in given if "=" in value]
-    if (named and len(named) < len(given)) or (len(given) > 1 and not named):
+    named = [value for value in digests if "=" in value]
+    if (named and len(named) < len(digests)) or (len(digests) > 1 and not named):
         raise ConfigurationError("Expected one --sha256 DIGEST, or --sha256 FILE=DIGEST for each file")
     if named:
         return dict(value.split("=", 1) for value in named)
-    return given[0] if given else None
+    return digests[0] if digests else None
 
 
 @app.command("features")
@@ -124,21 +127,21 @@ def info(
     """Read a data set and print its size."""
     from odp.datasets import load
 
-    found = load(data, **columns)
+    ratings = load(data, **columns)
     summary = {
-        "name": found.name,
-        "users": found.n_users,
-        "items": found.n_items,
-        "ratings": found.n_ratings,
-        "density": found.density,
-        "low": found.low,
-        "high": found.high,
-        "implicit": found.implicit,
-        "duplicates": found.duplicates,
+        "name": ratings.name,
+        "users": ratings.n_users,
+        "items": ratings.n_items,
+        "ratings": ratings.n_ratings,
+        "density": ratings.density,
+        "low": ratings.low,
+        "high": ratings.high,
+        "implicit": ratings.implicit,
+        "duplicates": ratings.duplicates,
     }
-    print_reading(found.notes)
+    print_reading(ratings.notes)
     if json:
-        print_json(summary | {"notes": list(found.notes)})
+        print_json(summary | {"notes": list(ratings.notes)})
     else:
         print_text("\n".join(f"{name:<11}{value}" for name, value in summary.items()))
 
@@ -183,14 +186,14 @@ def check(
             else check_usable(data, columns, chosen, json=json)
         )
     reading, ratings = load_reading(data, titles=True, **_skipping(data, columns))
-    found = check_data(ratings, reading)
+    checked = check_data(ratings, reading)
     usable = None if chosen is None else usable_ratings(chosen, ratings)
-    written = None if output is None else _write_check(found, output, data)
+    written = None if output is None else _write_check(checked, output, data)
     bad = 0 if reading is None or columns.get("on_error") == "skip" else reading.bad.total
     if json:
-        print_json(found.to_json() | ({} if usable is None else {"usable": usable.to_json()}))
+        print_json(checked.to_json() | ({} if usable is None else {"usable": usable.to_json()}))
         raise typer.Exit(int(bad > 0))
-    print_text("\n".join(_check_lines(found)))
+    print_text("\n".join(_check_lines(checked)))
     if usable is not None:
         print_text("\n".join(["", *usable.lines()]))
     if bad:
@@ -198,7 +201,7 @@ def check(
         columns = columns | {"on_error": "skip"}
     if written is not None:
         print_text(f"\nwritten: {', '.join(map(str, written))}")
-    print_text("\nnext:\n" + "\n".join(f"  {line}" for line in _next_steps(found, data, columns, output)))
+    print_text("\nnext:\n" + "\n".join(f"  {line}" for line in _next_steps(checked, data, columns, output)))
     raise typer.Exit(int(bad > 0))
 
 
@@ -209,7 +212,7 @@ def _skipping(data: str, columns: dict[str, Any]) -> dict[str, Any]:
     return columns | ({"on_error": "skip"} if columns or is_table_file(Path(data)) or Path(data).is_dir() else {})
 
 
-def _write_check(found: DataCheck, output: Path, data: str) -> list[Path]:
+def _write_check(checked: DataCheck, output: Path, data: str) -> list[Path]:
     from odp.cli.labelled_check import task_name
     from odp.simulation.data_check import draw_check
     from odp.simulation.own_catalogue import own_task
@@ -217,17 +220,17 @@ def _write_check(found: DataCheck, output: Path, data: str) -> list[Path]:
     written = [output / "check.svg"]
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
-        draw_check(written[0], found)
-        if found.task is not None:
-            own = own_task(found.task, found.ratings, found.reading, name=task_name(found.ratings.name))
-            written += own.write(output, comment=f"Fits {Path(data).name}; made by `odp data check`.")
+        draw_check(written[0], checked)
+        if checked.task is not None:
+            fitted_task = own_task(checked.task, checked.ratings, checked.reading, name=task_name(checked.ratings.name))
+            written += fitted_task.write(output, comment=f"Fits {Path(data).name}; made by `odp data check`.")
     return written
 
 
-def _check_lines(found: DataCheck) -> list[str]:
+def _check_lines(checked: DataCheck) -> list[str]:
     from odp.simulation.data_check import bars, item_counts
 
-    ratings, reading = found.ratings, found.reading
+    ratings, reading = checked.ratings, checked.reading
     lines = []
     if reading is not None:
         names = {role: getattr(reading.columns, role) for role in _ROLES}
@@ -235,8 +238,8 @@ def _check_lines(found: DataCheck) -> list[str]:
         lines += [f"rows        {reading.rows:,}, of which {reading.bad.total:,} are bad", f"columns     {named}"]
     scale = "implicit: a row says 'seen'" if ratings.implicit else f"ratings from {ratings.low:g} to {ratings.high:g}"
     lines += [
-        f"users       {ratings.n_users:,}, each with {found.activity} items",
-        f"items       {ratings.n_items:,}, each with {found.popularity} users",
+        f"users       {ratings.n_users:,}, each with {checked.activity} items",
+        f"items       {ratings.n_items:,}, each with {checked.popularity} users",
         f"pairs       {ratings.n_ratings:,}, {ratings.density:.3%} of all; {ratings.duplicates:,} rows repeat a pair",
         f"scale       {scale}",
         f"order       {'by time' if ratings.order is not None else 'none: no column of times'}",
@@ -246,21 +249,21 @@ def _check_lines(found: DataCheck) -> list[str]:
         wide = max(len(label) for label, _, _ in rows)
         lines += ["", title, *(f"  {label:>{wide}}  {bar} {number:,}" for label, number, bar in rows)]
     lines.append("")
-    if found.epsilon is not None:
+    if checked.epsilon is not None:
         lines.append(
-            f"fits        ε = {found.epsilon:g}, δ = {found.delta:g}: an average item is heard through the noise"
+            f"fits        ε = {checked.epsilon:g}, δ = {checked.delta:g}: an average item is heard through the noise"
         )
-    lines += [f"note: {line}" for line in found.advice]
+    lines += [f"note: {line}" for line in checked.advice]
     return lines
 
 
-def _next_steps(found: DataCheck, data: str, columns: dict[str, Any], output: Path | None) -> list[str]:
+def _next_steps(checked: DataCheck, data: str, columns: dict[str, Any], output: Path | None) -> list[str]:
     source = data_arguments(data, columns)
-    epsilon = found.epsilon or 8.0
-    task = "--preset auto" if output is None or found.task is None else shlex.quote(str(output / "task.toml"))
-    budget = f" --epsilon {epsilon:g} --delta {found.delta:g}" if task.startswith("--") else ""
+    epsilon = checked.epsilon or 8.0
+    task = "--preset auto" if output is None or checked.task is None else shlex.quote(str(output / "task.toml"))
+    budget = f" --epsilon {epsilon:g} --delta {checked.delta:g}" if task.startswith("--") else ""
     return [
-        f"odp compare {source} --delta {found.delta:g} --output comparison",
+        f"odp compare {source} --delta {checked.delta:g} --output comparison",
         f"odp simulate {task} {source}{budget} --output run",
         "odp report run",
     ]

@@ -112,10 +112,10 @@ def takes_labelled_table(command: Callable[..., None]) -> Callable[..., None]:
 
 def _with_options(command: Callable[..., None], options: Mapping[str, Any]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "columns"]
-    for one in own:
-        if one.name == "data":
-            for option in getattr(one.annotation, "__metadata__", ()):
+    command_parameters = [parameter for name, parameter in signature.parameters.items() if name != "columns"]
+    for command_parameter in command_parameters:
+        if command_parameter.name == "data":
+            for option in getattr(command_parameter.annotation, "__metadata__", ()):
                 option.autocompletion = data_names
     added = [
         inspect.Parameter(
@@ -128,13 +128,13 @@ def _with_options(command: Callable[..., None], options: Mapping[str, Any]) -> C
     ]
 
     def run(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in options}
-        columns = {name: value for name, value in given.items() if value not in (_DEFAULTS.get(name), [])}
+        data_options = {name: arguments.pop(name) for name in options}
+        columns = {name: value for name, value in data_options.items() if value not in (_DEFAULTS.get(name), [])}
         plain = {name: str(value.value) if isinstance(value, StrEnum) else value for name, value in columns.items()}
         command(**arguments, columns=plain)
 
     run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
-    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in command_parameters]
     # Typer reads the names and types of options here.
     run.__signature__ = signature.replace(parameters=[*keyword, *added])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*keyword, *added]}
@@ -161,7 +161,7 @@ def data_arguments(data: str, columns: Mapping[str, Any]) -> str:
 def as_option(name: str, value: object) -> str:
     """An argument of ``odp.load`` as the option that gives it, for a shell."""
     if isinstance(value, list):
-        return " ".join(as_option(name, one) for one in value)
+        return " ".join(as_option(name, entry) for entry in value)
     if isinstance(value, bool):
         return f"--{name}" if value else "--explicit"
     return f"--{name.replace('_', '-')} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"

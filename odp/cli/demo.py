@@ -135,7 +135,7 @@ def demo(
         asking = Broadcast(method=broadcast, helper_key=services.helper_key if broadcast == PIR else "")
         task = dataclasses.replace(task, broadcast=asking)
         # Before the first round: while this process computes, a model could come and go.
-        found = baselines(task, split, seed=seed)
+        baseline_errors = baselines(task, split, seed=seed)
         tell("computed what other methods reach on the same ratings")
         # Submitted first: a host that finds no task at all comes back only after half a minute.
         handle = connection.submit(task)
@@ -153,11 +153,12 @@ def demo(
         stack.callback(host.stop)
         tell(f"{_started(host)}: {ratings.n_users:,} devices, each with its own store, secret and key")
         watched = watch(
-            handle, services, host, split, task, out, timeout=timeout, references=_references(found), tell=tell
+            handle, services, host, split, task, out, timeout=timeout, references=_references(baseline_errors),
+            tell=tell,
         )  # fmt: skip
         shown = results_console(machine=json_output)
         shown.print()
-        shown.print(chart(watched, task, _references(found)))
+        shown.print(chart(watched, task, _references(baseline_errors)))
         shown.print()
         tell("trained; one device recommends, and an audit checks the log")
         recommended = _recommend(services, root)
@@ -174,7 +175,7 @@ def demo(
         counted,
         receipts,
         policy,
-        found,
+        baseline_errors,
         source=source,
         seed=seed,
         seconds=seconds,
@@ -195,12 +196,12 @@ def _require_cohort(devices: int) -> None:
         )
 
 
-def _references(found: Baselines) -> dict[str, float]:
+def _references(baseline_errors: Baselines) -> dict[str, float]:
     """The baselines of the chart, by name."""
     return {
-        "DP item mean, same ε": found.dp_item_mean,
-        "DP item mean + user bias": found.dp_item_user_bias,
-        "ALS, all data in one place": found.als_ceiling,
+        "DP item mean, same ε": baseline_errors.dp_item_mean,
+        "DP item mean + user bias": baseline_errors.dp_item_user_bias,
+        "ALS, all data in one place": baseline_errors.als_ceiling,
     }
 
 
@@ -274,8 +275,8 @@ def _recommend(services: Services, root: Path) -> dict[str, Any]:
         raise ServiceError(f"no recommendations within {_RECOMMEND_SECONDS:.0f} s") from error
     if finished.returncode:
         raise ServiceError(f"recommendations failed: {finished.stderr.strip().removeprefix('odp: ')}")
-    found: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
-    return found
+    recommended: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
+    return recommended
 
 
 def _finish(
@@ -287,7 +288,7 @@ def _finish(
     traffic: dict[int, dict[str, Any]],
     receipts: Receipts,
     policy: EnclavePolicy,
-    found: Baselines,
+    baseline_errors: Baselines,
     *,
     source: str,
     seed: int,
@@ -307,7 +308,7 @@ def _finish(
     from odp.simulation.record import write_record
 
     privacy = task.privacy
-    out.print(comparison_table(found, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
+    out.print(comparison_table(baseline_errors, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
     out.print(f"note: {NOT_A_RELEASE}")
     titles = split.train.titles
     best = Table("", "item", "predicted value", title="top ten of device 0, computed on the device")
@@ -317,7 +318,9 @@ def _finish(
     out.print(rounds_table(watched, traffic))
     picture = output / "rmse-and-epsilon.png"
     with writing(output):
-        draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, baselines=found)
+        draw_progress(
+            picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, baselines=baseline_errors
+        )
     whole = sum(table.rows.size * 4 for table in _last_model_tables(task))
     per_device = {number: entry["bytes_down"] / max(entry["devices_in"], 1) for number, entry in traffic.items()}
     summary: dict[str, Any] = {
@@ -334,7 +337,7 @@ def _finish(
         "rmse_by_round": [None if math.isnan(value) else value for value in watched.rmse],
         "epsilon_by_round": watched.epsilon,
         "charges": watched.charges,
-        "baselines": vars(found),
+        "baselines": vars(baseline_errors),
         "bytes_down_per_device": per_device,
         "broadcast": method_of(task.definition()),
         "whole_model_bytes": whole,
@@ -345,7 +348,7 @@ def _finish(
     report = _privacy_text(task, receipts.ledger, split.train.n_users, policy)
     with writing(output):
         (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
-        write_record(output, _record(task, split, watched, found, seed=seed))
+        write_record(output, _record(task, split, watched, baseline_errors, seed=seed))
         (output / "ledger.json").write_bytes(receipts.ledger)
         (output / "privacy.txt").write_text(report, encoding="utf-8")
     out.print(
@@ -363,7 +366,7 @@ def _finish(
         print_json(summary)
 
 
-def _record(task: Task, split: Split, watched: Watched, found: Baselines, *, seed: int) -> dict[str, Any]:
+def _record(task: Task, split: Split, watched: Watched, baseline_errors: Baselines, *, seed: int) -> dict[str, Any]:
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
     from odp.algorithms.dpam.diagnostics import diagnose
     from odp.privacy.events import Event, from_json
@@ -386,7 +389,7 @@ def _record(task: Task, split: Split, watched: Watched, found: Baselines, *, see
         charges=charges,
         metrics={"test_rmse": watched.rmse[-1]},
         seed=seed,
-        baselines=asdict(found),
+        baselines=asdict(baseline_errors),
         notes=[NOT_A_RELEASE],
         diagnostics=diagnose(task, split, watched.model),
     )

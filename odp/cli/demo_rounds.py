@@ -97,9 +97,9 @@ def watch(
                     {"round": release.round, **event_of(charge).to_json()} for charge in release.charges
                 ]
                 # The demo owns the data set, so it may test each model on the held-out part; no device reports one.
-                own = model.version == round.round + 1
+                of_this_round = model.version == round.round + 1
                 watched.rmse.append(
-                    rmse(population.predict(model, history, split.test), split.test) if own else math.nan
+                    rmse(population.predict(model, history, split.test), split.test) if of_this_round else math.nan
                 )
                 watched.model = model
                 spent = f"ε {release.epsilon_spent:.4f} of {task.privacy.epsilon:g}"

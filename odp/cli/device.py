@@ -270,11 +270,11 @@ def recommend(
             raise ConfigurationError("Expected --index alone: --level, --explore and --side go with a downloaded model")
         model = indexed_model(index, population=population)
         with Store.open(store_path(state, device)) as store:
-            found = recommend_indexed(store, model, k=count)
+            recommendation = recommend_indexed(store, model, k=count)
         indexed = model.index.keys
-        items = tuple(indexed[item] for item in found.items.tolist())
+        items = tuple(indexed[item] for item in recommendation.items.tolist())
         named = None if titled is None else titled.of_model(indexed, len(indexed), task=model.definition.name)
-        _print_recommendations(device, found, items, named, json=json)
+        _print_recommendations(device, recommendation, items, named, json=json)
         return
     pinned = ReferenceValues.load(
         reference_values if reference_values is not None else services / "reference_values.json"
@@ -293,7 +293,7 @@ def recommend(
                 lookup, offer, cache=cache, charters=charters, log=guard, population=population, catalogues=catalogues
             )
             with Store.open(store_path(state, device)) as store:
-                found = recommend_candidates(store, clusters, lookup, k=count, level=level, explore=explore)
+                recommendation = recommend_candidates(store, clusters, lookup, k=count, level=level, explore=explore)
             definition, catalogue = clusters.model.definition, clusters.catalogue
         else:
             available = newest_model(
@@ -303,7 +303,9 @@ def recommend(
             if available.offline is not None:
                 console().print(available.offline, markup=False)
             with Store.open(store_path(state, device)) as store:
-                found = best_items(store, available.downloaded, k=count, level=level, explore=explore, side=prior)
+                recommendation = best_items(
+                    store, available.downloaded, k=count, level=level, explore=explore, side=prior
+                )
             definition, catalogue = available.downloaded.model.definition, available.downloaded.catalogue
         if cache.failure is not None:
             console().print(cache.failure, markup=False)
@@ -311,31 +313,31 @@ def recommend(
         clients.close()
     keys = None if catalogue is None else catalogue.keys
     named = None if titled is None else titled.of_model(keys, definition.model.items, task=definition.name)
-    _print_recommendations(device, found, found.keys, named, json=json)
+    _print_recommendations(device, recommendation, recommendation.keys, named, json=json)
 
 
 def _print_recommendations(
-    device: int, found: Recommendation, keys: tuple[str, ...] | None, named: NamedItems | None, *, json: bool
+    device: int, recommendation: Recommendation, keys: tuple[str, ...] | None, named: NamedItems | None, *, json: bool
 ) -> None:
     """Prints items by title, else by key, else by number."""
-    names = keys if named is None else named.names(found.items.tolist() if keys is None else keys)
+    names = keys if named is None else named.names(recommendation.items.tolist() if keys is None else keys)
     from device_runtime.view.shown_items import untitled_note
 
     untitled = 0 if named is None else named.missing
     if json:
         titles = {} if named is None else {"items_without_title": untitled}
-        print_json({"device": device, **listed(found, names, keys), **titles})
+        print_json({"device": device, **listed(recommendation, names, keys), **titles})
         return
     if untitled:
         console().print(f"note: {untitled_note(untitled)}")
-    for line in notes_of(found):
+    for line in notes_of(recommendation):
         console().print(f"note: {line}", markup=False)
-    if not len(found.items):
+    if not len(recommendation.items):
         results_console().print(
             f"there is nothing to recommend to device {device}: it has rated every item that was found"
         )
         return
-    results_console().print(table_of(found, names, title=f"device {device}, computed on the device"))
+    results_console().print(table_of(recommendation, names, title=f"device {device}, computed on the device"))
 
 
 def people_of(
@@ -361,8 +363,8 @@ def people_of(
     ratings = load(data, **as_written(columns))
     print_reading(ratings.notes)
     if named := int((ratings.item_numbers < 0).sum()):
-        told = f"{named:,} items have ids that are no whole numbers from 0"
-        print_reading([f"{told}: histograms by item without labels leave them out"])
+        unnumbered = f"{named:,} items have ids that are no whole numbers from 0"
+        print_reading([f"{unnumbered}: histograms by item without labels leave them out"])
     if devices is not None:
         ratings = take_users(ratings, devices)
     return ratings if split_seed is None else random_split(ratings, seed=split_seed).train

@@ -40,20 +40,20 @@ def doctor(
     from device_runtime import MachineSensors
     from device_runtime.host.doctor import examine
 
-    found = examine(MachineSensors(state if state.is_dir() else Path.cwd()), folder=state)
+    examination = examine(MachineSensors(state if state.is_dir() else Path.cwd()), folder=state)
     if json:
-        print_json(found.as_json())
+        print_json(examination.as_json())
     else:
-        print_text(f"python {found.python}, {found.system}")
-        for name in (*found.enforced, *found.not_enforced):
-            print_text(f"{'NOT ENFORCED' if name in found.not_enforced else 'enforced':<13} {name}")
-        if found.problem:
-            print_text(f"services do not run here: {found.problem}")
-        for name in (*found.held, *found.refused):
-            print_text(f"  {'REFUSED' if name in found.refused else 'holds':<8} {name:<19} {_MEANING[name]}")
-        print_text(f"stores: {found.store}")
-        print_text(f"keyring: {found.keyring}")
-        for name, reason in found.sensors.items():
+        print_text(f"python {examination.python}, {examination.system}")
+        for name in (*examination.enforced, *examination.not_enforced):
+            print_text(f"{'NOT ENFORCED' if name in examination.not_enforced else 'enforced':<13} {name}")
+        if examination.problem:
+            print_text(f"services do not run here: {examination.problem}")
+        for name in (*examination.held, *examination.refused):
+            print_text(f"  {'REFUSED' if name in examination.refused else 'holds':<8} {name:<19} {_MEANING[name]}")
+        print_text(f"stores: {examination.store}")
+        print_text(f"keyring: {examination.keyring}")
+        for name, reason in examination.sensors.items():
             print_text(f"sensor {name}: {reason or 'readable'}")
-    if found.not_enforced:
+    if examination.not_enforced:
         raise typer.Exit(1)

@@ -47,19 +47,19 @@ def doctor(
     from odp.operations.doctor import examine
 
     deployment = _deployment(services, server, program, ca, reference_values, metrics, state)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with console().status("examining"):
-        found.extend(examine(deployment))
-    states = Counter(finding.state for finding in found)
+        findings.extend(examine(deployment))
+    states = Counter(finding.state for finding in findings)
     fails = bool(states["failure"] or (strict and states["warning"]))
     if json:
-        print_json({"passed": not fails, "findings": [vars(finding) for finding in found]})
+        print_json({"passed": not fails, "findings": [vars(finding) for finding in findings]})
     else:
         table = Table("part", "state", "found")
-        for subject, group in itertools.groupby(found, key=lambda finding: finding.subject):
-            for state_of, told in _lines(list(group)):
+        for subject, group in itertools.groupby(findings, key=lambda finding: finding.subject):
+            for state_of, text in _lines(list(group)):
                 style = _STYLES[state_of]
-                table.add_row(escape(subject), f"[{style}]{state_of}[/{style}]", escape(told))
+                table.add_row(escape(subject), f"[{style}]{state_of}[/{style}]", escape(text))
         results_console().print(table)
         results_console().print(", ".join(f"{state_of}: {count}" for state_of, count in states.items()))
     if fails:
@@ -73,8 +73,8 @@ def _lines(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
         yield "ok", "; ".join(well)
     for finding in findings:
         if finding.state != "ok":
-            told = f"{finding.check}: {finding.told}"
-            yield finding.state, f"{told}\n→ {finding.todo}" if finding.todo else told
+            text = f"{finding.check}: {finding.told}"
+            yield finding.state, f"{text}\n→ {finding.todo}" if finding.todo else text
 
 
 def _deployment(
@@ -105,8 +105,8 @@ def _deployment(
     programs = {"server": list(addresses_in(server))}
     for role, addresses in ({} if values is None else values.addresses).items():
         programs.setdefault(role, []).extend(addresses)
-    for given in program:
-        role, _, address = given.partition("=")
+    for option in program:
+        role, _, address = option.partition("=")
         parse_address(address)
         if address not in programs.setdefault(role, []):
             programs[role].append(address)

@@ -51,18 +51,18 @@ def digest(json_output: Annotated[bool, typer.Option("--json", help="Print one J
         print_json(
             {
                 role: {
-                    "digest": found.digest,
-                    "components": dict(found.components),
-                    "dependencies": found.dependencies.versions,
+                    "digest": measured_role.digest,
+                    "components": dict(measured_role.components),
+                    "dependencies": measured_role.dependencies.versions,
                 }
-                for role, found in measured.items()
+                for role, measured_role in measured.items()
             }
         )
         return
-    for role, found in measured.items():
-        print_text(f"{role:<13} {found.digest}")
+    for role, measurement in measured.items():
+        print_text(f"{role:<13} {measurement.digest}")
         for name in COMPONENTS:
-            print_text(f"  {name:<13} {found.components[name]}")
+            print_text(f"  {name:<13} {measurement.components[name]}")
     versions = next(iter(measured.values())).dependencies.versions
     print_text("dependencies: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
 
@@ -204,9 +204,9 @@ def pin_address(
     _validate.one_of(ADDRESSED, role=role)
     parse_address(address)
     values = ReferenceValues.load(reference_values)
-    known = tuple(dict.fromkeys((*values.addresses.get(role, ()), address)))
-    dataclasses.replace(values, addresses={**values.addresses, role: known}).save(reference_values)
-    print_text(f"{role}: {', '.join(known)} pinned in {reference_values}")
+    pinned = tuple(dict.fromkeys((*values.addresses.get(role, ()), address)))
+    dataclasses.replace(values, addresses={**values.addresses, role: pinned}).save(reference_values)
+    print_text(f"{role}: {', '.join(pinned)} pinned in {reference_values}")
 
 
 @app.command("root")
@@ -229,11 +229,11 @@ def show_endorser_key(
     """Print an endorser's public key, which devices and upgrade policies name."""
     from odp.transparency.key_file import endorser_key
 
-    found = endorser_key(key).public.hex()
+    public_key = endorser_key(key).public.hex()
     if json_output:
-        print_json({"endorser_key": found})
+        print_json({"endorser_key": public_key})
     else:
-        print_text(found)
+        print_text(public_key)
 
 
 @app.command("upgrade-policy")

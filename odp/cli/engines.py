@@ -31,22 +31,22 @@ class Workers:
     """The workers of a run and what they used last."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int], Worker] = {}
+        self._workers: dict[tuple[str, int], Worker] = {}
 
     def saw(self, worker: Worker) -> None:
         """A worker finished a part."""
-        self._found[worker.node, worker.pid] = worker
+        self._workers[worker.node, worker.pid] = worker
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """For the line of progress; empty without a worker."""
-        if not self._found:
+        if not self._workers:
             return ""
-        most = max(worker.memory for worker in self._found.values())
-        return f"; {len(self._found)} workers, up to {most:,.0f} MiB each"
+        most = max(worker.memory for worker in self._workers.values())
+        return f"; {len(self._workers)} workers, up to {most:,.0f} MiB each"
 
     def print(self, out: Console) -> None:
         """A line for each worker."""
-        for (node, pid), worker in sorted(self._found.items()):
+        for (node, pid), worker in sorted(self._workers.items()):
             out.print(f"worker {pid} on {node}: {worker.memory:,.0f} MiB", soft_wrap=True)
 
 

@@ -75,20 +75,20 @@ def run(
                 shown.step(f"round {round}")
             shown.advance(done, of, f"{done:,} of {of:,} devices")
 
-        found = run_fleet(
+        fleet_run = run_fleet(
             scenario, devices=devices, seed=seed, root=root, test_noise=test_noise, hosts=hosts,
             timeout=timeout, report=out.print, progress=progress,
         )  # fmt: skip
-    _show(results_console(machine=json_output), found)
+    _show(results_console(machine=json_output), fleet_run)
     if json_output:
-        print_json(found.to_json())
+        print_json(fleet_run.to_json())
 
 
-def _show(out: Console, found: FleetRun) -> None:
+def _show(out: Console, fleet_run: FleetRun) -> None:
     from rich.table import Table
 
     table = Table("round", "counted", "rests", "up", "down", "CPU", "time", "simulated")
-    for entry in found.rounds:
+    for entry in fleet_run.rounds:
         table.add_row(
             str(entry["round"]),
             f"{entry['counted']:,}",
@@ -101,17 +101,18 @@ def _show(out: Console, found: FleetRun) -> None:
         )
     out.print(table)
     for name, title in (("injected", "injected faults"), ("refused", "contributions refused")):
-        kinds = sorted({kind for entry in found.rounds for kind in entry[name]})
-        listed = Table(title, *(f"round {entry['round']}" for entry in found.rounds))
+        kinds = sorted({kind for entry in fleet_run.rounds for kind in entry[name]})
+        listed = Table(title, *(f"round {entry['round']}" for entry in fleet_run.rounds))
         for kind in kinds:
-            listed.add_row(kind.replace("_", " "), *(f"{entry[name].get(kind, 0):,}" for entry in found.rounds))
+            listed.add_row(kind.replace("_", " "), *(f"{entry[name].get(kind, 0):,}" for entry in fleet_run.rounds))
         if kinds:
             out.print(listed)
-    memory = found.memory_bytes / 2**30
+    memory = fleet_run.memory_bytes / 2**30
     out.print(
-        f"{found.devices:,} devices, {found.malicious} of them malicious, on {found.hosts} hosts; "
-        f"{found.seconds:.0f} s, {found.processor_seconds:.0f} s of processors, at most {memory:.2f} GiB of memory; "
-        f"ε spent {found.epsilon:.4f}; noise: {found.noise}"
+        f"{fleet_run.devices:,} devices, {fleet_run.malicious} of them malicious, on {fleet_run.hosts} hosts; "
+        f"{fleet_run.seconds:.0f} s, {fleet_run.processor_seconds:.0f} s of processors, at most "
+        f"{memory:.2f} GiB of memory; "
+        f"ε spent {fleet_run.epsilon:.4f}; noise: {fleet_run.noise}"
     )
-    if found.model_sha256 is not None:
-        out.print(f"model {found.model_sha256}")
+    if fleet_run.model_sha256 is not None:
+        out.print(f"model {fleet_run.model_sha256}")

@@ -41,14 +41,14 @@ class FoldingConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich prints; tables are made to fit."""
         shown: list[Any] = []
-        for one in objects:
-            shown += fitting(one, self.width) if isinstance(one, Table) else [one]
+        for renderable in objects:
+            shown += fitting(renderable, self.width) if isinstance(renderable, Table) else [renderable]
         super().print(*shown, **options)
 
 
 def _columns() -> int:
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isascii() and given.isdigit() and int(given) > 0 else _WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdigit() and int(columns) > 0 else _WIDTH
 
 
 def fitting(table: Table, width: int) -> list[Table]:
@@ -62,12 +62,12 @@ def fitting(table: Table, width: int) -> list[Table]:
     parts: list[Any] = []
     groups = _groups(least, width)
     for group in groups:
-        room = width - _overhead(len(group))
+        content_width = width - _overhead(len(group))
         part = copy.copy(table)
         part.columns = [_copied(columns[index], place) for place, index in enumerate(group)]
         # Headers stay on one line where there is room for that.
-        lows = heads if sum(heads[index] for index in group) <= room else least
-        sizes = _widths([lows[index] for index in group], [wanted[index] for index in group], room)
+        lows = heads if sum(heads[index] for index in group) <= content_width else least
+        sizes = _widths([lows[index] for index in group], [wanted[index] for index in group], content_width)
         for column, size in zip(part.columns, sizes, strict=True):
             column.width, column.overflow, column.no_wrap = size, "fold", False
         part.title = table.title if group is groups[0] else None
@@ -80,21 +80,21 @@ def _groups(least: Sequence[int], width: int) -> list[list[int]]:
     """Indices of the columns of each table; the first column is in all of them."""
     groups, group = [], [0]
     for index in range(1, len(least)):
-        if len(group) > 1 and sum(least[one] for one in [*group, index]) + _overhead(len(group) + 1) > width:
+        if len(group) > 1 and sum(least[column] for column in [*group, index]) + _overhead(len(group) + 1) > width:
             groups.append(group)
             group = [0]
         group.append(index)
     return [*groups, group]
 
 
-def _widths(least: Sequence[int], wanted: Sequence[int], room: int) -> list[int]:
-    """Widths from ``least`` to ``wanted`` that fill ``room`` together; below ``least`` only where those do not fit."""
-    if sum(wanted) <= room:
+def _widths(least: Sequence[int], wanted: Sequence[int], total: int) -> list[int]:
+    """Widths from ``least`` to ``wanted`` that fill ``total`` together; below ``least`` only where those do not fit."""
+    if sum(wanted) <= total:
         return list(wanted)
     sizes = list(least)
-    while sum(sizes) > room and max(sizes) > 1:
+    while sum(sizes) > total and max(sizes) > 1:
         sizes[sizes.index(max(sizes))] -= 1
-    while sum(sizes) < room:
+    while sum(sizes) < total:
         behind = [full / size if size else 0.0 for full, size in zip(wanted, sizes, strict=True)]
         sizes[behind.index(max(behind))] += 1
     return sizes

@@ -54,11 +54,11 @@ def show_key(
     """Print the public key that tasks name (broadcast.helper_key) and devices pin (`odp enclave pin-helper`)."""
     from distributor.helper_program import helper_key
 
-    found = helper_key(state)
+    public_key = helper_key(state)
     if json:
-        print_json({"helper_key": found})
+        print_json({"helper_key": public_key})
     else:
-        print_text(found)
+        print_text(public_key)
 
 
 def pin_helper(

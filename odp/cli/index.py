@@ -24,7 +24,7 @@ def show(file: IndexFile, json: Json = False) -> None:
 
     index = open_index(file)
     model = IndexedModel.of(index)
-    found = {
+    facts = {
         "sha256": index.sha256,
         "items": len(index),
         "rank": index.rank,
@@ -33,9 +33,9 @@ def show(file: IndexFile, json: Json = False) -> None:
         **index.facts,
     }
     if json:
-        print_json(found)
+        print_json(facts)
         return
-    print_text("\n".join(f"{name}: {value}" for name, value in found.items()))
+    print_text("\n".join(f"{name}: {value}" for name, value in facts.items()))
 
 
 @app.command("difference")
@@ -54,13 +54,14 @@ def difference(
     data = made(open_index(old), open_index(new))
     with writing_file(file):
         write_atomically(file, data, mode=0o644)
-    told = described(data)
+    summary = described(data)
     if json:
-        counts = {"changed": told.changed, "new": told.new, "bytes": len(data)}
-        print_json({"base": told.base, "result": told.result, **counts})
+        counts = {"changed": summary.changed, "new": summary.new, "bytes": len(data)}
+        print_json({"base": summary.base, "result": summary.result, **counts})
         return
     print_text(
-        f"difference from {told.base[:12]} to {told.result[:12]}: {told.changed} items changed, {told.new} are new; "
+        f"difference from {summary.base[:12]} to {summary.result[:12]}: {summary.changed} items changed, "
+        f"{summary.new} are new; "
         f"{len(data)} bytes instead of {new.stat().st_size}"
     )
 

@@ -74,8 +74,8 @@ def show_key(
     """Print the issuer's public key, which a population names (`odp population`)."""
     from odp.enrolment.issuer_program import issuer_key
 
-    found = issuer_key(state)
+    public_key = issuer_key(state)
     if json:
-        print_json({"issuer_key": found})
+        print_json({"issuer_key": public_key})
     else:
-        print_text(found)
+        print_text(public_key)

@@ -58,19 +58,19 @@ def check_examples(data: str, columns: dict[str, Any], *, output: Path | None, j
     from odp.simulation.labelled_check import check_labelled
 
     table = read_examples(data, labelled_options(columns | {"on_error": "skip"}))
-    found = check_labelled(table)
-    written = None if output is None else _write(found, output, data)
+    checked = check_labelled(table)
+    written = None if output is None else _write(checked, output, data)
     bad = _status(table, columns)
     if json:
-        print_json(found.to_json())
+        print_json(checked.to_json())
         return bad
-    print_text("\n".join(_lines(found)))
+    print_text("\n".join(_lines(checked)))
     if bad:
         print_text("note: other commands refuse a table with bad rows: mend them, or pass --on-error skip")
         columns = columns | {"on_error": "skip"}
     if written is not None:
         print_text(f"\nwritten: {written}")
-    print_text("\nnext:\n" + "\n".join(f"  {line}" for line in _next_steps(found, data, columns, written)))
+    print_text("\nnext:\n" + "\n".join(f"  {line}" for line in _next_steps(checked, data, columns, written)))
     return bad
 
 
@@ -83,11 +83,13 @@ def _notes(notes: Iterable[str]) -> list[str]:
     return [f"note: {line}" for line in notes]
 
 
-def _write(found: LabelledCheck, output: Path, data: str) -> Path:
+def _write(checked: LabelledCheck, output: Path, data: str) -> Path:
     from odp.simulation.labelled_check import proposed_text
 
     name = Path(data).name
-    text = proposed_text(found, name=task_name(found.columns.name), comment=f"Fits {name}; made by `odp data check`.")
+    text = proposed_text(
+        checked, name=task_name(checked.columns.name), comment=f"Fits {name}; made by `odp data check`."
+    )
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
         (output / "task.toml").write_text(text, encoding="utf-8")
@@ -100,29 +102,30 @@ def task_name(name: str) -> str:
     return plain[:40] or "own-data"
 
 
-def _lines(found: LabelledCheck) -> list[str]:
-    table = found.table
-    wide = max(map(len, found.proposals), default=0)
+def _lines(checked: LabelledCheck) -> list[str]:
+    table = checked.table
+    wide = max(map(len, checked.proposals), default=0)
     lines = [
         *_head(table),
-        f"users       {found.columns.n_users:,}, each with {found.activity} examples",
-        f"label       {found.label}",
+        f"users       {checked.columns.n_users:,}, each with {checked.activity} examples",
+        f"label       {checked.label}",
     ]
     for kind, proposed in (("feature", True), ("no feature", False)):
         lines += [
             f"{kind:<11} {name:<{wide}}  {proposal.told}"
-            for name, proposal in found.proposals.items()
+            for name, proposal in checked.proposals.items()
             if (proposal.feature is not None) is proposed
         ]
-    if found.missing:
-        lines.append("missing     " + ", ".join(f"{count:,} of {name!r}" for name, count in found.missing.items()))
+    if checked.missing:
+        lines.append("missing     " + ", ".join(f"{count:,} of {name!r}" for name, count in checked.missing.items()))
     lines.append("")
-    if found.epsilon is not None:
+    if checked.epsilon is not None:
         lines.append(
-            f"fits        ε = {found.epsilon:g}, δ = {found.delta:g}: the noise is at most a twentieth of the way that "
+            f"fits        ε = {checked.epsilon:g}, δ = {checked.delta:g}: the noise is at most a twentieth "
+            "of the way that "
             "devices move the model"
         )
-    return lines + _notes(found.advice)
+    return lines + _notes(checked.advice)
 
 
 def _head(table: LabelledTable) -> list[str]:
@@ -132,8 +135,8 @@ def _head(table: LabelledTable) -> list[str]:
     ]
 
 
-def _next_steps(found: LabelledCheck, data: str, columns: Mapping[str, Any], written: Path | None) -> list[str]:
-    if found.task is None:
+def _next_steps(checked: LabelledCheck, data: str, columns: Mapping[str, Any], written: Path | None) -> list[str]:
+    if checked.task is None:
         return ["mend what the notes say, and check again"]
     if written is None:
         options = [as_option(name, value) for name, value in columns.items()]

@@ -130,27 +130,27 @@ def serving(start: Callable[..., Running]) -> Callable[..., None]:
     ``start`` takes the options above as keywords for a ``ProgramConfig``. One that it declares itself keeps its help,
     and is passed as it was given.
     """
-    own = inspect.signature(start, eval_str=True).parameters
+    start_parameters = inspect.signature(start, eval_str=True).parameters
     shared = inspect.signature(_options, eval_str=True).parameters
     first = [
         parameter
-        for name, parameter in own.items()
+        for name, parameter in start_parameters.items()
         if name not in shared and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
 
-    def command(**given: Any) -> None:
+    def command(**options: Any) -> None:
         from odp.transport.limits import Limits
 
         require_linux("a service")
-        with_parent = given.pop("with_parent")
-        if "limit" not in own:
-            given["limits"] = Limits().changed(given.pop("limit"))
-        told = {name: given.pop(name) for name in ("metrics", "log_format", "traces", "probes")}
-        with watched(start.__name__.removeprefix("run_"), given["state"], **told):
-            serve_until_stopped(start(**given), given["state"], with_parent=with_parent)
+        with_parent = options.pop("with_parent")
+        if "limit" not in start_parameters:
+            options["limits"] = Limits().changed(options.pop("limit"))
+        observability = {name: options.pop(name) for name in ("metrics", "log_format", "traces", "probes")}
+        with watched(start.__name__.removeprefix("run_"), options["state"], **observability):
+            serve_until_stopped(start(**options), options["state"], with_parent=with_parent)
 
     command.__doc__ = start.__doc__
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # typer reads the options there
-        [*first, *(own.get(name, parameter) for name, parameter in shared.items())]
+        [*first, *(start_parameters.get(name, parameter) for name, parameter in shared.items())]
     )
     return command

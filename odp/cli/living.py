@@ -94,10 +94,10 @@ def retrain(
     pair = None if compare is None else _pair(compare)
     if pair is not None and (withdraw is not None or roll_back is not None):
         raise ConfigurationError("Expected --compare without --withdraw and --roll-back: it takes no step")
-    for name, given, needs, other in (
+    for name, value, needs, other in (
         ("--compare-epsilon", compare_epsilon, "--compare", compare), ("--reason", reason, "--withdraw", withdraw),
     ):  # fmt: skip
-        if given is not None and other is None:
+        if value is not None and other is None:
             raise ConfigurationError(f"{name} goes with {needs}: without it, it would be ignored")
     if withdraw is not None and withdraw == roll_back:
         raise ConfigurationError(f"Expected --roll-back={roll_back} to be another training than the withdrawn one")
@@ -116,10 +116,10 @@ def retrain(
         limits=limits,
     )
     if pair is not None:
-        asked = 1.0 if compare_epsilon is None else compare_epsilon
-        limits.check_beside(living.epsilon, asked, delta=schedule.delta)
+        test_epsilon = 1.0 if compare_epsilon is None else compare_epsilon
+        limits.check_beside(living.epsilon, test_epsilon, delta=schedule.delta)
         with connect(server, state=state) as connection:
-            _compare(living, connection, task, pair, epsilon=asked, json=json)
+            _compare(living, connection, task, pair, epsilon=test_epsilon, json=json)
         return
     later: tuple[int, ...] = ()
     if withdraw is not None:
@@ -132,13 +132,13 @@ def retrain(
     with connect(server, state=state) as connection:
         if version is not None:
             connection.publish_catalogue(version)
-        found = living.advance(connection, now=time.time())
+        step = living.advance(connection, now=time.time())
     if json:
-        print_json(asdict(found) | {"stage": found.stage.value, "begun_with_withdrawn": list(later)})
+        print_json(asdict(step) | {"stage": step.stage.value, "begun_with_withdrawn": list(later)})
         return
-    print_text(f"{found.words}; ε = {found.epsilon:.4g} of {lifetime_epsilon:g} is spent or promised")
-    if found.due is not None:
-        print_text(f"next training from {datetime.fromtimestamp(found.due, UTC):%Y-%m-%d %H:%M} UTC")
+    print_text(f"{step.words}; ε = {step.epsilon:.4g} of {lifetime_epsilon:g} is spent or promised")
+    if step.due is not None:
+        print_text(f"next training from {datetime.fromtimestamp(step.due, UTC):%Y-%m-%d %H:%M} UTC")
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -158,15 +158,15 @@ def _compare(
     from odp.algorithms.model_evaluation.task import Evaluation
     from odp.task import UserLevelDP
 
-    asked = Evaluation(
+    evaluation = Evaluation(
         name=f"{task.name}-{pair[0]}-{pair[1]}",
         privacy=UserLevelDP(epsilon=epsilon, delta=task.privacy.delta),
         cohort=task.cohort,
         **living.compared(connection, *pair),
     )
-    sha256 = connection.submit(asked).task_sha256.hex()
+    sha256 = connection.submit(evaluation).task_sha256.hex()
     if json:
         print_json({"task": sha256})
         return
-    print_text(f"{asked.name}: devices test training {pair[0]} (a) or {pair[1]} (b), ε = {epsilon:g} per user")
+    print_text(f"{evaluation.name}: devices test training {pair[0]} (a) or {pair[1]} (b), ε = {epsilon:g} per user")
     print_text(f"`odp task results {sha256[:12]}` shows the difference, once the task is finished")

@@ -69,16 +69,16 @@ def check_apart(paths: Mapping[str, Path | None]) -> None:
 
 
 def _try(folder: Path) -> None:
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     made: list[Path] = []
     try:
-        for one in reversed(missing):
-            one.mkdir()
-            made.append(one)
+        for new_folder in reversed(missing):
+            new_folder.mkdir()
+            made.append(new_folder)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
             file.flush()
     finally:
-        for one in reversed(made):
+        for new_folder in reversed(made):
             with contextlib.suppress(OSError):
-                one.rmdir()
+                new_folder.rmdir()

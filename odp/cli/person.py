@@ -50,11 +50,11 @@ def privacy(state: State = _STATE, device: Device = 0, json: Json = False) -> No
     from device_runtime.view.overview import overview
 
     with _store(state, device) as store:
-        found = overview(store, _gate(state), now=time.time())
+        facts = overview(store, _gate(state), now=time.time())
     if json:
-        print_json({"device": device, **found})
+        print_json({"device": device, **facts})
         return
-    _show(device, found)
+    _show(device, facts)
 
 
 def limit(
@@ -84,12 +84,12 @@ def limit(
                 return dataclasses.replace(person, limits=limits)
 
             store.change_person(change)
-        own = store.person().limits
-    values = dataclasses.asdict(own or gate.limits)
+        personal = store.person().limits
+    values = dataclasses.asdict(personal or gate.limits)
     if json:
-        print_json({"device": device, "set_by": "host" if own is None else "person", "limits": values})
+        print_json({"device": device, "set_by": "host" if personal is None else "person", "limits": values})
         return
-    results_console().print(f"device {device}, limits set by the {'host' if own is None else 'person'}")
+    results_console().print(f"device {device}, limits set by the {'host' if personal is None else 'person'}")
     for name, value in values.items():
         results_console().print(f"  {name} = {_shown(value)}")
 
@@ -115,12 +115,12 @@ def about(
     with _store(state, device) as store:
         if said:
             say(store, said, time=time.time())
-        found = said_of(store)
+        statements = said_of(store)
     if json:
-        print_json({"device": device, "about": found})
+        print_json({"device": device, "about": statements})
         return
     results_console().print(f"device {device}: what you said of yourself, kept on the device and never sent")
-    for name, value in found.items():
+    for name, value in statements.items():
         results_console().print(f"  {name} = {value}", markup=False)
 
 
@@ -165,7 +165,7 @@ def opt_out(
             _require_met(store, name, undo=undo, device=device)
         now = time.time()
         store.change_person(lambda person: person.without_opt_out(name) if undo else person.with_opt_out(name, now))
-        met = name is None or any(name in (one.name, one.task_sha256.hex()) for one in store.tasks())
+        met = name is None or any(name in (offered.name, offered.task_sha256.hex()) for offered in store.tasks())
     what = "everything" if name is None else f"task {name}" if met else f"task {name} (never offered to it)"
     results_console().print(
         f"device {device} may take part in {what} again"
@@ -202,7 +202,7 @@ def erase(
     ledger_too: Annotated[bool, typer.Option("--ledger-too", help="Also forget what was sent.")] = False,
 ) -> None:
     """Wipe the device's data, local parameters and queued uploads."""
-    kept = (
+    ledger_note = (
         "the ledger of what was sent goes too: limits then count from zero, though the releases stay"
         if ledger_too
         else "the ledger of what was sent stays, because the limits count on it (--ledger-too wipes it)"
@@ -210,13 +210,13 @@ def erase(
     with _store(state, device) as store:
         examples = store.count_examples()
         rows = f"{examples} ratings, events and labelled examples"
-        question = f"Wipe {rows}, and all parameters of device {device}? {kept}"
+        question = f"Wipe {rows}, and all parameters of device {device}? {ledger_note}"
         if not yes and not typer.confirm(question, err=True):
             results_console().print("nothing was changed")
             raise typer.Exit(1)
         store.erase(ledger_too=ledger_too)
     results_console().print(
-        f"device {device}: {rows}, local and downloaded data, parameters and queued uploads are wiped; {kept}"
+        f"device {device}: {rows}, local and downloaded data, parameters and queued uploads are wiped; {ledger_note}"
     )
 
 
@@ -263,14 +263,14 @@ def explain(
     if conditions is not None:
         gate = dataclasses.replace(gate, conditions=Conditions.load(conditions))
     with _store(state, device) as store:
-        asked = None
+        task_round = None
         if task is not None:
-            terms = _known(store, task)
+            terms = _task_of(store, task)
             if terms is None:
                 raise ConfigurationError(f"Expected task={task!r} to be one that device {device} was offered")
-            asked = (terms, overview.next_round(store, terms))
-        found = overview.explain(store, gate, population=population, task=asked)
-    _say(device, "would train now", "would not train now", found, json)
+            task_round = (terms, overview.next_round(store, terms))
+        readings = overview.explain(store, gate, population=population, task=task_round)
+    _say(device, "would train now", "would not train now", readings, json)
 
 
 def _replay(state: Path, device: int, task: str | None, reference_values: Path | None, json: bool) -> None:
@@ -282,35 +282,39 @@ def _replay(state: Path, device: int, task: str | None, reference_values: Path |
 
     pinned = None if reference_values is None else ReferenceValues.load(reference_values)
     with _store(state, device) as store:
-        known = None if task is None else _known(store, task)
-        if task is not None and known is None:
+        terms = None if task is None else _task_of(store, task)
+        if task is not None and terms is None:
             raise ConfigurationError(f"Expected task={task!r} to be one that device {device} contributed to")
         lines = [
             line
             for line in store.ledger()
-            if line.state is not Participated.REFUSED and (known is None or line.task_sha256 == known.task_sha256)
+            if line.state is not Participated.REFUSED and (terms is None or line.task_sha256 == terms.task_sha256)
         ]
     if not lines:
         raise ConfigurationError(f"Expected a contribution of device {device}: there is none yet")
-    found = replay(state / FOLDER, lines[-1], pinned=pinned)
+    findings = replay(state / FOLDER, lines[-1], pinned=pinned)
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(lines[-1].time))
     _say(
         device,
         f"verified again what the contribution of {when} to round {lines[-1].round} rests on",
         f"cannot verify again what the contribution of {when} to round {lines[-1].round} rests on",
-        tuple(Reading(one.what, one.holds, "holds", one.observed) for one in found),
+        tuple(Reading(finding.what, finding.holds, "holds", finding.observed) for finding in findings),
         json,
     )
 
 
-def _say(device: int, well: str, badly: str, found: tuple[Reading, ...], json: bool) -> None:
-    holds = all(one.met for one in found)
+def _say(device: int, well: str, badly: str, readings: tuple[Reading, ...], json: bool) -> None:
+    holds = all(reading.met for reading in readings)
     if json:
-        print_json({"device": device, "holds": holds, "findings": [dataclasses.asdict(one) for one in found]})
+        print_json(
+            {"device": device, "holds": holds, "findings": [dataclasses.asdict(reading) for reading in readings]}
+        )
     else:
         results_console().print(f"device {device} {well if holds else badly}")
-        for one in found:
-            results_console().print(f"  {'yes' if one.met else 'NO '} {one.name}: {one.read}", markup=False)
+        for condition in readings:
+            results_console().print(
+                f"  {'yes' if condition.met else 'NO '} {condition.name}: {condition.read}", markup=False
+            )
     if not holds:
         raise typer.Exit(1)
 
@@ -322,74 +326,75 @@ def _leaves(read: dict[str, Any]) -> str:
     return "one bounded contribution per round leaves, to be summed with noise"
 
 
-def _show(device: int, found: dict[str, Any]) -> None:
+def _show(device: int, facts: dict[str, Any]) -> None:
     from rich.table import Table
 
     out = results_console()
-    for one in found["read"]:
+    for entry in facts["read"]:
         out.print(
-            f"read: table {one['table']} ({found['examples']} rows now), by task {one['task']}, {one['rounds']} rounds"
+            f"read: table {entry['table']} ({facts['examples']} rows now), by task {entry['task']}, "
+            f"{entry['rounds']} rounds"
         )
-        if one["columns"]:
-            by = "a program of the developer, without network and files," if one["program"] else "the device"
+        if entry["columns"]:
+            by = "a program of the developer, without network and files," if entry["program"] else "the device"
             out.print(
-                f"  columns {', '.join(one['columns'])}; {by} computes on them; {_leaves(one)}: "
-                f"ε {one['epsilon']:g} at δ {one['delta']:g} for the whole task",
+                f"  columns {', '.join(entry['columns'])}; {by} computes on them; {_leaves(entry)}: "
+                f"ε {entry['epsilon']:g} at δ {entry['delta']:g} for the whole task",
                 markup=False,
             )
     table = Table("when", "task", "round", "developer", "policy", "state", "ε so far", title=f"device {device}: sent")
-    for one in found["contributions"]:
+    for entry in facts["contributions"]:
         table.add_row(
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time"])), one["name"], str(one["round"]),
-            f"{one['developer'][:8]}..", "no enclave" if one["local_trust"] else f"{one['policy_sha256'][:8]}..",
-            one["refusal"] or one["state"],
-            _epsilon(one["so_far"]),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["time"])), entry["name"], str(entry["round"]),
+            f"{entry['developer'][:8]}..", "no enclave" if entry["local_trust"] else f"{entry['policy_sha256'][:8]}..",
+            entry["refusal"] or entry["state"],
+            _epsilon(entry["so_far"]),
         )  # fmt: skip
-    out.print(table if found["contributions"] else f"device {device} sent nothing")
-    if found["empty_contributions"]:
+    out.print(table if facts["contributions"] else f"device {device} sent nothing")
+    if facts["empty_contributions"]:
         out.print(
-            f"{found['empty_contributions']} of them were empty: the data could not be used as the task asks; nobody "
+            f"{facts['empty_contributions']} of them were empty: the data could not be used as the task asks; nobody "
             "else can tell, and they are charged like the others"
         )
-    for who, spent in [("in total", found["spent"])] + [
-        (f"to developer {one['developer'][:8]}..", one) for one in found["developers"]
+    for who, spent in [("in total", facts["spent"])] + [
+        (f"to developer {developer['developer'][:8]}..", developer) for developer in facts["developers"]
     ]:
         out.print(
             f"ε {_epsilon(spent['total'])} {who} at δ {spent['total']['delta']:g}; "
             f"in the last 30 days {_epsilon(spent['30_days'])}"
         )
-    local = found["local"]
+    local = facts["local"]
     if local["reports"]:
         out.print(
             f"{local['reports']} reports were private by themselves: ε {local['epsilon']:.4f} together, whoever reads "
-            f"them, of at most {found['limits']['max_local_epsilon']:g}"
+            f"them, of at most {facts['limits']['max_local_epsilon']:g}"
         )
-    for one in local["tasks"]:
-        out.print(f"  task {one['name']}, {one['sent']} sent: {one['in_words']}", markup=False)
-        if one["certificate"] is not None:
-            out.print(f"  task {one['name']}: {one['certificate']}", markup=False)
-    alone = sum(one["local_trust"] for one in found["contributions"])
+    for entry in local["tasks"]:
+        out.print(f"  task {entry['name']}, {entry['sent']} sent: {entry['in_words']}", markup=False)
+        if entry["certificate"] is not None:
+            out.print(f"  task {entry['name']}: {entry['certificate']}", markup=False)
+    alone = sum(contribution["local_trust"] for contribution in facts["contributions"])
     if alone:
         out.print(f"{alone} of them went to their developer's server alone: no enclave takes part, and none is trusted")
-    for one in found["answers"]:
+    for entry in facts["answers"]:
         out.print(
-            f"told app {one['app']} one of {one['choices']} choices, with noise, by service {one['service']}: "
-            f"ε {one['epsilon']:.4f}"
+            f"told app {entry['app']} one of {entry['choices']} choices, with noise, by service {entry['service']}: "
+            f"ε {entry['epsilon']:.4f}"
         )
-    limits = found["limits"]
+    limits = facts["limits"]
     out.print(
-        f"limits of the {found['limits_set_by']}: ε {limits['max_total_epsilon']:g} in total, "
+        f"limits of the {facts['limits_set_by']}: ε {limits['max_total_epsilon']:g} in total, "
         f"{limits['max_total_epsilon_30_days']:g} in 30 days, {limits['max_developer_epsilon']:g} per developer, "
         f"{limits['max_epsilon']:g} per task; `odp device limit` shows all"
     )
-    if found["at_rest"] is not None:
-        out.print(f"store: {found['at_rest']['text']}", markup=False)
-    for service, counts in found["services"].items():
+    if facts["at_rest"] is not None:
+        out.print(f"store: {facts['at_rest']['text']}", markup=False)
+    for service, counts in facts["services"].items():
         listed = ", ".join(f"{count} {table}" for table, count in counts.items())
         out.print(f"service {service} keeps {listed}", markup=False)
-    if found["paused_since"] is not None:
+    if facts["paused_since"] is not None:
         out.print("paused")
-    for name in ["everything"] * (found["opted_out_since"] is not None) + sorted(found["opt_outs"]):
+    for name in ["everything"] * (facts["opted_out_since"] is not None) + sorted(facts["opt_outs"]):
         out.print(f"opted out of {name}")
 
 
@@ -434,18 +439,20 @@ def _gate(state: Path) -> Gate:
     return Gate.load(state)
 
 
-def _known(store: Store, task: str) -> TaskTerms | None:
+def _task_of(store: Store, task: str) -> TaskTerms | None:
     """The task of that name, the latest of several, or the one whose id begins so. Raises where several ids do."""
     from odp.errors import ConfigurationError
 
     order = {line.task_sha256: line.time for line in store.ledger()}
-    named = sorted((one for one in store.tasks() if one.name == task), key=lambda one: order.get(one.task_sha256, 0.0))
+    named = sorted(
+        (terms for terms in store.tasks() if terms.name == task), key=lambda terms: order.get(terms.task_sha256, 0.0)
+    )
     if named:
         return named[-1]
-    found = [one for one in store.tasks() if task and one.task_sha256.hex().startswith(task)]
-    if len(found) > 1:
-        raise ConfigurationError(f"Expected task={task!r} to be the id of one task: {len(found)} begin so")
-    return found[0] if found else None
+    matching = [terms for terms in store.tasks() if task and terms.task_sha256.hex().startswith(task)]
+    if len(matching) > 1:
+        raise ConfigurationError(f"Expected task={task!r} to be the id of one task: {len(matching)} begin so")
+    return matching[0] if matching else None
 
 
 def _require_met(store: Store, name: str, *, undo: bool, device: int) -> None:
@@ -454,19 +461,21 @@ def _require_met(store: Store, name: str, *, undo: bool, device: int) -> None:
     from odp.errors import ConfigurationError
 
     tasks = store.tasks()
-    if any(name in (one.name, one.task_sha256.hex()) for one in tasks) or (undo and name in store.person().opt_outs):
+    if any(name in (terms.name, terms.task_sha256.hex()) for terms in tasks) or (
+        undo and name in store.person().opt_outs
+    ):
         return
-    names = sorted({one.name for one in tasks})
-    known = f"it knows {', '.join(names)}" if names else "it knows no task yet"
+    names = sorted({terms.name for terms in tasks})
+    listing = f"it knows {', '.join(names)}" if names else "it knows no task yet"
     raise ConfigurationError(
-        f"Expected task={name!r} to be one that device {device} was offered: {known}{nearest(name, names)}; "
+        f"Expected task={name!r} to be one that device {device} was offered: {listing}{nearest(name, names)}; "
         "--ahead opts out of a name before it is offered"
     )
 
 
 def _name_or_id(store: Store, task: str) -> str:
     """As an opt-out names a task: by its name, whoever made it and in all its versions, or by its whole id."""
-    if len(task) < _HEX_OF_TASK and all(one.name != task for one in store.tasks()):
-        known = _known(store, task)
-        return task if known is None else known.task_sha256.hex()
+    if len(task) < _HEX_OF_TASK and all(terms.name != task for terms in store.tasks()):
+        named = _task_of(store, task)
+        return task if named is None else named.task_sha256.hex()
     return task

@@ -34,15 +34,15 @@ def show(name: Name, server: Server = "127.0.0.1:7200", state: State = Path("odp
     from odp.signed.charter import open_charter
 
     with open_connection(server, state) as connection:
-        found = connection.population(name)
-    charter = open_charter(found.charter) if found.HasField("charter") else None
+        response = connection.population(name)
+    charter = open_charter(response.charter) if response.HasField("charter") else None
     if json:
         values = None if charter is None else _values(charter)
-        print_json({"population": name, "charter": values, "server_key": found.server_key.hex()})
+        print_json({"population": name, "charter": values, "server_key": response.server_key.hex()})
     elif charter is None:
         print_text(f"population {name!r} is not founded yet: the server founds it with its first task")
     else:
-        print_text(_lines(charter, found.server_key))
+        print_text(_lines(charter, response.server_key))
 
 
 @app.command("found")
@@ -142,10 +142,10 @@ def _change(
     from odp.signed.charter import open_charter, succeed
 
     with open_connection(server, state) as connection:
-        known = connection.population(name)
-        if not known.HasField("charter"):
+        response = connection.population(name)
+        if not response.HasField("charter"):
             raise ConfigurationError(f"population {name!r} is not founded yet; `odp population found` does that")
-        before = open_charter(known.charter)
+        before = open_charter(response.charter)
         owners = set(before.owners)
         if (add is not None and add in owners) or (retire is not None and retire not in owners):
             raise ConfigurationError(
@@ -199,7 +199,7 @@ def _values(charter: Charter) -> dict[str, object]:
         "owners": [key.hex() for key in charter.owners],
         "approvals": charter.approvals,
         "issuer_key": charter.issuer_key.hex(),
-        "approved_by": [one.key.hex() for one in charter.signed.signatures],
+        "approved_by": [signature.key.hex() for signature in charter.signed.signatures],
     }
 
 
@@ -222,7 +222,9 @@ def _write(path: Path, signed: population_pb2.SignedCharter) -> None:
 
     content = {
         "charter": signed.charter.hex(),
-        "signatures": [{"key": one.key.hex(), "signature": one.signature.hex()} for one in signed.signatures],
+        "signatures": [
+            {"key": signature.key.hex(), "signature": signature.signature.hex()} for signature in signed.signatures
+        ],
     }
     with state_errors(path):
         write_atomically(path, (json_module.dumps(content, indent=1) + "\n").encode(), mode=0o644)
@@ -238,9 +240,9 @@ def _read(path: Path) -> population_pb2.SignedCharter:
             charter=bytes.fromhex(content["charter"]),
             signatures=[
                 population_pb2.CharterSignature(
-                    key=bytes.fromhex(one["key"]), signature=bytes.fromhex(one["signature"])
+                    key=bytes.fromhex(signature["key"]), signature=bytes.fromhex(signature["signature"])
                 )
-                for one in content["signatures"]
+                for signature in content["signatures"]
             ],
         )
     except OSError as error:

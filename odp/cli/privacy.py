@@ -49,18 +49,18 @@ def report(
     from odp.privacy.rendering import render_html, render_text
     from odp.privacy.report import report_of_ledger
 
-    found = (
+    privacy_report = (
         _of_server(task, server, state, cross_check=cross_check)
         if ledger is None
         else report_of_ledger(_read_ledger(ledger), task, cross_check=cross_check)
     )
     if html is not None:
         with writing_file(html):
-            html.write_text(render_html(found), encoding="utf-8")
+            html.write_text(render_html(privacy_report), encoding="utf-8")
     if json:
-        print_json(found)
+        print_json(privacy_report)
     else:
-        print_text(render_text(found))
+        print_text(render_text(privacy_report))
 
 
 @app.command("plan")
@@ -99,19 +99,19 @@ def plan(
         from odp.task import Task
         from odp.task_file import load_task
 
-        given = {"--epsilon": epsilon, "--delta": delta, "--cohort": cohort, "--probability": probability}
-        given |= {"--rounds": rounds, "--sigma": sigma, "--error": error}
-        for name, value in given.items():
+        options = {"--epsilon": epsilon, "--delta": delta, "--cohort": cohort, "--probability": probability}
+        options |= {"--rounds": rounds, "--sigma": sigma, "--error": error}
+        for name, value in options.items():
             if value is not None:
                 raise ConfigurationError(f"{name} is the task file's own; only --population goes with --task")
         planned = load_task(task)
         if not isinstance(planned, (Task, RoundsQuestion)):
             raise ConfigurationError(f"{task} has a task without rounds: `odp task show` says what each report costs")
-        found = plan_of_task(planned, population=population)
+        task_plan = plan_of_task(planned, population=population)
         if json:
-            print_json(found)
+            print_json(task_plan)
         else:
-            print_text(render_task_plan(found))
+            print_text(render_task_plan(task_plan))
         return
     solved = answer(
         Question(
@@ -163,22 +163,22 @@ def reconstruction(
 
     total = _pure_epsilon(epsilon, delta, participations, ledger, task)
     if dictionary is not None and dimension is None:
-        found = dictionary_breach(total, _read_numbers(dictionary), precision=precision, recall=recall)
+        breach = dictionary_breach(total, _read_numbers(dictionary), precision=precision, recall=recall)
     elif dimension is not None and dictionary is None:
-        found = projection_breach(total, dimension, correlation=correlation, tolerance=tolerance, excess=excess)
+        breach = projection_breach(total, dimension, correlation=correlation, tolerance=tolerance, excess=excess)
     else:
         raise ConfigurationError("Expected exactly one of --dimension and --dictionary: what is there to rebuild?")
     if json:
-        print_json(found.to_json())
+        print_json(breach.to_json())
         return
     lines = {
-        "target": found.target,
-        "prior": found.prior,
-        "breach": found.tolerance,
-        "epsilon": f"{found.epsilon:g}, of all participations",
-        "without": f"{found.prior_probability:.3e} is the probability of a breach before any report, at most",
-        "with": f"{found.probability:.3e} after every possible report, at most"
-        + ("" if found.probability < 1.0 else ": no protection against this reconstruction"),
+        "target": breach.target,
+        "prior": breach.prior,
+        "breach": breach.tolerance,
+        "epsilon": f"{breach.epsilon:g}, of all participations",
+        "without": f"{breach.prior_probability:.3e} is the probability of a breach before any report, at most",
+        "with": f"{breach.probability:.3e} after every possible report, at most"
+        + ("" if breach.probability < 1.0 else ": no protection against this reconstruction"),
     }
     print_text("".join(f"  {label:<9}{value}\n" for label, value in lines.items()))
 
@@ -227,9 +227,9 @@ def _read_ledger(path: Path) -> Ledger:
         raise ConfigurationError(f"cannot read the ledger {path}: {error.strerror}; check the path") from error
     if len(data) > _LARGEST_LEDGER:
         raise ConfigurationError(f"{path} is larger than {_LARGEST_LEDGER} bytes; that is not a ledger")
-    found = Ledger.decode(data)
-    found.verify()
-    return found
+    ledger = Ledger.decode(data)
+    ledger.verify()
+    return ledger
 
 
 def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dict[str, Any]:
@@ -289,6 +289,6 @@ def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: V
             raise
         console().print("note: the aggregator does not know the task yet; this is its plan")
         return Ledger(open_task(status.task).population)
-    found = reply.ledger(enclave.signing_key)
-    found.verify()
-    return found
+    ledger = reply.ledger(enclave.signing_key)
+    ledger.verify()
+    return ledger

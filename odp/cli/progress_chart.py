@@ -44,8 +44,8 @@ class ProgressChart:
         free = width - _LABEL - 2 * _VALUE - 4
         left = min(max(round(free * _SHARE_OF_ERRORS), _NARROWEST), _WIDEST)
         right = min(max(free - left, _NARROWEST), _WIDEST)
-        known = [value for value in (*self.errors, *self.references.values()) if math.isfinite(value)]
-        low, high = (min(known), max(known)) if known else (0.0, 1.0)
+        finite = [value for value in (*self.errors, *self.references.values()) if math.isfinite(value)]
+        low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
         span = (high - low) or 1.0
 
         def column(value: float) -> int:

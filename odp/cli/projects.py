@@ -53,8 +53,8 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
     reading, ratings = load_reading(source, titles=True, **(columns or {}))
     print_reading(ratings.notes)
     preset = preset_task("auto", ratings, epsilon=_EPSILON, delta=usual_delta(ratings.n_users))
-    own = own_task(preset, ratings, reading, name=name)
-    task, catalogue = own.task, own.catalogue
+    fitted_task = own_task(preset, ratings, reading, name=name)
+    task, catalogue = fitted_task.task, fitted_task.catalogue
     item = "0" if catalogue is None else catalogue.keys[int(np.bincount(ratings.items).argmax())]
     words = {
         "name": name,
@@ -74,10 +74,10 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
         "items_are": "Items are numbers from 0."
         if catalogue is None
         else f"Items are called by their keys: `odp catalogue show {CATALOGUE_FILE} --keys` prints all of them.",
-        "titles": f"HERE / {TITLES_FILE!r}" if own.titles else "None",
-        "shell_titles": f" --titles {TITLES_FILE}" if own.titles else "",
+        "titles": f"HERE / {TITLES_FILE!r}" if fitted_task.titles else "None",
+        "shell_titles": f" --titles {TITLES_FILE}" if fitted_task.titles else "",
         "catalogue_row": "" if catalogue is None else _CATALOGUE_ROW,
-        "titles_row": _TITLES_ROW if own.titles else "",
+        "titles_row": _TITLES_ROW if fitted_task.titles else "",
         "goal": f"{task.cohort.goal:,}",
         "others": str(max(ratings.n_users - 1, 1)),
     }
@@ -86,12 +86,12 @@ def make_project(folder: Path, *, data: str | None = None, columns: Mapping[str,
              for file, source in _FILES.items()}  # fmt: skip
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        own.write(folder, comment="`odp task show task.toml` prints every default, and what follows from it.")
+        fitted_task.write(folder, comment="`odp task show task.toml` prints every default, and what follows from it.")
         for file, text in texts.items():
             (folder / file).write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ConfigurationError(f"cannot write to {folder}: {error.strerror}; give another folder") from error
-    return own
+    return fitted_task
 
 
 def named(data: str | None) -> str:

@@ -87,9 +87,9 @@ def names_of(runs: Sequence[Path]) -> list[str]:
     """A short name of each run, no two alike: its folder or file, with folders above it where that is not enough."""
     parts = [(run.parent if run.name == "run.json" else run).resolve().parts for run in runs]
     depth = 1
-    while depth < max(map(len, parts)) and len({one[-depth:] for one in parts}) < len(parts):
+    while depth < max(map(len, parts)) and len({path_parts[-depth:] for path_parts in parts}) < len(parts):
         depth += 1
-    names = ["/".join(one[-depth:]) for one in parts]
+    names = ["/".join(path_parts[-depth:]) for path_parts in parts]
     return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
 
 

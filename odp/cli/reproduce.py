@@ -65,12 +65,17 @@ def geyer(
         def on_round(result: RoundResult) -> None:
             shown.step(f"round {result.round}: accuracy {result.metrics['test_accuracy']:.4f}")
 
-        found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round, on_users=on_users)
+        reproduction = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round, on_users=on_users)
     out = results_console(machine=json_output)
-    out.print(table_of(found))
-    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
+    out.print(table_of(reproduction))
+    out.print(f"{reproduction.seconds:.1f} s; {SIMULATION}")
     _write(
-        out, output, f"geyer-{clients}-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output
+        out,
+        output,
+        f"geyer-{clients}-{seed}",
+        reproduction.to_json(),
+        lambda path: draw(path, reproduction),
+        json_output=json_output,
     )
 
 
@@ -104,11 +109,18 @@ def shakespeare(
             accuracy = result.metrics["test_accuracy"]
             shown.step(f"round {result.round + 1} of {rounds}: accuracy {accuracy:.4f}")
 
-        found = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round)
+        reproduction = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round)
     out = results_console(machine=json_output)
-    out.print(table_of(found))
-    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
-    _write(out, output, f"shakespeare-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
+    out.print(table_of(reproduction))
+    out.print(f"{reproduction.seconds:.1f} s; {SIMULATION}")
+    _write(
+        out,
+        output,
+        f"shakespeare-{seed}",
+        reproduction.to_json(),
+        lambda path: draw(path, reproduction),
+        json_output=json_output,
+    )
 
 
 @app.command("two-tower")
@@ -144,14 +156,14 @@ def two_tower(
         ratings = load(data, **columns)
         print_reading(ratings.notes)
         split = random_split(ratings, seed=seed)
-        found = compare(
+        comparison = compare(
             split, epsilon=epsilon, delta=delta, rounds=rounds, seed=seed, baseline=baseline, on_round=on_round
         )
     out = results_console(machine=json_output)
-    out.print(found.table())
+    out.print(comparison.table())
     out.print(SIMULATION)
     if json_output:
-        print_json(found.to_json())
+        print_json(comparison.to_json())
 
 
 @app.command("privunit")
@@ -176,14 +188,21 @@ def privunit(
 
     out = console()
     with steps(out, "drawing people") as shown:
-        found = reproduce(seed=seed, runs=runs, pictures=data, progress=shown.step)
+        reproduction = reproduce(seed=seed, runs=runs, pictures=data, progress=shown.step)
     out = results_console(machine=json_output)
-    out.print(table_of(found))
-    if found.mnist:
-        out.print(pictures_of(found))
-    out.print(claims_of(found))
-    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
-    _write(out, output, f"privunit-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
+    out.print(table_of(reproduction))
+    if reproduction.mnist:
+        out.print(pictures_of(reproduction))
+    out.print(claims_of(reproduction))
+    out.print(f"{reproduction.seconds:.1f} s; {SIMULATION}")
+    _write(
+        out,
+        output,
+        f"privunit-{seed}",
+        reproduction.to_json(),
+        lambda path: draw(path, reproduction),
+        json_output=json_output,
+    )
 
 
 @app.command("local")
@@ -205,11 +224,18 @@ def local(
 
     out = console()
     with steps(out, "measuring errors"):
-        found = reproduce(seed=seed, repeats=repeats)
+        reproduction = reproduce(seed=seed, repeats=repeats)
     out = results_console(machine=json_output)
-    out.print(table_of(found))
-    out.print(f"{found.seconds:.1f} s; {SIMULATION}")
-    _write(out, output, f"local-{seed}", found.to_json(), lambda path: draw(path, found), json_output=json_output)
+    out.print(table_of(reproduction))
+    out.print(f"{reproduction.seconds:.1f} s; {SIMULATION}")
+    _write(
+        out,
+        output,
+        f"local-{seed}",
+        reproduction.to_json(),
+        lambda path: draw(path, reproduction),
+        json_output=json_output,
+    )
 
 
 @app.command("drawdiscard")
@@ -237,29 +263,32 @@ def drawdiscard(
     out = console()
     with steps(out, "reading the pictures") as shown:
         people = population(data, seed=seed)
-        found = reproduce(
+        reproduction = reproduce(
             people, seed=seed, passes=passes, on_run=lambda done, of: shown.step(f"MNIST: {done} of {of} runs")
         )
         trained = []
         for level in (math.inf, 32.0, 16.0, 3.0):
             shown.step(f"known weights, ε of log {level:g}")
-            asked = updates if math.isinf(level) else max(1, updates // 4)
-            trained.append(known_weights.train(updates=asked, epsilon=math.log(level), seed=seed))
+            level_updates = updates if math.isinf(level) else max(1, updates // 4)
+            trained.append(known_weights.train(updates=level_updates, epsilon=math.log(level), seed=seed))
     out = results_console(machine=json_output)
-    out.print(table_of(found))
+    out.print(table_of(reproduction))
     out.print(known_table(trained))
     out.print(
-        f"{trained[0].rate:,.0f} updates of the known model per second; {found.seconds:.1f} s of MNIST; {SIMULATION}"
+        f"{trained[0].rate:,.0f} updates of the known model per second; {reproduction.seconds:.1f} s of "
+        f"MNIST; {SIMULATION}"
     )
-    everything = {"mnist": found.to_json(), "known_weights": [one.to_json() for one in trained]}
-    _write(out, output, f"drawdiscard-{seed}", everything, lambda path: draw(path, found), json_output=json_output)
+    everything = {"mnist": reproduction.to_json(), "known_weights": [training.to_json() for training in trained]}
+    _write(
+        out, output, f"drawdiscard-{seed}", everything, lambda path: draw(path, reproduction), json_output=json_output
+    )
 
 
 def _write(
     out: Console,
     output: Path | None,
     name: str,
-    found: Mapping[str, Any],
+    summary: Mapping[str, Any],
     draw: Callable[[Path], None],
     *,
     json_output: bool,
@@ -269,7 +298,7 @@ def _write(
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
             draw(output / f"{name}.png")
-            (output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+            (output / f"{name}.json").write_text(json.dumps(summary, indent=1) + "\n")
         out.print(f"figure: {output / name}.png; all numbers: {output / name}.json")
     if json_output:
-        print_json(found)
+        print_json(summary)

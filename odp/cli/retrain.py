@@ -97,36 +97,39 @@ def retrain(
         out.print(f"note: {declined}")
     if not noise:
         out.print("note: noise is off: this run shows what privacy costs, and protects nobody")
-    given = months or weeks
-    count = min(schedule.trainings, len(given)) if given else schedule.trainings
+    datasets = months or weeks
+    count = min(schedule.trainings, len(datasets)) if datasets else schedule.trainings
     ways = {"from the release before": True, **({"from nothing each time": False} if scratch else {})}
-    found: dict[str, Retraining] = {}
+    retrainings: dict[str, Retraining] = {}
     with steps(out, "retraining") as shown:
         for name, warm in ways.items():
 
             def on_training(done: Training, name: str = name) -> None:
-                place = len(found) * count + done.number + 1
+                place = len(retrainings) * count + done.number + 1
                 shown.advance(place, len(ways) * count, f"{name}: test RMSE {done.test_rmse:.4f}")
 
             data: Iterator[Any] = (
                 iter(months) if months else _weeks(weeks, schedule.trainings, columns, seed=seed, **invented)
             )
-            found[name] = run(schedule, data, warm=warm, noise=noise, seed=seed, cut=cut, on_training=on_training)
-    ours = found["from the release before"]
+            retrainings[name] = run(schedule, data, warm=warm, noise=noise, seed=seed, cut=cut, on_training=on_training)
+    ours = retrainings["from the release before"]
     print_reading(ours.notes)
     results = results_console(machine=json)
-    results.print(_table(found))
+    results.print(_table(retrainings))
     spent = f"ε = {ours.epsilon:.4g} of {lifetime_epsilon:g}, δ = {delta:g}" if noise else "no noise, not private"
     results.print(f"{len(ours.trainings)} trainings, one every {every}: {spent}, per user")
     summary = ours.to_json()
     if scratch:
-        summary["from_nothing"] = found["from nothing each time"].to_json()["trainings"]
+        summary["from_nothing"] = retrainings["from nothing each time"].to_json()["trainings"]
     if output is not None:
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
         draw(
             output / "retraining.png",
-            {name: [training.test_rmse for training in one.trainings] for name, one in found.items()},
+            {
+                name: [training.test_rmse for training in retraining.trainings]
+                for name, retraining in retrainings.items()
+            },
             epsilon=[training.epsilon_so_far for training in ours.trainings],
             budget=lifetime_epsilon,
             reference=[training.user_mean_rmse for training in ours.trainings],
@@ -160,14 +163,14 @@ def _loaded(paths: list[str], columns: dict[str, Any]) -> Iterator[Ratings]:
         yield load(path, **columns)
 
 
-def _table(found: dict[str, Retraining]) -> Any:
+def _table(retrainings: dict[str, Retraining]) -> Any:
     """Mean test RMSE by quarter of the schedule: one row per way."""
     from rich.table import Table
 
-    count = len(next(iter(found.values())).trainings)
+    count = len(next(iter(retrainings.values())).trainings)
     cuts = [round(place * count / 4) for place in range(5)] if count >= 8 else [0, count]
     spans = list(itertools.pairwise(cuts))
     table = Table("each training begins", *(f"{first + 1} to {last}" for first, last in spans), title="test RMSE")
-    for name, one in found.items():
-        table.add_row(name, *(f"{one.mean_rmse(first, last):.4f}" for first, last in spans))
+    for name, retraining in retrainings.items():
+        table.add_row(name, *(f"{retraining.mean_rmse(first, last):.4f}" for first, last in spans))
     return table

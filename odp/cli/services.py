@@ -70,13 +70,13 @@ Database = Annotated[
 ]
 
 
-def founder_keys(given: Sequence[str]) -> tuple[str, ...]:
+def founder_keys(texts: Sequence[str]) -> tuple[str, ...]:
     """The keys of `--founder`: each of them 64 hex digits, or a file with one such key per line.
 
     Raises ConfigurationError where a file cannot be read; the policy checks the keys.
     """
     keys: list[str] = []
-    for text in given:
+    for text in texts:
         if Path(text).is_file():
             keys += Path(text).read_text(encoding="utf-8", errors="replace").split()
         else:
@@ -169,11 +169,11 @@ def show_server_key(
     from odp.cli.console import print_json, print_text
     from server.program import developer_key
 
-    found = developer_key(state)
+    public_key = developer_key(state)
     if json:
-        print_json({"server_key": found})
+        print_json({"server_key": public_key})
     else:
-        print_text(found)
+        print_text(public_key)
 
 
 @server_app.command("log-key")
@@ -185,11 +185,11 @@ def show_log_key(
     from odp.cli.console import print_json, print_text
     from server.program import log_verifier_key
 
-    found = log_verifier_key(state)
+    verifier_key = log_verifier_key(state)
     if json:
-        print_json({"log_key": found})
+        print_json({"log_key": verifier_key})
     else:
-        print_text(found)
+        print_text(verifier_key)
 
 
 @distributor_app.command("run")

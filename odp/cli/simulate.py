@@ -164,8 +164,8 @@ def simulate(
         ):
             if value is not None:
                 raise ConfigurationError(f"{name} is for models: a question has one round and nothing to train")
-        asked = NamedData(data, **as_written(columns)).ratings
-        simulate_task(planned, asked, seed=seed, noise=noise, output=output, json=json)
+        ratings = NamedData(data, **as_written(columns)).ratings
+        simulate_task(planned, ratings, seed=seed, noise=noise, output=output, json=json)
         return
     if save_start is not None:
         starting_for(planned.definition())
@@ -244,7 +244,7 @@ def _train(
 
         def on_users(number: int, users: int, rounds: int) -> None:
             population = split.train.n_users
-            note = f"round {number}: {users:,} of {population:,} users{workers.told()}"
+            note = f"round {number}: {users:,} of {population:,} users{workers.summary()}"
             shown.advance(number * population + users, rounds * population, note)
 
         def on_round(result: RoundResult) -> None:
@@ -264,16 +264,16 @@ def _train(
         )  # fmt: skip
     workers.print(out)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
-    found = results_console(machine=json)
+    results = results_console(machine=json)
     about = ("figures are",) if told_of_run(finished.left_out) else ()
     table = Table("round", "devices", "ε spent", *experiment.columns, "seconds", *about)
     for row in rows:
         table.add_row(*row)
-    found.print(table)
+    results.print(table)
     if spent:
-        found.print(spending_table(spent))
+        results.print(spending_table(spent))
     metrics = experiment.final_metrics(finished)
-    compared = experiment.compare(finished, metrics, baselines=baselines, out=found)
+    compared = experiment.compare(finished, metrics, baselines=baselines, out=results)
     rounds = [result.to_json() for result in finished.rounds]
     if output is not None or report is not None:
         record = run_record(
@@ -294,16 +294,16 @@ def _train(
         if report is not None:
             with writing_file(report):
                 report.write_text(render_html(plain(record)), encoding="utf-8")
-            found.print(f"page: {report}")
+            results.print(f"page: {report}")
     if output is not None:
-        found.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
+        results.print(f"run: {write_record(output, record)}; `odp report {output}` makes a page of it")
     if save_start is not None:
         file, data = save_start
         start = starting_for(task.definition()).warm_start(finished.model, catalogue_keys(data.ratings))
         dataclasses.replace(start, origin=_origin(finished)).save(file)
-        found.print(f"start: {file}; `odp simulate --start {file}` begins with it")
+        results.print(f"start: {file}; `odp simulate --start {file}` begins with it")
     if export is not None:
-        export_run(finished, *export, out=found)
+        export_run(finished, *export, out=results)
     summary = finished.to_json() | {"spending": [asdict(entry) for entry in spent], "notes": lines} | compared
     return summary, rounds
 

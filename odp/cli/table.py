@@ -86,7 +86,7 @@ def candidates(
         # Devices look for the centroids first: while the buckets are older, they say so and take the whole model.
         published = [connection.publish_table(table) for table in (made.buckets, made.centroids)]
     if json:
-        print_json({"tables": [one.name for one in published], "model_version": broadcast.version})
+        print_json({"tables": [public_table.name for public_table in published], "model_version": broadcast.version})
         return
     for opened in published:
         _say(opened, "published", json=False)
@@ -97,7 +97,7 @@ def _say(opened: OpenedTable, what: str, json: bool) -> None:
     from odp.wire.tables import entry_bytes
 
     entry = opened.entry
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "name": opened.name,
         "version": opened.version,
         "rows": entry.rows,
@@ -109,11 +109,11 @@ def _say(opened: OpenedTable, what: str, json: bool) -> None:
         "developer_key": opened.developer_key.hex(),
     }
     if json:
-        print_json(found)
+        print_json(facts)
         return
     results_console().print(
         f"table {opened.name} {what} version {opened.version}: {entry.rows} rows x {entry.width} as "
-        f"{found['encoding']}, {found['bytes']} bytes; devices ask for {opened.rows_per_request} rows at a time"
+        f"{facts['encoding']}, {facts['bytes']} bytes; devices ask for {opened.rows_per_request} rows at a time"
     )
 
 

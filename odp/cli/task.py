@@ -131,12 +131,12 @@ def show(file: File, json: Json = False) -> None:
         from google.protobuf.json_format import MessageToDict
 
         stated = None if silent else planned
-        found = {"definition": MessageToDict(definition), "planned_epsilon": stated, "rounds": len(rounds)}
+        facts = {"definition": MessageToDict(definition), "planned_epsilon": stated, "rounds": len(rounds)}
         if mode.in_session:
-            found["epsilon_if_alone"] = alone()
+            facts["epsilon_if_alone"] = alone()
         if question is not None:
-            found["count"] = MessageToDict(with_fixed_time(question.definition()))
-        print_json(found)
+            facts["count"] = MessageToDict(with_fixed_time(question.definition()))
+        print_json(facts)
         return
     print_text(render_task(task))
     lines = [f"# {len(rounds)} rounds; planned epsilon {planned:.6f} at delta {delta:g}"]
@@ -148,7 +148,7 @@ def show(file: File, json: Json = False) -> None:
     if not rounds:
         lines = [f"# no rounds and no enclave: each report is private by itself, epsilon {task.privacy.epsilon:g}"]
     for number, events in enumerate(rounds):
-        lines += [f"# round {number}: {_of_release(one)}" for event in events for one in releases_of(event)]
+        lines += [f"# round {number}: {_of_release(release)}" for event in events for release in releases_of(event)]
     draws = (sampling_of(definition, number) for number in range(len(rounds)))
     lines += [
         f"# sampling: the enclave draws each contribution with probability {sampling.probability:g}, of at most "
@@ -171,8 +171,8 @@ def _show_local(task: AnyTask, algorithm: Algorithm, *, json: bool) -> None:
     if json:
         from google.protobuf.json_format import MessageToDict
 
-        found = {"definition": MessageToDict(definition), "planned_epsilon": definition.privacy.epsilon, "rounds": 0}
-        print_json(found)
+        facts = {"definition": MessageToDict(definition), "planned_epsilon": definition.privacy.epsilon, "rounds": 0}
+        print_json(facts)
         return
     lines = [f"# no rounds and no enclave: {'' if charge is None else charge.in_words}"]
     if charge is not None and charge.certificate is not None:
@@ -296,18 +296,18 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
     """List the server's tasks, newest first."""
     with open_connection(server, state) as connection:
         counts = [(status, connection.usable(status)) for status in connection.tasks()]
-    found = [_summary(status, counted) for status, counted in counts]
+    summaries = [_summary(status, counted) for status, counted in counts]
     if json:
-        print_json({"tasks": found})
+        print_json({"tasks": summaries})
         return
     from rich.table import Table
 
     from odp.task_states import usable_in_brief
 
     table = Table("task", "name", "state", "round", "contributions", "ε spent", "usable")
-    for row, (_, counted) in zip(found, counts, strict=True):
-        told = [str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon")]
-        table.add_row(str(row["task"])[:12], *told, usable_in_brief(str(row.get("usable_examples", "")), counted))
+    for row, (_, counted) in zip(summaries, counts, strict=True):
+        cells = [str(row[key]) for key in ("name", "state", "round", "contributions", "epsilon")]
+        table.add_row(str(row["task"])[:12], *cells, usable_in_brief(str(row.get("usable_examples", "")), counted))
     results_console().print(table)
 
 
@@ -315,8 +315,8 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
 def status(task: TaskId, server: Server = "127.0.0.1:7200", state: State = Path("odp-state")) -> None:
     """Print the status of a task as JSON."""
     with open_connection(server, state) as connection:
-        found = find_task(connection, task)
-        print_json(_summary(found, connection.usable(found)))
+        task_status = find_task(connection, task)
+        print_json(_summary(task_status, connection.usable(task_status)))
 
 
 @app.command("results")
@@ -343,11 +343,11 @@ def results(
 
     with open_connection(server, state) as connection:
         status = find_task(connection, task)
-        found, definition = connection.results(status), open_task(status.task)
+        answers, definition = connection.results(status), open_task(status.task)
         # A question says it itself.
         is_training = not isinstance(algorithm_for(definition), Inquiry) and definition.HasField("examples")
         usable = told_usable(definition, connection.usable(status)) if is_training else ""
-    show_results(found, picture=picture, confidence=confidence, json=json, usable=usable)
+    show_results(answers, picture=picture, confidence=confidence, json=json, usable=usable)
 
 
 @app.command("export")
@@ -444,12 +444,12 @@ def _set_paused(task: str, paused: bool, server: str, state: Path, json: bool) -
     with open_connection(server, state) as connection:
         sha256 = task_sha256(find_task(connection, task).task)
         (connection.pause if paused else connection.resume)(sha256)
-        found = connection.status(sha256)
-        counted = connection.usable(found)
+        task_status = connection.status(sha256)
+        counted = connection.usable(task_status)
     if json:
-        print_json(_summary(found, counted))
+        print_json(_summary(task_status, counted))
     else:
-        print_text(in_one_line(found))
+        print_text(in_one_line(task_status))
 
 
 def open_connection(server: str, state: Path) -> Connection:
@@ -465,12 +465,12 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
     if not prefix:
         # Every id begins so, and an unset variable of a script would name, and end, the only task.
         raise ConfigurationError("Expected the id of a task, or its first digits, got ''; `odp task list` shows all")
-    found = [status for status in connection.tasks() if task_sha256(status.task).hex().startswith(prefix.lower())]
-    if len(found) != 1:
+    matching = [status for status in connection.tasks() if task_sha256(status.task).hex().startswith(prefix.lower())]
+    if len(matching) != 1:
         raise ConfigurationError(
-            f"{len(found)} tasks have an id that starts with {prefix!r}; `odp task list` shows all"
+            f"{len(matching)} tasks have an id that starts with {prefix!r}; `odp task list` shows all"
         )
-    return found[0]
+    return matching[0]
 
 
 def _summary(status: server_pb2.TaskStatus, counted: UsableAnswers | None = None) -> dict[str, object]:

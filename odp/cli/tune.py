@@ -86,14 +86,14 @@ def tune(
             charged.extend(trial.charges)
             spent = [f"{epsilon_of(charged, delta=delta):.4f}"] if private else []
             progress.step(f"trial {number + 1} of {trials}: {' at ε so far '.join([f'{trial.score:.4f}', *spent])}")
-            found = trial.settings()
+            settings = trial.settings()
             table.add_row(
                 str(number + 1),
-                str(found["rank"]),
-                str(found["features"]),
-                "by rule" if found["steps"] is None else str(found["steps"]),
-                str(found["max_items_per_user"]),
-                *(f"{found[name]:g}" for name in ("bias_share", "user_ridge", "item_ridge", "weight_exponent")),
+                str(settings["rank"]),
+                str(settings["features"]),
+                "by rule" if settings["steps"] is None else str(settings["steps"]),
+                str(settings["max_items_per_user"]),
+                *(f"{settings[name]:g}" for name in ("bias_share", "user_ridge", "item_ridge", "weight_exponent")),
                 f"{trial.score:.4f}",
                 *spent,
             )

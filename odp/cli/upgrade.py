@@ -113,7 +113,7 @@ def upgrade(
             seconds=wait,
             void_rounds=void_rounds,
         )
-    names = [one.population for one in statement.populations]
+    names = [population.population for population in statement.populations]
     if json:
         print_json({"state": str(target), "from": statement.predecessor_image, "to": measured, "populations": names})
         return
@@ -152,9 +152,9 @@ def logged(
         entries = EndorsementFile.load(listed).endorsements
         stated = [(entry, open_endorsement(entry)) for entry in entries]
         ours = {
-            entry.leaf: one.image_digest
-            for entry, one in stated
-            if one.policy_sha256 == policy.sha256.hex() and one.image_digest in (predecessor, image)
+            entry.leaf: endorsement.image_digest
+            for entry, endorsement in stated
+            if endorsement.policy_sha256 == policy.sha256.hex() and endorsement.image_digest in (predecessor, image)
         }
         if image not in ours.values():
             raise ConfigurationError(
@@ -163,8 +163,8 @@ def logged(
             )
         note = source.note()
         leaves = source.leaves(Checkpoint.from_body(Note.parse(note).body).size)
-        found = frozenset(leaves)
-        held = [entry for entry, _ in stated if entry.leaf in ours and entry.leaf in found]
+        logged_leaves = frozenset(leaves)
+        held = [entry for entry, _ in stated if entry.leaf in ours and entry.leaf in logged_leaves]
         if any(ours[entry.leaf] == image for entry in held):
             newest = [entry.encode() for entry in held[-MOST_ENDORSEMENTS:]]
             return hand_over_pb2.LogExcerpt(checkpoint=note, leaves=b"".join(leaves), endorsements=newest)
@@ -176,9 +176,9 @@ def logged(
         pause(_LOOK_SECONDS)
 
 
-def _address(given: str | None, file: Path, option: str) -> str:
-    if given is not None:
-        return given
+def _address(address: str | None, file: Path, option: str) -> str:
+    if address is not None:
+        return address
     try:
         return file.read_text().strip()
     except OSError:

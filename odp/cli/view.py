@@ -37,22 +37,22 @@ def view(
     from odp.transport.stopping import stop_event
 
     try:
-        asked = json_format.loads(ask)
+        request = json_format.loads(ask)
     except (ValueError, RecursionError):
-        asked = None
-    if not isinstance(asked, dict):
+        request = None
+    if not isinstance(request, dict):
         raise ConfigurationError(f"Expected --ask={ask!r} to be a JSON object")
     environment = Environment(index=device, create=False)
     stop: threading.Event = stop_event()
     with ExitStack() as stack:
-        own = stack.enter_context(Device(state, service=service, say=console().print, environment=environment))
+        runtime = stack.enter_context(Device(state, service=service, say=console().print, environment=environment))
         shown = None
         if service is not None:
-            answer = own.ask("person", asked)
+            answer = runtime.ask("person", request)
             if isinstance(answer, Declined):
-                raise ConfigurationError(f"{own.service} declined: {answer.reason}")
+                raise ConfigurationError(f"{runtime.service} declined: {answer.reason}")
             shown = answer
-        url = own.show(shown, port=port)
+        url = runtime.show(shown, port=port)
         console().print(f"device {device}: {url}", soft_wrap=True, markup=False, highlight=False)
         console().print("Ctrl-C ends it")
         if open_browser:

@@ -35,8 +35,8 @@ def checked_classes(classes: Sequence[str | float]) -> tuple[str, ...]:
     if not classes:
         return ()
     numbers = (int, float, np.number)
-    names = [number_text(one) if isinstance(one, numbers) else one for one in classes]
-    return checked_texts([normal(one) if isinstance(one, str) else one for one in names], "classes", least=2)
+    names = [number_text(label) if isinstance(label, numbers) else label for label in classes]
+    return checked_texts([normal(name) if isinstance(name, str) else name for name in names], "classes", least=2)
 
 
 def check_count(classes: Sequence[str], *, classes_range: tuple[float, float] | None) -> None:
@@ -65,7 +65,7 @@ def told_labels(column: npt.NDArray[Any]) -> str:
     missing = is_missing(column)
     labels, counts = np.unique(column[~missing], return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    shown = [f"{_told(labels[one])} ({counts[one]:,})" for one in order[:_SHOWN]]
+    shown = [f"{_label_text(labels[place])} ({counts[place]:,})" for place in order[:_SHOWN]]
     others = int(counts.sum() - counts[order[:_SHOWN]].sum())
     shown += [f"{len(order) - _SHOWN:,} more ({others:,})"] * bool(others)
     return ", ".join([*shown, *[f"missing ({missing.sum():,})"] * bool(missing.any())])
@@ -76,7 +76,7 @@ def proposed_classes(column: npt.NDArray[Any], *, count: int) -> tuple[str, ...]
     labels = np.unique(column[~is_missing(column)])
     if len(labels) != count:
         return ()
-    return tuple(str(one) if labels.dtype.kind == "U" else number_text(one) for one in labels)
+    return tuple(str(label) if labels.dtype.kind == "U" else number_text(label) for label in labels)
 
 
 @dataclass(frozen=True)
@@ -99,24 +99,24 @@ class TakenLabels:
 
     def refusal(self, labels: npt.NDArray[Any], *, other: npt.NDArray[np.bool_]) -> DataError:
         """What is wrong with ``labels`` [k], of which some are ``other`` ones than the model takes."""
-        found = (
+        problem = (
             f"{other.sum():,} of {len(labels):,} examples have a label {self.label!r} that the model does not take; "
             f"the labels are {told_labels(labels)}, the model takes "
         )
         if self.classes:
-            return DataError(f"{found}{', '.join(map(repr, self.classes))}, as classes= of {self.of} names them")
+            return DataError(f"{problem}{', '.join(map(repr, self.classes))}, as classes= of {self.of} names them")
         if self.classes_range is None:
             low, high = self.label_range
-            return DataError(f"{found}numbers from {low:g} to {high:g}; counts are at least 0")
+            return DataError(f"{problem}numbers from {low:g} to {high:g}; counts are at least 0")
         count = int(self.classes_range[1]) + 1
         taken = "0 and 1" if count == 2 else f"0 to {count - 1}"
         names = proposed_classes(labels, count=count)
         if names:
-            return DataError(f"{found}{taken}; classes={names!r} of {self.of} maps them in this order")
+            return DataError(f"{problem}{taken}; classes={names!r} of {self.of} maps them in this order")
         return DataError(
-            f"{found}{taken}; correct them, or give a model of as many classes, and classes= of {self.of} names them"
+            f"{problem}{taken}; correct them, or give a model of as many classes, and classes= of {self.of} names them"
         )
 
 
-def _told(label: Any) -> str:
+def _label_text(label: Any) -> str:
     return repr(str(label)) if isinstance(label, str) else number_text(label)

@@ -164,27 +164,27 @@ def _condition(text: str) -> events_query_pb2.EventsFilter:
     """A comparison of a column with a constant, as text."""
     from odp.v1 import events_query_pb2
 
-    found = _WHERE.fullmatch(text) if isinstance(text, str) else None
+    matched = _WHERE.fullmatch(text) if isinstance(text, str) else None
     wrong = ConfigurationError(f"Expected where={text!r} to be COLUMN COMPARISON CONSTANT, as 'seconds >= 30'")
-    if found is None:
+    if matched is None:
         raise wrong
-    column, comparison, constant_text = found.groups()
+    column, comparison, constant_text = matched.groups()
     _validate.identifier(column=column)
     try:
         constant = json.loads(constant_text)
         finite = not isinstance(constant, (int, float)) or bool(np.isfinite(float(constant)))
     except (ValueError, OverflowError, RecursionError):
         raise wrong from None
-    asked = events_query_pb2.EventsFilter(column=column, comparison=COMPARISONS[comparison])
+    message = events_query_pb2.EventsFilter(column=column, comparison=COMPARISONS[comparison])
     match constant:
         case bool():
-            asked.truth = constant
+            message.truth = constant
         case str():
-            asked.text = constant
+            message.text = constant
         case int() | float() if finite:
-            asked.number = constant
+            message.number = constant
         case _:
             raise wrong
-    if asked.WhichOneof("constant") != "number" and comparison not in ("==", "!="):
+    if message.WhichOneof("constant") != "number" and comparison not in ("==", "!="):
         raise ConfigurationError(f"Expected where={text!r} to compare by == or !=: only numbers are ordered")
-    return asked
+    return message

@@ -97,41 +97,41 @@ class EventsTerms:
         Raises:
           ConfigurationError: a table of events without a query, a query for another table, or a field out of range.
         """
-        table, given = holder.table, holder.HasField("events")
-        if given is not table.startswith(TABLE_PREFIX):
+        table, has_events = holder.table, holder.HasField("events")
+        if has_events is not table.startswith(TABLE_PREFIX):
             raise ConfigurationError(
                 f"Expected table={table!r} to be events.SERVICE with a query of events, and only with one"
             )
-        if not given:
+        if not has_events:
             return None
-        asked = holder.events
+        query = holder.events
         service = table.removeprefix(TABLE_PREFIX)
-        columns = tuple(asked.item_columns)
+        columns = tuple(query.item_columns)
         if not 1 <= len(columns) <= MAX_COLUMNS:
             raise ConfigurationError(f"Expected 1 to {MAX_COLUMNS} item columns (got {len(columns)})")
-        _validate.identifier(table=table, service=service, type=asked.type)
-        for column in (*columns, *filter(None, [asked.value_column])):
+        _validate.identifier(table=table, service=service, type=query.type)
+        for column in (*columns, *filter(None, [query.value_column])):
             _validate.identifier(column=column)
-        _validate.integer(low=0, high=MAX_BUCKETS, buckets=asked.buckets)
-        if asked.buckets and asked.edges:
+        _validate.integer(low=0, high=MAX_BUCKETS, buckets=query.buckets)
+        if query.buckets and query.edges:
             raise ConfigurationError("Expected buckets or edges of the item, not both")
-        if len(columns) > 1 and not asked.buckets:
+        if len(columns) > 1 and not query.buckets:
             raise ConfigurationError(
                 f"Expected buckets for a cross of {len(columns)} columns: they are hashed together"
             )
-        aggregate = _AGGREGATE_NAMES.get(asked.aggregate, "" if asked.aggregate == 0 else "?")
+        aggregate = _AGGREGATE_NAMES.get(query.aggregate, "" if query.aggregate == 0 else "?")
         if aggregate not in aggregates:
             names = ", ".join(name or "none" for name in aggregates)
             raise ConfigurationError(f"Expected aggregate={aggregate or 'none'!r} of the events to be one of {names}")
-        if asked.value_column and aggregate in ("", "count"):
-            raise ConfigurationError(f"Expected no value={asked.value_column!r} of events where nothing reads a value")
-        if len(asked.filters) > MAX_FILTERS:
-            raise ConfigurationError(f"Expected at most {MAX_FILTERS} filters of events (got {len(asked.filters)})")
-        _validate.integer(low=0, high=2**40, max_age_seconds=asked.max_age_seconds)
-        _validate.integer(low=1, high=MAX_EVENTS, most_events=asked.most_events)
+        if query.value_column and aggregate in ("", "count"):
+            raise ConfigurationError(f"Expected no value={query.value_column!r} of events where nothing reads a value")
+        if len(query.filters) > MAX_FILTERS:
+            raise ConfigurationError(f"Expected at most {MAX_FILTERS} filters of events (got {len(query.filters)})")
+        _validate.integer(low=0, high=2**40, max_age_seconds=query.max_age_seconds)
+        _validate.integer(low=1, high=MAX_EVENTS, most_events=query.most_events)
         return cls(
-            service, asked.type, columns, asked.buckets, _edges(asked.edges), asked.value_column, aggregate,
-            tuple(_filter(one) for one in asked.filters), asked.max_age_seconds, asked.most_events,
+            service, query.type, columns, query.buckets, _edges(query.edges), query.value_column, aggregate,
+            tuple(_filter(query_filter) for query_filter in query.filters), query.max_age_seconds, query.most_events,
         )  # fmt: skip
 
 
@@ -146,25 +146,25 @@ def _edges(data: bytes) -> Float64Array | None:
     return edges
 
 
-def _filter(asked: events_query_pb2.EventsFilter) -> Filter:
-    _validate.identifier(column=asked.column)
-    comparison = _COMPARISON_NAMES.get(asked.comparison)
+def _filter(message: events_query_pb2.EventsFilter) -> Filter:
+    _validate.identifier(column=message.column)
+    comparison = _COMPARISON_NAMES.get(message.comparison)
     if comparison is None:
         raise ConfigurationError(
-            f"Expected the filter of {asked.column!r} to compare by one of {' '.join(COMPARISONS)}"
+            f"Expected the filter of {message.column!r} to compare by one of {' '.join(COMPARISONS)}"
         )
-    kind = asked.WhichOneof("constant")
+    kind = message.WhichOneof("constant")
     if kind is None:
-        raise ConfigurationError(f"Expected the filter of {asked.column!r} to have a constant")
-    constant: float | str | bool = getattr(asked, kind)
+        raise ConfigurationError(f"Expected the filter of {message.column!r} to have a constant")
+    constant: float | str | bool = getattr(message, kind)
     if kind == "number":
-        _validate.finite(number=asked.number)
+        _validate.finite(number=message.number)
     elif comparison in _ORDERED:
         raise ConfigurationError(
-            f"Expected the filter {asked.column} {comparison} to have a number: others are not ordered"
+            f"Expected the filter {message.column} {comparison} to have a number: others are not ordered"
         )
     if isinstance(constant, str) and len(constant) > MAX_TEXT:
         raise ConfigurationError(
-            f"Expected the filter of {asked.column!r} to have a text of {MAX_TEXT} characters at most"
+            f"Expected the filter of {message.column!r} to have a text of {MAX_TEXT} characters at most"
         )
-    return Filter(asked.column, comparison, constant)
+    return Filter(message.column, comparison, constant)

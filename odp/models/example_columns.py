@@ -55,7 +55,7 @@ def checked_columns(columns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArr
     for name in sorted(columns):
         try:
             numbers = np.asarray(columns[name])
-            if numbers.dtype.kind in _OBJECTS and numbers.ndim == 1 and any(one is not None for one in numbers.flat):
+            if numbers.dtype.kind in _OBJECTS and numbers.ndim == 1 and any(cell is not None for cell in numbers.flat):
                 numbers = of_one_kind(numbers)
         except (ValueError, DataError):  # rows of different lengths, or values of several kinds
             numbers = np.empty(0, dtype=object)

@@ -127,7 +127,7 @@ def _check_read(table: LabelledTable, name: str, names: Sequence[str], *, text: 
     if values.dtype.kind != "U":
         if text:
             raise DataError(f"{where} numbers, and the task reads text: {hint}")
-        lost = [one for one in names if is_missing_word(one) or has_no_number(one)]
+        lost = [class_name for class_name in names if is_missing_word(class_name) or has_no_number(class_name)]
         if lost and np.isnan(places_of(values, names)).any():
             raise DataError(f"{where} numbers, none of which is called {lost[0]!r}, as the task names it: {hint}")
     elif numbers and not text:

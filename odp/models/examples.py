@@ -128,7 +128,7 @@ class ExamplesTerms:
         _validate.identifier(table=data.table, label=data.label)
         service_of(data.table)
         _validate.integer(low=1, high=MOST_FEATURES, features=len(data.features))
-        features = {one.name: feature_of(one) for one in data.features}
+        features = {feature.name: feature_of(feature) for feature in data.features}
         if len(features) != len(data.features) or data.label in features:
             raise ConfigurationError("Expected distinct names of features and label")
         for name in features:
@@ -168,18 +168,18 @@ class ExamplesTerms:
 
     def cleaned(self, read: Mapping[str, npt.NDArray[Any] | None], *, examples: int) -> Float32Array:
         """``matrix`` of columns that were read already, as a device reads them: of names and text, their numbers."""
-        found = np.full((examples, self.width), np.nan, dtype=np.float32)
+        matrix = np.full((examples, self.width), np.nan, dtype=np.float32)
         start = 0
         for name, feature in self.features.items():
             numbers = read.get(name)
             if numbers is None or numbers.dtype.kind == "U" or numbers.shape != (examples, *feature.shape):
-                found[:] = np.nan
-                return found
-            part = found[:, start : start + feature.size]
+                matrix[:] = np.nan
+                return matrix
+            part = matrix[:, start : start + feature.size]
             part[:] = numbers.reshape(examples, feature.size)
             feature.clean(part)
             start += feature.size
-        return found
+        return matrix
 
     def clamped(self, features: npt.NDArray[Any], *, scale: float) -> tuple[npt.NDArray[Any], float]:
         """``matrix`` of rows [n, width] of all features' numbers, as (numbers, what to multiply them by).
@@ -191,14 +191,14 @@ class ExamplesTerms:
             least, most = float(features.min()) * scale, float(features.max()) * scale
             if first.low <= least <= most <= first.high:
                 return features, scale * first.scale
-        found = features.astype(np.float32)
+        clamped = features.astype(np.float32)
         if scale != 1.0:
-            found *= np.float32(scale)
+            clamped *= np.float32(scale)
         start = 0
         for feature in self.features.values():
-            feature.clean(found[:, start : start + feature.size])
+            feature.clean(clamped[:, start : start + feature.size])
             start += feature.size
-        return found, 1.0
+        return clamped, 1.0
 
     def targets(self, column: npt.NDArray[Any], *, classes: bool) -> Float32Array:
         """Labels [n] as their column holds them, as the model reads them, float32 [n]; no number for what is none."""
@@ -210,8 +210,8 @@ class ExamplesTerms:
 
     def labels(self, values: npt.NDArray[Any], *, classes: bool) -> Float32Array:
         """Labels as the model reads them, float32 [n]; numbers are clamped to their range, ``classes`` stay."""
-        found = values.astype(np.float32)
-        return found if classes else np.clip(found, np.float32(self.label_range[0]), np.float32(self.label_range[1]))
+        labels = values.astype(np.float32)
+        return labels if classes else np.clip(labels, np.float32(self.label_range[0]), np.float32(self.label_range[1]))
 
 
 def service_of(table: str) -> str:

@@ -202,9 +202,9 @@ class Category:
         """The opposite of :meth:`numbers`: what a column holds for clean numbers [n]."""
         if isinstance(self.classes, int) or not self._names_numbers:
             return numbers
-        known = (numbers >= 0) & (numbers < self.count) & (numbers == np.floor(numbers))
+        valid = (numbers >= 0) & (numbers < self.count) & (numbers == np.floor(numbers))
         names = np.array([*self.classes, ""])
-        return names[np.where(known, numbers, self.count).astype(np.int64)]
+        return names[np.where(valid, numbers, self.count).astype(np.int64)]
 
     def clean(self, part: Float32Array) -> None:
         """Makes what is no category of numbers [n, 1] not a number, in place."""
@@ -294,11 +294,11 @@ class Text:
             return None
         number_of = {normal(token): number for number, token in enumerate(self.vocabulary, start=_RESERVED)}
         split = _SPLIT[self.unit]
-        found = np.full((len(column), self.length), PADDING, dtype=np.float32)
-        for row, text in zip(found, column.tolist(), strict=True):
+        numbers = np.full((len(column), self.length), PADDING, dtype=np.float32)
+        for row, text in zip(numbers, column.tolist(), strict=True):
             for place, token in zip(range(self.length), split(text), strict=False):
                 row[place] = number_of.get(token, UNKNOWN)
-        return found
+        return numbers
 
     def clean(self, part: Float32Array) -> None:
         """Makes what is no token's number of numbers [n, length] not a number, in place."""
@@ -336,12 +336,13 @@ def feature_of(message: federated_pb2.TensorFeature) -> Feature:
     if message.shape or message.low or message.high or message.scale:
         raise ConfigurationError(f"Expected feature {message.name!r} to be a tensor or a {kind}, not both")
     if kind == "category":
-        given = message.category
-        if given.names and len(given.names) != given.classes:
+        category = message.category
+        if category.names and len(category.names) != category.classes:
             raise ConfigurationError(
-                f"Expected {given.classes} names of the categories of feature {message.name!r} (got {len(given.names)})"
+                f"Expected {category.classes} names of the categories of feature {message.name!r} (got "
+                f"{len(category.names)})"
             )
-        return Category(tuple(given.names) or given.classes)
+        return Category(tuple(category.names) or category.classes)
     text = message.text
     units = {number: name for name, number in type(text).Unit.items() if number}
     if text.unit not in units:
@@ -374,8 +375,8 @@ class Encoding:
     @classmethod
     def of(cls, features: Iterable[Feature]) -> Encoding | None:
         """That of some features; None where all are tensors, which a model reads as they are."""
-        given = tuple(features)
-        return None if all(isinstance(feature, Tensor) for feature in given) else cls(given)
+        listed = tuple(features)
+        return None if all(isinstance(feature, Tensor) for feature in listed) else cls(listed)
 
     @property
     def size(self) -> int:
@@ -384,13 +385,13 @@ class Encoding:
 
     def __call__(self, numbers: Float32Array) -> Float32Array:
         """Float32 [n, size] of clean numbers [n, width], all of them finite."""
-        found = np.empty((len(numbers), self.size), dtype=np.float32)
+        encoded = np.empty((len(numbers), self.size), dtype=np.float32)
         start = begin = 0
         for feature in self.features:
             end, stop = start + feature.size, begin + feature.encoded_size
-            feature.encode(numbers[:, start:end], found[:, begin:stop])
+            feature.encode(numbers[:, start:end], encoded[:, begin:stop])
             start, begin = end, stop
-        return found
+        return encoded
 
 
 def check_range(**bounds: float) -> None:
@@ -421,22 +422,22 @@ def _characters(text: str) -> Iterable[str]:
 _SPLIT: Mapping[str, Callable[[str], Iterable[str]]] = MappingProxyType({WORD: _words, CHARACTER: _characters})
 
 
-def checked_texts(given: Sequence[str], name: str, *, least: int) -> tuple[str, ...]:
-    """``given`` as a tuple. Raises ConfigurationError unless it is some distinct short texts."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ConfigurationError(f"Expected {name} to be a tuple of texts (got {type(given).__name__})")
-    _validate.integer(low=least, high=MOST_TOKENS, **{name: len(given)})
-    for token in given:
+def checked_texts(texts: Sequence[str], name: str, *, least: int) -> tuple[str, ...]:
+    """``texts`` as a tuple. Raises ConfigurationError unless it is some distinct short texts."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise ConfigurationError(f"Expected {name} to be a tuple of texts (got {type(texts).__name__})")
+    _validate.integer(low=least, high=MOST_TOKENS, **{name: len(texts)})
+    for token in texts:
         if not isinstance(token, str) or not 1 <= len(token) <= MOST_CHARACTERS or not _is_stored(token):
             raise ConfigurationError(
                 f"Expected {token!r} of {name} to be text of 1 to {MOST_CHARACTERS} characters that does not end with "
                 "a null character"
             )
-    spelled = [normal(token) for token in given]
-    if len(set(spelled)) != len(given):
+    spelled = [normal(token) for token in texts]
+    if len(set(spelled)) != len(texts):
         (twice, _), *_ = collections.Counter(spelled).most_common(1)
         raise ConfigurationError(f"Expected {name} to be distinct (got {twice!r} more than once)")
-    return tuple(given)
+    return tuple(texts)
 
 
 def _is_stored(token: str) -> bool:

@@ -45,7 +45,7 @@ class ItemFeatures:
 
 
 def grouped_item_features(
-    items: int, given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | ItemFeatures
+    items: int, features: npt.ArrayLike | Mapping[str, npt.ArrayLike] | ItemFeatures
 ) -> ItemFeatures:
     """One matrix of all groups; a matrix without groups is one, called "features".
 
@@ -53,15 +53,15 @@ def grouped_item_features(
       ConfigurationError: there is no group or more than 16, a name is empty, or a matrix is none that
         :func:`checked_item_features` takes.
     """
-    if isinstance(given, ItemFeatures):
-        return ItemFeatures(checked_item_features(items, given.matrix), given.groups)
-    if not isinstance(given, Mapping):
-        matrix = checked_item_features(items, given)
+    if isinstance(features, ItemFeatures):
+        return ItemFeatures(checked_item_features(items, features.matrix), features.groups)
+    if not isinstance(features, Mapping):
+        matrix = checked_item_features(items, features)
         return ItemFeatures(matrix, (("features", matrix.shape[1]),))
-    if not 1 <= len(given) <= MOST_GROUPS:
-        raise ConfigurationError(f"Expected item_features to have 1 to {MOST_GROUPS} groups (got {len(given)})")
+    if not 1 <= len(features) <= MOST_GROUPS:
+        raise ConfigurationError(f"Expected item_features to have 1 to {MOST_GROUPS} groups (got {len(features)})")
     parts = []
-    for name, part in given.items():
+    for name, part in features.items():
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"Expected groups of item_features to have names (got {name!r})")
         try:
@@ -69,7 +69,7 @@ def grouped_item_features(
         except ConfigurationError as error:
             raise ConfigurationError(f"group {name!r}: {error}") from None
     matrix = checked_item_features(items, np.concatenate(parts, axis=1))
-    return ItemFeatures(matrix, tuple((name, part.shape[1]) for name, part in zip(given, parts, strict=True)))
+    return ItemFeatures(matrix, tuple((name, part.shape[1]) for name, part in zip(features, parts, strict=True)))
 
 
 def checked_item_features(items: int, features: npt.ArrayLike) -> Float32Array:
@@ -83,17 +83,17 @@ def checked_item_features(items: int, features: npt.ArrayLike) -> Float32Array:
     Raises:
       ConfigurationError: the number of rows or columns is wrong, or an entry is not a finite real number.
     """
-    given = np.asarray(features)
-    if given.ndim != 2 or given.dtype.kind not in "biuf":
+    array = np.asarray(features)
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
         raise ConfigurationError(
-            f"Expected item_features to be a matrix of real numbers (got {given.dtype} {list(given.shape)})"
+            f"Expected item_features to be a matrix of real numbers (got {array.dtype} {list(array.shape)})"
         )
-    if len(given) != items:
-        raise ConfigurationError(f"Expected item_features to have one row per item, {items} (got {len(given)})")
-    if not 1 <= given.shape[1] <= MOST_FEATURES:
-        raise ConfigurationError(f"Expected item_features to have 1 to {MOST_FEATURES} columns (got {given.shape[1]})")
+    if len(array) != items:
+        raise ConfigurationError(f"Expected item_features to have one row per item, {items} (got {len(array)})")
+    if not 1 <= array.shape[1] <= MOST_FEATURES:
+        raise ConfigurationError(f"Expected item_features to have 1 to {MOST_FEATURES} columns (got {array.shape[1]})")
     with np.errstate(over="ignore"):
-        matrix = np.array(given, dtype="<f4", order="C")
+        matrix = np.array(array, dtype="<f4", order="C")
     wrong = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
     if len(wrong):
         raise ConfigurationError(

@@ -92,8 +92,8 @@ def _form(path: Path) -> tuple[Callable[[ItemTable], bytes], str]:
 
 def _described(table: ItemTable) -> str:
     """Facts, and the numbers of the table that are no columns, as JSON."""
-    own = {"format": _FORMAT, "offset": table.columns.offset, "user_bias": table.columns.user_bias}
-    return json.dumps(own | {"facts": dict(table.facts)}, ensure_ascii=False)
+    header = {"format": _FORMAT, "offset": table.columns.offset, "user_bias": table.columns.user_bias}
+    return json.dumps(header | {"facts": dict(table.facts)}, ensure_ascii=False)
 
 
 def _table_of(
@@ -105,13 +105,13 @@ def _table_of(
     popularity: Float32Array | None,
     shares: Float32Array | None,
 ) -> ItemTable:
-    found: dict[str, Any] = json.loads(described)
-    if found["format"] != _FORMAT:
+    header: dict[str, Any] = json.loads(described)
+    if header["format"] != _FORMAT:
         raise KeyError("format")
     columns = ItemColumns(
-        factors, biases, popularity, offset=found["offset"], user_bias=found["user_bias"], shares=shares
+        factors, biases, popularity, offset=header["offset"], user_bias=header["user_bias"], shares=shares
     )
-    return ItemTable(keys=keys, columns=columns, facts=found["facts"])
+    return ItemTable(keys=keys, columns=columns, facts=header["facts"])
 
 
 def _npz(table: ItemTable) -> bytes:
@@ -126,9 +126,11 @@ def _npz(table: ItemTable) -> bytes:
 
 def _from_npz(path: Path) -> ItemTable:
     require_stored(path)
-    with np.load(path, allow_pickle=False) as found:
-        optional = {name: found.get(name) for name in _OPTIONAL}
-        return _table_of(str(found["facts"]), found["keys"].tolist(), found["factors"], found["biases"], **optional)
+    with np.load(path, allow_pickle=False) as archive:
+        optional = {name: archive.get(name) for name in _OPTIONAL}
+        return _table_of(
+            str(archive["facts"]), archive["keys"].tolist(), archive["factors"], archive["biases"], **optional
+        )
 
 
 def _parquet(table: ItemTable) -> bytes:
@@ -154,15 +156,15 @@ def _parquet(table: ItemTable) -> bytes:
 def _from_parquet(path: Path) -> ItemTable:
     import pyarrow.parquet
 
-    found = pyarrow.parquet.read_table(path)
-    metadata = found.schema.metadata or {}
-    flat = found["factors"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    table = pyarrow.parquet.read_table(path)
+    metadata = table.schema.metadata or {}
+    flat = table["factors"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     rank = int(metadata[b"odp.rank"])
-    factors = flat.astype(np.float32, copy=False).reshape(found.num_rows, rank)
+    factors = flat.astype(np.float32, copy=False).reshape(table.num_rows, rank)
     optional = {
-        name: found[title].to_numpy() if title in found.column_names else None for name, title in _OPTIONAL.items()
+        name: table[title].to_numpy() if title in table.column_names else None for name, title in _OPTIONAL.items()
     }
-    keys, biases = found["key"].to_pylist(), found["bias"].to_numpy()
+    keys, biases = table["key"].to_pylist(), table["bias"].to_numpy()
     return _table_of(metadata[_FACTS.encode()].decode(), keys, factors, biases, **optional)
 
 

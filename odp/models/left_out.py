@@ -1,7 +1,7 @@
 """How many examples a figure is about, and why others were left out.
 
 >>> test = LeftOut(2000, {"whose 'x' is not a number": 1176})
->>> print(test.told("test examples"))
+>>> print(test.sentence("test examples"))
 of 824 of 2,000 test examples; left out: 1,176 whose 'x' is not a number
 """
 
@@ -27,11 +27,11 @@ class LeftOut:
     It counts people's rows without noise: only the owner of the table may see it.
 
     Attributes:
-      asked: examples that the figure was asked for.
+      total: examples that the figure was asked for.
       reasons: how many were left out, by reason. An example counts once, under the first reason that applies.
     """
 
-    asked: int
+    total: int
     reasons: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -42,25 +42,25 @@ class LeftOut:
     @property
     def used(self) -> int:
         """Examples that the figure is about."""
-        return self.asked - self.count
+        return self.total - self.count
 
     def without(self, count: int, reason: str) -> LeftOut:
         """The same with ``count`` further examples left out."""
-        return LeftOut(self.asked, {**self.reasons, reason: count}) if count else self
+        return LeftOut(self.total, {**self.reasons, reason: count}) if count else self
 
     def __str__(self) -> str:
-        told = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
-        return f"left out: {told or 'none'}"
+        listed = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
+        return f"left out: {listed or 'none'}"
 
-    def told(self, what: str) -> str:
+    def sentence(self, what: str) -> str:
         """How many of ``what`` a figure is about, to stand behind it."""
         if not self.count:
-            return f"on {self.asked:,} {what}"
-        return f"of {self.used:,} of {self.asked:,} {what}; {self}"
+            return f"on {self.total:,} {what}"
+        return f"of {self.used:,} of {self.total:,} {what}; {self}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {"asked": self.asked, "used": self.used, "left_out": self.count, "reasons": dict(self.reasons)}
+        return {"asked": self.total, "used": self.used, "left_out": self.count, "reasons": dict(self.reasons)}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:
@@ -73,15 +73,15 @@ def told_of_run(left_out: Mapping[str, LeftOut]) -> str:
     test, train = left_out.get(TEST), left_out.get(TRAIN)
     parts = []
     if test is not None and test.count:
-        parts.append(test.told("test examples"))
+        parts.append(test.sentence("test examples"))
     if train is not None and train.count:
-        parts.append(f"trained on {train.used:,} of {train.asked:,} examples; {train}")
+        parts.append(f"trained on {train.used:,} of {train.total:,} examples; {train}")
     return "; ".join(parts)
 
 
 def columns_of_run(left_out: Mapping[str, LeftOut]) -> dict[str, Any]:
     """The same as columns of a table, beside the figures; none where a run has no examples."""
-    found: dict[str, Any] = {}
-    for part, one in left_out.items():
-        found |= {f"{part}_used": one.used, f"{part}_left_out": one.count}
-    return found | {"left_out": told_of_run(left_out)} if found else {}
+    columns: dict[str, Any] = {}
+    for part, rows in left_out.items():
+        columns |= {f"{part}_used": rows.used, f"{part}_left_out": rows.count}
+    return columns | {"left_out": told_of_run(left_out)} if columns else {}

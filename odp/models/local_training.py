@@ -98,14 +98,14 @@ class LocalTraining:
             raise ConfigurationError(f"Expected reconstruction={self.reconstruction!r} to be an odp.Reconstruction")
 
     @classmethod
-    def of(cls, given: federated_pb2.LocalTrainingTerms) -> Self:
+    def of(cls, message: federated_pb2.LocalTrainingTerms) -> Self:
         """The work that a definition states. Raises ConfigurationError where a number is out of range."""
-        local = given.reconstruction
+        local = message.reconstruction
         return cls(
-            rate=given.rate, epochs=given.epochs, batch=given.batch, most_examples=given.most_examples,
-            proximal=given.proximal,
+            rate=message.rate, epochs=message.epochs, batch=message.batch, most_examples=message.most_examples,
+            proximal=message.proximal,
             reconstruction=Reconstruction(rate=local.rate, epochs=local.epochs, split=local.split)
-            if given.HasField("reconstruction")
+            if message.HasField("reconstruction")
             else None,
         )  # fmt: skip
 

@@ -32,23 +32,23 @@ def with_negatives(
     Returns:
       Features float32 [n + per_example * chosen, width] and targets, the user's own examples first.
     """
-    own = np.unique(features[:, -1].astype(np.int64))
+    own_items = np.unique(features[:, -1].astype(np.int64))
     chosen = features[targets == CHOSEN]
-    if len(own) >= items or not len(chosen) * per_example:
+    if len(own_items) >= items or not len(chosen) * per_example:
         return features, targets
     further = np.repeat(chosen, per_example, axis=0)
-    further[:, -1] = _others(own, items, count=len(further), seed=seed, round=round)
+    further[:, -1] = _others(own_items, items, count=len(further), seed=seed, round=round)
     return (
         np.concatenate((features, further)),
         np.concatenate((targets, np.full(len(further), NOT_CHOSEN, dtype=np.float32))),
     )
 
 
-def _others(own: Int64Array, items: int, *, count: int, seed: int, round: int) -> Int64Array:
-    """Uniform draws from 0 .. ``items`` - 1 without ``own``, which ascends: int64 [count]."""
+def _others(own_items: Int64Array, items: int, *, count: int, seed: int, round: int) -> Int64Array:
+    """Uniform draws from 0 .. ``items`` - 1 without ``own_items``, which ascends: int64 [count]."""
     numbers = np.arange(count, dtype=np.int64) + _FIRST_DRAW
     draws = round_hashes(np.array([seed], dtype=np.uint64), round, numbers) >> np.uint64(32)
     # The high half of a hash times what is left, over 2^32: each place but for a bias below items / 2^32.
-    places = ((draws * np.uint64(items - len(own))) >> np.uint64(32)).astype(np.int64)
+    places = ((draws * np.uint64(items - len(own_items))) >> np.uint64(32)).astype(np.int64)
     # The place-th item that is not own: own[j] - j items below own[j] are not own.
-    return places + np.searchsorted(own - np.arange(len(own)), places, side="right")
+    return places + np.searchsorted(own_items - np.arange(len(own_items)), places, side="right")

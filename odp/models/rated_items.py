@@ -86,12 +86,12 @@ class RatedItems:
             self.catalogue.require_items(self.items)
 
     @classmethod
-    def of(cls, given: model_evaluation_pb2.RatedItems) -> Self:
+    def of(cls, message: model_evaluation_pb2.RatedItems) -> Self:
         """The model of a definition, without the catalogue, which a definition only names.
 
         Raises ConfigurationError for a number out of range.
         """
-        return cls(given.items, given.rank, given.low, given.high, given.centre)
+        return cls(message.items, message.rank, message.low, message.high, message.centre)
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes itself into a definition."""
@@ -126,16 +126,16 @@ class RatedItems:
             raise ConfigurationError("Expected a model of ratings, as an odp.DPAM task ends with")
         rows = keyed[0].rows
         if places is not None:
-            found = np.asarray(places)
+            chosen = np.asarray(places)
             if (
-                found.dtype.kind not in "iu"
-                or found.ndim != 1
-                or not -1 <= found.min(initial=0) <= found.max(initial=0) < len(rows)
+                chosen.dtype.kind not in "iu"
+                or chosen.ndim != 1
+                or not -1 <= chosen.min(initial=0) <= chosen.max(initial=0) < len(rows)
             ):
                 raise ConfigurationError(f"Expected places of whole numbers from -1 to {len(rows) - 1}")
             unknown = np.zeros(rows.shape[1], dtype=np.float32)
             unknown[_TRUST] = rows[:, _TRUST].min()
-            rows = np.where(found[:, None] < 0, unknown, rows[found])
+            rows = np.where(chosen[:, None] < 0, unknown, rows[chosen])
         if len(rows) != self.items or rows.shape[1] - _ROW > self.rank:
             raise ConfigurationError(
                 f"Expected a model of {self.items} items and a rank of at most {self.rank} (got {len(rows)} and "
@@ -211,8 +211,8 @@ class RatedItems:
         """Of ratings, those of an item of the model and a finite value, bool [n]."""
         item = features[:, 0].astype(np.float64)
         with np.errstate(invalid="ignore"):
-            known = (item >= 0) & (item < self.items) & (item == np.floor(item))
-        return np.asarray(known & self.takes(targets), dtype=np.bool_)
+            in_model = (item >= 0) & (item < self.items) & (item == np.floor(item))
+        return np.asarray(in_model & self.takes(targets), dtype=np.bool_)
 
     def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
         """Squared errors of one person's ratings: items [n, 1] and values [n]. ``ranked`` is False."""
@@ -242,7 +242,7 @@ class RatedItems:
         """A person's bias and row, float64 [1 + rank], by weighted ridge regression as in the training."""
         design = np.concatenate((np.ones((len(table), 1)), table[:, 2:]), axis=1)
         weighted = design * np.clip(table[:, 1:2], 0.0, 1.0)
-        row_ridge, bias_ridge = (min(max(float(one), _LEAST_RIDGE), _LARGEST) for one in vector[:_GLOBALS])
+        row_ridge, bias_ridge = (min(max(float(ridge), _LEAST_RIDGE), _LARGEST) for ridge in vector[:_GLOBALS])
         normal = weighted.T @ design + np.diag([bias_ridge, *[row_ridge] * self.rank])
         return np.asarray(np.linalg.lstsq(normal, weighted.T @ residual, rcond=None)[0])
 

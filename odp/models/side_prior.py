@@ -85,9 +85,9 @@ class SidePrior:
         start = 1
         for name, values in self.attributes.items():
             place = {value: start + number for number, value in enumerate(values)}
-            for person, one in enumerate(said):
-                if one.get(name) in place:
-                    out[person, place[one[name]]] = 1.0
+            for person, answers in enumerate(said):
+                if answers.get(name) in place:
+                    out[person, place[answers[name]]] = 1.0
             start += len(values)
         return out
 
@@ -127,13 +127,13 @@ class SidePrior:
                 content = file.read(_LARGEST_FILE)
             if unpacked_bytes(io.BytesIO(content)) > _LARGEST_FILE:
                 raise ValueError("unpacks to more than a side prior")
-            with np.load(io.BytesIO(content), allow_pickle=False) as found:
-                if str(found["format"]) != _MAGIC:
+            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+                if str(archive["format"]) != _MAGIC:
                     raise KeyError("format")
                 attributes: dict[str, list[str]] = {}
-                for name, value in zip(found["names"].tolist(), found["categories"].tolist(), strict=True):
+                for name, value in zip(archive["names"].tolist(), archive["categories"].tolist(), strict=True):
                     attributes.setdefault(name, []).append(value)
-                return cls(attributes=attributes, rows=found["rows"], items_sha256=found["items_sha256"].tobytes())
+                return cls(attributes=attributes, rows=archive["rows"], items_sha256=archive["items_sha256"].tobytes())
         except OSError as error:
             raise DataError(f"cannot read the side prior {path}: {error.strerror or 'not an .npz file'}") from error
         except ConfigurationError as error:

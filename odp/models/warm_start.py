@@ -72,13 +72,13 @@ class WarmStart:
         object.__setattr__(self, "keys", checked_keys(self.keys, name="keys"))
         require_storable(self.keys, name="keys")
         for name, width in (("popularity", None), ("biases", None), ("factors", 2)):
-            given = _numbers(getattr(self, name), name)
-            if given.ndim != (width or 1) or len(given) != len(self.keys):
+            numbers = _numbers(getattr(self, name), name)
+            if numbers.ndim != (width or 1) or len(numbers) != len(self.keys):
                 raise ConfigurationError(
-                    f"Expected {name} of a start to have one row per key, {len(self.keys)} (got {list(given.shape)})"
+                    f"Expected {name} of a start to have one row per key, {len(self.keys)} (got {list(numbers.shape)})"
                 )
-            given.flags.writeable = False
-            object.__setattr__(self, name, given)
+            numbers.flags.writeable = False
+            object.__setattr__(self, name, numbers)
         if np.shape(self.factors)[1] > _MOST_FACTORS:
             raise ConfigurationError(f"Expected at most {_MOST_FACTORS:,} factors (got {np.shape(self.factors)[1]:,})")
         if not isinstance(self.origin, str) or len(self.origin) > _LONGEST_ORIGIN or not self.origin.isprintable():
@@ -99,8 +99,8 @@ class WarmStart:
           ConfigurationError: a key is empty or stands twice, or none is a key of the start.
         """
         wanted = checked_keys(item_keys, name="item_keys")
-        columns, known = self._columns(wanted)
-        if not known.any():
+        columns, in_start = self._columns(wanted)
+        if not in_start.any():
             raise ConfigurationError(
                 "Expected item_keys to share a key with the start: "
                 f"it has {self.keys[0]!r}, the catalogue {wanted[0]!r}"
@@ -108,11 +108,11 @@ class WarmStart:
         if features is None:
             if not columns.shape[1]:
                 raise ConfigurationError(
-                    f"Expected items of the start to differ: the catalogue has {int(known.sum())} of them, all alike"
+                    f"Expected items of the start to differ: the catalogue has {int(in_start.sum())} of them, all alike"
                 )
             return checked_item_features(len(wanted), columns)
         public = _scaled(features.astype(np.float64), np.ones(len(wanted), dtype=np.bool_))
-        predicted = np.where(known[:, None], columns, public @ _map(public[known], columns[known]))
+        predicted = np.where(in_start[:, None], columns, public @ _map(public[in_start], columns[in_start]))
         return checked_item_features(len(wanted), np.concatenate((public, _BESIDE_FEATURES * predicted), axis=1))
 
     def tells(self, item_keys: Sequence[str]) -> bool:
@@ -127,17 +127,17 @@ class WarmStart:
         """Columns [items, q] that are not all 0, and which items the start has."""
         places = {key: place for place, key in enumerate(self.keys)}
         at = np.array([places.get(key, -1) for key in wanted], dtype=np.int64)
-        known = at >= 0
-        if not known.any():
-            return np.empty((len(wanted), 0)), known
+        in_start = at >= 0
+        if not in_start.any():
+            return np.empty((len(wanted), 0)), in_start
         popularity = np.log1p(np.maximum(np.asarray(self.popularity)[at], 0.0))
-        own = [_scaled(column[:, None], known) for column in (np.asarray(self.biases)[at], popularity)]
+        item_columns = [_scaled(column[:, None], in_start) for column in (np.asarray(self.biases)[at], popularity)]
         parts = [
-            *(_OWN_SCALE / math.sqrt(2.0) * column for column in own),
-            _scaled(np.asarray(self.factors)[at], known),
+            *(_OWN_SCALE / math.sqrt(2.0) * column for column in item_columns),
+            _scaled(np.asarray(self.factors)[at], in_start),
         ]
         columns = np.concatenate(parts, axis=1)
-        return columns[:, columns.any(axis=0)], known
+        return columns[:, columns.any(axis=0)], in_start
 
     def told(self, item_keys: Sequence[str]) -> int:
         """Of how many of the items the start has factors that are not all 0.
@@ -145,8 +145,8 @@ class WarmStart:
         Raises:
           ConfigurationError: a key is empty or stands twice.
         """
-        known = {key for key, row in zip(self.keys, np.asarray(self.factors), strict=True) if row.any()}
-        return len(known.intersection(checked_keys(item_keys, name="item_keys")))
+        with_factors = {key for key, row in zip(self.keys, np.asarray(self.factors), strict=True) if row.any()}
+        return len(with_factors.intersection(checked_keys(item_keys, name="item_keys")))
 
     def save(self, path: str | Path) -> None:
         """Writes an .npz file, which :meth:`load` reads, whole or not at all.
@@ -179,12 +179,12 @@ class WarmStart:
         """
         try:
             require_stored(Path(path))
-            with np.load(path, allow_pickle=False) as found:
-                if str(found["format"]) != _MAGIC:
+            with np.load(path, allow_pickle=False) as archive:
+                if str(archive["format"]) != _MAGIC:
                     raise KeyError("format")
                 names = ("popularity", "biases", "factors")
-                origin = str(found["origin"]) if "origin" in found else ""
-                return cls(keys=found["keys"].tolist(), origin=origin, **{name: found[name] for name in names})
+                origin = str(archive["origin"]) if "origin" in archive else ""
+                return cls(keys=archive["keys"].tolist(), origin=origin, **{name: archive[name] for name in names})
         except OSError as error:
             raise DataError(f"cannot read the start {path}: {error.strerror or 'not an .npz file'}") from error
         except ConfigurationError as error:
@@ -193,12 +193,12 @@ class WarmStart:
             raise DataError(f"{path} is no start of a model; write one by `odp simulate --save-start`") from error
 
 
-def _numbers(given: npt.ArrayLike, name: str) -> npt.NDArray[np.float64]:
+def _numbers(values: npt.ArrayLike, name: str) -> npt.NDArray[np.float64]:
     """A copy. Raises ConfigurationError where one is no number, or is larger than any model has."""
     try:
-        found = np.asarray(given)
-        whole = found.dtype.kind in "biuf" and not np.ma.isMaskedArray(given)
-        copied = np.array(found, dtype=np.float64) if whole else None
+        array = np.asarray(values)
+        whole = array.dtype.kind in "biuf" and not np.ma.isMaskedArray(values)
+        copied = np.array(array, dtype=np.float64) if whole else None
     except (TypeError, ValueError):  # lists of several lengths
         copied = None
     if copied is None:
@@ -216,18 +216,18 @@ def checked_keys(keys: Sequence[str], *, name: str) -> tuple[str, ...]:
     """
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         raise ConfigurationError(f"Expected {name} to be a list of texts (got {type(keys).__name__})")
-    found = tuple(unicodedata.normalize("NFC", key) if isinstance(key, str) else key for key in keys)
-    if not found:
+    normal_keys = tuple(unicodedata.normalize("NFC", key) if isinstance(key, str) else key for key in keys)
+    if not normal_keys:
         raise ConfigurationError(f"Expected {name} to have an item's key")
     places: dict[str, int] = {}
-    for place, key in enumerate(found):
+    for place, key in enumerate(normal_keys):
         if not isinstance(key, str) or not key:
             raise ConfigurationError(f"Expected {name} to be texts that are not empty (got {key!r} of item {place})")
         if places.setdefault(key, place) != place:
             raise ConfigurationError(
                 f"Expected {name} to name each item once: {key!r} is that of items {places[key]} and {place}"
             )
-    return found
+    return normal_keys
 
 
 def require_storable(keys: Iterable[str], *, name: str) -> None:
@@ -246,14 +246,14 @@ def require_storable(keys: Iterable[str], *, name: str) -> None:
             )
 
 
-def _scaled(columns: npt.NDArray[np.float64], known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Columns of mean 0 whose mean squares add up to 1, over the ``known`` rows; 0 elsewhere, or if all are alike."""
-    centred = np.where(known[:, None], columns - columns[known].mean(axis=0), 0.0)
-    largest = float(np.abs(columns[known]).max(initial=0.0))
+def _scaled(columns: npt.NDArray[np.float64], usable: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Columns of mean 0 whose mean squares add up to 1, over the ``usable`` rows; 0 elsewhere, or if all are alike."""
+    centred = np.where(usable[:, None], columns - columns[usable].mean(axis=0), 0.0)
+    largest = float(np.abs(columns[usable]).max(initial=0.0))
     if not largest:
         return np.zeros_like(centred)
     centred /= largest  # squares of very small numbers would be 0
-    size = math.sqrt(float((centred**2).sum()) / int(known.sum()))
+    size = math.sqrt(float((centred**2).sum()) / int(usable.sum()))
     return centred / size if size > 1e-9 else np.zeros_like(centred)
 
 

@@ -58,7 +58,7 @@ class AnswersRun:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        about = [f"{name} {one.told('rows')}" for name, one in self.left_out.items() if one.count]
+        about = [f"{name} {one.sentence('rows')}" for name, one in self.left_out.items() if one.count]
         about += self.notes
         return told_run(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds, about)
 

@@ -195,7 +195,7 @@ class UsableRows:
 
     def lines(self) -> list[str]:
         """For people."""
-        told = f"{self.rows.used:,} of {self.rows.asked:,} rows, of {self.users:,} of {self.all_users:,} users"
+        told = f"{self.rows.used:,} of {self.rows.total:,} rows, of {self.users:,} of {self.all_users:,} users"
         return [told, *(f"{count:,} {why}" for why, count in self.rows.reasons.items())]
 
     def to_json(self) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _used(record: Mapping[str, Any], part: str) -> str:
     one = left_out_of(record).get(part)
     if one is None or not one.count:
         return f"{record['data'][part]:,}"
-    return f"{one.used:,} of {one.asked:,}; {one}"
+    return f"{one.used:,} of {one.total:,}; {one}"
 
 
 def _what(record: Mapping[str, Any]) -> str:

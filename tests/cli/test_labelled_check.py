@@ -179,7 +179,7 @@ def test_usable_rows_of_draw_and_discard_are_counted(tmp_path: Path) -> None:
     rows = [[*row[:-1], {"ham": 0, "spam": 1}[row[-1]]] for row in people()]
     rows[3][1], rows[4][1] = 5000, ""
     found = usable_rows(task, odp.load_examples(write(tmp_path / "t.csv", rows), user="reader", label="Verdict"))
-    assert (found.rows.used, found.rows.asked, found.users) == (358, 360, 60)
+    assert (found.rows.used, found.rows.total, found.users) == (358, 360, 60)
 
 
 def test_usable_ratings_are_counted_or_the_table_is_refused(run: Run, tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ def _half_missing() -> ExamplesSplit:
 def test_rows_that_are_left_out_stand_beside_every_figure_in_python(half_missing: ExamplesSplit) -> None:
     run = odp.simulate(task_of(), half_missing, noise=False)
     test, train = run.left_out["test"], run.left_out["train"]
-    assert (test.asked, test.used, test.reasons) == (2000, 824, {REASON: 1176})
-    assert (train.asked, train.used, train.reasons) == (500, 300, {REASON: 200})
+    assert (test.total, test.used, test.reasons) == (2000, 824, {REASON: 1176})
+    assert (train.total, train.used, train.reasons) == (500, 300, {REASON: 200})
     assert f"of 824 of 2,000 test examples; left out: {ASKED}; trained on 300 of 500 examples; left out: " in repr(run)
     assert run.to_json()["left_out"] == {
         "train": {"asked": 500, "used": 300, "left_out": 200, "reasons": {REASON: 200}},

@@ -135,7 +135,7 @@ class LocalModel:
         yield table
         if len(shown) < len(named):
             yield f"the {len(shown)} largest of {len(named)} weights"
-        yield UNKNOWN if self.trained_without is None else f"trained {self.trained_without.told('examples')}"
+        yield UNKNOWN if self.trained_without is None else f"trained {self.trained_without.sentence('examples')}"
         yield (
             f"{self.terms.instances} instances differ by {self.deviation:.3g} (root mean square); "
             f"epsilon of one report: {self.terms.feature_epsilon:.4g} for one weight, "

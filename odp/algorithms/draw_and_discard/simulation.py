@@ -67,7 +67,7 @@ class EncodedUsers:
         table = UsableRows.of(terms, people.columns, people.rows)
         keep, left_out = table.reason[people.rows] == 0, table.left_out(people.rows)
         if not left_out.used:
-            raise DataError(f"none of the {left_out.asked:,} examples can be used; {left_out}")
+            raise DataError(f"none of the {left_out.total:,} examples can be used; {left_out}")
         # A device reads its last rows, usable or not.
         ends = np.repeat(people.offsets[1:], np.diff(people.offsets))
         newest = ends - np.arange(len(ends)) <= terms.most_examples

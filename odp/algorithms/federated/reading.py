@@ -149,7 +149,7 @@ class UsableTable:
         counts |= dict(zip(self.reasons[1:], rows[1:], strict=True))
         left_out = LeftOut(len(users.rows), {why: count for why, count in counts.items() if count})
         if not left_out.used:
-            raise DataError(f"none of the {left_out.asked:,} {what} can be used; {left_out}")
+            raise DataError(f"none of the {left_out.total:,} {what} can be used; {left_out}")
         return left_out
 
     def _reasons_of(self, users: UsersExamples) -> npt.NDArray[np.uint8]:

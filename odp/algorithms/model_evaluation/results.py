@@ -126,7 +126,7 @@ class EvaluationResults(Mapping[str, Estimate]):
         """What a terminal shows."""
         from odp.algorithms.model_evaluation.printing import lines_of_differences, lines_of_models
 
-        tested = f"tested {self.left_out[ANSWERS].told('examples')}" if self.left_out else UNKNOWN
+        tested = f"tested {self.left_out[ANSWERS].sentence('examples')}" if self.left_out else UNKNOWN
         yield from lines_of_models(self.models(confidence), {} if exact is None else exact.models(confidence), tested)
         if self.compared is not None:
             truths = {} if exact is None else exact.differences(confidence)

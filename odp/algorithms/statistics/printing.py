@@ -28,7 +28,7 @@ def lines(
                 name, result, exact_result if isinstance(exact_result, HistogramResult) else None, confidence
             )
             if name in left_out and left_out[name].count:
-                shown.title = f"{shown.title}; {left_out[name].told('ratings')}"
+                shown.title = f"{shown.title}; {left_out[name].sentence('ratings')}"
             yield shown
             continue
         low, high = result.interval(confidence)

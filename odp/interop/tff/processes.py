@@ -100,7 +100,7 @@ def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int 
     table = UsableTable.of(terms.model, terms.examples, people)
     left_out = table.left_out(people, what="examples")
     if left_out.count:
-        warnings.warn(f"trained {left_out.told('examples')}", stacklevel=2)
+        warnings.warn(f"trained {left_out.sentence('examples')}", stacklevel=2)
     local, usable = terms.local, table.usable(people)
     found = []
     for user, own_seed in enumerate(user_seeds(people, seed)):

@@ -39,8 +39,8 @@ def _draw(order: Any, size: int, taken: int, stream: Any, epoch: int) -> None:
         order[place] = place
     for place in range(taken):
         number = np.uint64(((epoch + 1) << EPOCH_SHIFT) + place)
-        drawn = splitmix64(stream ^ splitmix64(number)) >> _S32
-        other = place + np.int64((drawn * np.uint64(size - place)) >> _S32)
+        random_bits = splitmix64(stream ^ splitmix64(number)) >> _S32
+        other = place + np.int64((random_bits * np.uint64(size - place)) >> _S32)
         order[place], order[other] = order[other], order[place]
 
 
@@ -178,11 +178,11 @@ def differences(
         first[o * width : o * width + size] = start[o * size : (o + 1) * size]
     first_biases = start[weights:]
     w, biases = _aligned(outputs * width), first_biases.copy()
-    room = 1
+    most_examples = 1
     for user in range(len(seeds)):
-        room = max(room, offsets[user + 1] - offsets[user])
-    batch = min(batch, room)
-    order, chosen, places = np.empty(room, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
+        most_examples = max(most_examples, offsets[user + 1] - offsets[user])
+    batch = min(batch, most_examples)
+    order, chosen, places = np.empty(most_examples, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
     z, powers = np.zeros(batch * outputs, dtype=np.float32), np.zeros(batch * outputs, dtype=np.int32)
     copied = _aligned(1 if direct else batch * width)
     pull = np.float32(rate * proximal)
@@ -216,16 +216,18 @@ def differences(
                         biases[o] -= pull * (before[o] - first_biases[o])
                 add_outer(x, places, count, z, outputs, width, w)
                 begin += count
-        found = out[user]
+        difference = out[user]
         squares = _ZERO
         for o in range(outputs):
             here = o * width
-            squares += _subtract(w[here : here + size], first[here : here + size], found[o * size : (o + 1) * size])
-        squares += _subtract(biases, first_biases, found[weights:])
+            squares += _subtract(
+                w[here : here + size], first[here : here + size], difference[o * size : (o + 1) * size]
+            )
+        squares += _subtract(biases, first_biases, difference[weights:])
         if not np.isfinite(squares):
-            for j in range(len(found)):
-                if not np.isfinite(found[j]):
-                    found[:] = _ZERO
+            for j in range(len(difference)):
+                if not np.isfinite(difference[j]):
+                    difference[:] = _ZERO
                     break
 
 

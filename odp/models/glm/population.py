@@ -44,12 +44,12 @@ def differences(
     require_seeds(seeds, users=last - first)
     if examples.features.shape[1] != shape.features:
         raise DataError(f"Expected examples of {shape.features} features (got {examples.features.shape[1]})")
-    found = np.empty((len(seeds), shape.size), dtype=np.float32) if out is None else out
-    if found.shape != (len(seeds), shape.size) or found.dtype != np.float32:
+    moved = np.empty((len(seeds), shape.size), dtype=np.float32) if out is None else out
+    if moved.shape != (len(seeds), shape.size) or moved.dtype != np.float32:
         raise DataError(f"Expected out to be float32 [{len(seeds)}, {shape.size}]")
     if not _compiled():
-        stacked.differences(shape, start, examples, training, seeds=seeds, round=round, first=first, out=found)
-        return found
+        stacked.differences(shape, start, examples, training, seeds=seeds, round=round, first=first, out=moved)
+        return moved
     from odp.models.glm import kernels
     from odp.numerics.float32_tiles import LANES
 
@@ -73,9 +73,9 @@ def differences(
         training.rate,
         training.proximal,
         training.shuffle,
-        found,
+        moved,
     )
-    return found
+    return moved
 
 
 def add_clipped(moved: Float32Array, clip: float, total: Float64Array) -> None:

@@ -73,13 +73,13 @@ class Glm:
         _validate.integer(low=least, high=most, classes=self.classes)
 
     @classmethod
-    def of(cls, given: federated_pb2.GlmModel) -> Self:
+    def of(cls, message: federated_pb2.GlmModel) -> Self:
         """The model of a definition. Raises ConfigurationError for an unknown family or a number out of range."""
-        number = given.family - 1
+        number = message.family - 1
         families = list(Family)
         if not 0 <= number < len(families):
-            raise ConfigurationError(f"Expected family={given.family!r} to be 1 to {len(families)}")
-        return cls(families[number], given.features, given.classes)
+            raise ConfigurationError(f"Expected family={message.family!r} to be 1 to {len(families)}")
+        return cls(families[number], message.features, message.classes)
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes itself into a definition."""
@@ -125,19 +125,19 @@ class Glm:
 
     def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of targets [n], those of the family, bool [n]."""
-        known = np.isfinite(targets)
+        taken = np.isfinite(targets)
         if self.family is Family.LOGISTIC:
-            known &= (targets == 0) | (targets == 1)
+            taken &= (targets == 0) | (targets == 1)
         elif self.family is Family.MULTINOMIAL:
-            known &= (targets >= 0) & (targets < self.classes) & (targets == np.floor(targets))
+            taken &= (targets >= 0) & (targets < self.classes) & (targets == np.floor(targets))
         elif self.family is Family.POISSON:
-            known &= targets >= 0
-        return known
+            taken &= targets >= 0
+        return taken
 
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of examples [n, features] with targets [n]: those of finite features and a target of the family, bool [n]."""
-        known = self.takes(targets)
-        return known & np.isfinite(features).all(axis=1) if features.dtype.kind == "f" else known
+        taken = self.takes(targets)
+        return taken & np.isfinite(features).all(axis=1) if features.dtype.kind == "f" else taken
 
     def predictors(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """z of each example, float32 [n, outputs]."""
@@ -160,12 +160,12 @@ class Glm:
 
     def residuals(self, predictors: Float32Array, targets: Float32Array) -> Float32Array:
         """Mean minus target, float32 [n, outputs]; the gradient of each example's loss in its predictors."""
-        found = self.means(predictors).copy()
+        residuals = self.means(predictors).copy()
         if self.family is Family.MULTINOMIAL:
-            found[np.arange(len(targets)), targets.astype(np.int64)] -= 1
+            residuals[np.arange(len(targets)), targets.astype(np.int64)] -= 1
         else:
-            found[:, 0] -= targets
-        return found
+            residuals[:, 0] -= targets
+        return residuals
 
     def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
         """The loss of each example, float64 [n]."""

@@ -41,9 +41,9 @@ class TrainedGlm:
         self._encoding = encoding
 
     @classmethod
-    def of(cls, given: federated_pb2.GlmModel) -> Self:
+    def of(cls, message: federated_pb2.GlmModel) -> Self:
         """The model of a definition. Raises ConfigurationError for an unknown family or a number out of range."""
-        return cls(Glm.of(given))
+        return cls(Glm.of(message))
 
     @property
     def size(self) -> int:
@@ -62,11 +62,11 @@ class TrainedGlm:
           ConfigurationError: it does not read as many numbers as they have.
         """
         encoding = examples.encoding
-        given = examples.width if encoding is None else encoding.size
-        if given != self.shape.features:
+        width = examples.width if encoding is None else encoding.size
+        if width != self.shape.features:
             how = "" if encoding is None else ", one for each category and each token of a vocabulary"
             raise ConfigurationError(
-                f"Expected features={self.shape.features} of the model to be the {given} numbers of an example{how}"
+                f"Expected features={self.shape.features} of the model to be the {width} numbers of an example{how}"
             )
         return type(self)(self.shape, encoding)
 
@@ -172,11 +172,11 @@ class TrainedGlm:
         if self._encoding is None:
             return differences(self.shape, start, examples, training, seeds=seeds, round=round, users=users, out=out)
         for first, last in _blocks(examples.offsets, users, numbers=self.shape.features):
-            own = slice(first - users.start, last - users.start)
+            block = slice(first - users.start, last - users.start)
             encoded = _encoded(examples, self._encoding, first, last)
             differences(
-                self.shape, start, encoded, training, seeds=seeds[own], round=round, users=slice(0, last - first),
-                out=out[own],
+                self.shape, start, encoded, training, seeds=seeds[block], round=round, users=slice(0, last - first),
+                out=out[block],
             )  # fmt: skip
         return out
 
@@ -237,13 +237,13 @@ class TrainedGlm:
 
 def _blocks(offsets: Int64Array, users: slice, *, numbers: int) -> list[tuple[int, int]]:
     """Consecutive users as (first, one after the last), of few encoded examples unless one user has many."""
-    first, found = users.start, []
+    first, blocks = users.start, []
     while first < users.stop:
         most = offsets[first] + MOST_ENCODED // numbers
         last = min(max(int(np.searchsorted(offsets, most, side="right")) - 1, first + 1), users.stop)
-        found.append((first, last))
+        blocks.append((first, last))
         first = last
-    return found
+    return blocks
 
 
 def _encoded(examples: UsersExamples, encoding: Encoding, first: int, last: int) -> UsersExamples:

@@ -37,22 +37,22 @@ def require_equal(functions: Functions, program: Program) -> None:
       ConfigurationError: it does not, or LiteRT does not run it; the message says which of its results differ.
     """
     source = np.random.Generator(np.random.PCG64(0))
-    vector = np.concatenate([_weights(source, one.shape) for one in program.parameters])
+    vector = np.concatenate([_weights(source, parameter.shape) for parameter in program.parameters])
     features = [_numbers(source, spec, program.batch, below=2) for spec in program.features]
     targets = _numbers(source, program.target, program.batch, below=max(program.classes, 1))
     compute = _by_tensorflow(functions, program, vector)
     try:
         expected = compute(features, targets)
     except tf.errors.InvalidArgumentError:  # an embedding may have no row 1
-        features = [np.zeros_like(one) for one in features]
+        features = [np.zeros_like(array) for array in features]
         expected = compute(features, targets)
-    _require_apart(expected, compute([_repeated(one) for one in features], _repeated(targets)))
+    _require_apart(expected, compute([_repeated(array) for array in features], _repeated(targets)))
     try:
-        found = _by_litert(program, vector, features, targets)
+        computed = _by_litert(program, vector, features, targets)
     except (ProgramFailed, DataError) as error:
         raise ConfigurationError(f"Expected a model that LiteRT runs; it fails: {error}") from None
     for what, numbers in expected.items():
-        difference = _difference(numbers, found[what])
+        difference = _difference(numbers, computed[what])
         if difference is not None:
             raise ConfigurationError(
                 f"Expected the program to compute what the model does: {what} differs by {difference} on random "
@@ -61,12 +61,12 @@ def require_equal(functions: Functions, program: Program) -> None:
             )
 
 
-def _require_apart(together: dict[str, Float32Array], repeated: dict[str, Float32Array]) -> None:
+def _require_apart(in_batch: dict[str, Float32Array], repeated: dict[str, Float32Array]) -> None:
     """Raises ConfigurationError where a result of the first example is another one beside examples like it.
 
     Devices fill their batches up, so that such a model would compute from what nobody has.
     """
-    for what, numbers in together.items():
+    for what, numbers in in_batch.items():
         difference = None if what == _GRADIENT else _difference(numbers[:1], repeated[what][:1])
         if difference is not None:
             raise ConfigurationError(
@@ -79,12 +79,12 @@ def _repeated(batch: Array) -> Array:
     return np.repeat(batch[:1], len(batch), axis=0)
 
 
-def _difference(expected: Float32Array, found: Float32Array) -> str | None:
+def _difference(expected: Float32Array, computed: Float32Array) -> str | None:
     """How far apart two arrays are; None where they are equal but for rounding."""
     finite = np.isfinite(expected)
-    apart = np.abs(found - expected)[finite].max(initial=0.0)
+    apart = np.abs(computed - expected)[finite].max(initial=0.0)
     largest = np.abs(expected[finite]).max(initial=0.0)
-    if np.array_equal(finite, np.isfinite(found)) and apart <= _APART * max(largest, _APART):
+    if np.array_equal(finite, np.isfinite(computed)) and apart <= _APART * max(largest, _APART):
         return None
     return f"{apart:.3g} of {largest:.3g}"
 
@@ -104,7 +104,9 @@ def _by_tensorflow(functions: Functions, program: Program, vector: Float32Array)
     graph = tf.function(computed)
 
     def compute(features: Sequence[Array], targets: Array) -> dict[str, Float32Array]:
-        prediction, measured, gradient = graph(weights, [tf.constant(one) for one in features], tf.constant(targets))
+        prediction, measured, gradient = graph(
+            weights, [tf.constant(array) for array in features], tf.constant(targets)
+        )
         named = {f"the {name}": np.asarray(numbers, dtype=np.float32) for name, numbers in measured.items()}
         return {"a prediction": np.asarray(prediction, np.float32), **named, _GRADIENT: np.asarray(gradient)}
 
@@ -129,8 +131,8 @@ def _by_litert(
 def _weights(source: np.random.Generator, shape: tuple[int, ...]) -> Float32Array:
     """Random weights that keep numbers about as large as they are, float32 [size]."""
     wide = max(1, int(np.prod(shape[:-1])))
-    found: Any = source.standard_normal(int(np.prod(shape))) / np.sqrt(wide)
-    return np.asarray(found, dtype=np.float32)
+    weights: Any = source.standard_normal(int(np.prod(shape))) / np.sqrt(wide)
+    return np.asarray(weights, dtype=np.float32)
 
 
 def _numbers(source: np.random.Generator, spec: TensorSpec, examples: int, *, below: int) -> Array:

@@ -94,7 +94,7 @@ class CompiledModel:
                 file.seek(0)
                 with np.load(file, allow_pickle=False) as archive:
                     description, flatbuffer, start = (np.asarray(archive[name]) for name in _NAMES)
-            if not all(one.dtype == np.uint8 and one.ndim == 1 for one in (description, flatbuffer)):
+            if not all(array.dtype == np.uint8 and array.ndim == 1 for array in (description, flatbuffer)):
                 raise ValueError
             text = description.tobytes().decode()
         except OSError as error:

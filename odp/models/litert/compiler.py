@@ -96,30 +96,29 @@ def compile_model(
 def initial_vector(model: Any, program: Program) -> Float32Array:
     """The present weights of the model as the program's vector, float32 [size]."""
     held = {variable.path: np.asarray(variable.value, dtype=np.float32) for variable in model.trainable_variables}
-    return np.concatenate([held[one.name].reshape(-1) for one in program.parameters])
+    return np.concatenate([held[parameter.name].reshape(-1) for parameter in program.parameters])
 
 
 class _Loss:
     """A Keras loss or its name: ``of`` gives a number per example, or several."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, loss: Any) -> None:
         try:
-            found = keras.losses.get(given)
+            keras_loss = keras.losses.get(loss)
         except (ValueError, TypeError) as error:
-            raise ConfigurationError(
-                f"Expected loss={given!r} to be a Keras loss or its name; {_said(error)}"
-            ) from None
-        if not callable(found):
-            raise ConfigurationError(f"Expected loss={given!r} to be a Keras loss or its name")
-        if getattr(found, "ignore_class", None) is not None:
+            raise ConfigurationError(f"Expected loss={loss!r} to be a Keras loss or its name; {_said(error)}") from None
+        if not callable(keras_loss):
+            raise ConfigurationError(f"Expected loss={loss!r} to be a Keras loss or its name")
+        if getattr(keras_loss, "ignore_class", None) is not None:
             raise ConfigurationError("Expected no ignore_class of the loss: devices take the mean over all examples")
-        if getattr(found, "reduction", _MEANS[0]) not in _MEANS:
+        if getattr(keras_loss, "reduction", _MEANS[0]) not in _MEANS:
             raise ConfigurationError(
-                f"Expected the mean over examples as reduction of the loss, as devices take it (got {found.reduction})"
+                "Expected the mean over examples as reduction of the loss, as devices take it (got "
+                f"{keras_loss.reduction})"
             )
-        self.name = str(getattr(found, "name", None) or found.__name__)
-        self.of: PerExample = getattr(found, "call", found)
-        self.from_logits = bool(getattr(found, "from_logits", False))
+        self.name = str(getattr(keras_loss, "name", None) or keras_loss.__name__)
+        self.of: PerExample = getattr(keras_loss, "call", keras_loss)
+        self.from_logits = bool(getattr(keras_loss, "from_logits", False))
 
     def classes(self, prediction: TensorSpec) -> int:
         """Of the target; 0 where it is a number, or a number per class."""
@@ -131,12 +130,12 @@ class _Loss:
 def _functions(model: Any, order: Sequence[Any], loss: _Loss, metrics: Mapping[str, PerExample]) -> Functions:
     """What the model computes, by the weights in the order of the vector."""
     constants = [np.asarray(variable.value) for variable in model.non_trainable_variables]
-    places = [next(i for i, one in enumerate(order) if one is v) for v in model.trainable_variables]
+    places = [next(i for i, variable in enumerate(order) if variable is v) for v in model.trainable_variables]
 
     def predict(weights: Sequence[Any], x: Sequence[Any]) -> Any:
         inputs = list(x) if len(x) > 1 else x[0]
-        found, _ = model.stateless_call([weights[place] for place in places], constants, inputs, training=False)
-        return found[0] if isinstance(found, (list, tuple)) else found
+        outputs, _ = model.stateless_call([weights[place] for place in places], constants, inputs, training=False)
+        return outputs[0] if isinstance(outputs, (list, tuple)) else outputs
 
     def evaluate(weights: Sequence[Any], x: Sequence[Any], targets: Any) -> dict[str, Any]:
         predictions = predict(weights, x)
@@ -154,10 +153,13 @@ def _check(model: Any, local: Sequence[str]) -> None:
     for layer in model._flatten_layers(recursive=True, include_self=False):
         if any(isinstance(share := getattr(layer, name, 0.0), float) and share > 0 for name in _DROPPED):
             raise ConfigurationError(f"Expected no layer that drops numbers at random, as {layer.name!r} does")
-        kept = [one.path for one in getattr(layer, "_non_trainable_variables", ()) if _SEED not in one.path]
-        if layer.trainable and kept:
+        state_paths = [
+            state.path for state in getattr(layer, "_non_trainable_variables", ()) if _SEED not in state.path
+        ]
+        if layer.trainable and state_paths:
             raise ConfigurationError(
-                f"Expected gradients to move all weights of layer {layer.name!r}, which keeps {kept[0]!r} besides: "
+                f"Expected gradients to move all weights of layer {layer.name!r}, which keeps "
+                f"{state_paths[0]!r} besides: "
                 "freeze the layer (trainable=False), or take LayerNormalization for BatchNormalization"
             )
     for variable in model.trainable_variables:
@@ -178,9 +180,9 @@ def _require_one_behaviour(model: Any) -> None:
         else np.zeros((_BOTH_WAYS, *tensor.shape[1:]), dtype="int32")
         for tensor in model.inputs
     ]  # fmt: skip
-    given = inputs if len(inputs) > 1 else inputs[0]
+    model_inputs = inputs if len(inputs) > 1 else inputs[0]
     try:
-        predicted, trained = model(given, training=False), model(given, training=True)
+        predicted, trained = model(model_inputs, training=False), model(model_inputs, training=True)
     except Exception as error:  # layers raise their own kinds
         raise ConfigurationError(
             f"Expected a model that takes numbers, and several inputs as a list; it fails: {_said(error)}"
@@ -190,7 +192,7 @@ def _require_one_behaviour(model: Any) -> None:
     if getattr(predicted, "_keras_mask", None) is not None:
         raise ConfigurationError("Expected a prediction without a mask: the loss would count hidden places too")
     if not np.allclose(np.asarray(predicted), np.asarray(trained), rtol=1e-4, atol=1e-5, equal_nan=True):
-        layers = [one.name for one in model._flatten_layers(include_self=False) if one._call_has_training_arg]
+        layers = [layer.name for layer in model._flatten_layers(include_self=False) if layer._call_has_training_arg]
         raise ConfigurationError(
             "Expected layers that do the same in training as in a prediction, as devices have one program for both; "
             f"of {', '.join(layers)} at least one does not"
@@ -199,8 +201,10 @@ def _require_one_behaviour(model: Any) -> None:
 
 def _ordered(model: Any, local: Sequence[str]) -> list[tuple[Any, bool]]:
     """The weights in the order of the vector, and whether each is local."""
-    ours = {id(one) for layer in model.layers if layer.name in local for one in layer.trainable_variables}
-    return sorted(((one, id(one) in ours) for one in model.trainable_variables), key=lambda pair: pair[1])
+    ours = {id(variable) for layer in model.layers if layer.name in local for variable in layer.trainable_variables}
+    return sorted(
+        ((variable, id(variable) in ours) for variable in model.trainable_variables), key=lambda pair: pair[1]
+    )
 
 
 def _spec(name: str, tensor: Any) -> TensorSpec:
@@ -220,12 +224,12 @@ def _target(loss: _Loss, prediction: TensorSpec) -> TensorSpec:
 def _metrics(metrics: Sequence[str] | Mapping[str, PerExample], loss: _Loss) -> dict[str, PerExample]:
     if isinstance(metrics, Mapping):
         return dict(metrics)
-    found: dict[str, PerExample] = {}
+    by_name: dict[str, PerExample] = {}
     for name in metrics:
         if name != "accuracy":
             raise ConfigurationError(f"Expected metric {name!r} to be 'accuracy', or a function by that name")
-        found[name] = _accuracy(loss)
-    return found
+        by_name[name] = _accuracy(loss)
+    return by_name
 
 
 def _accuracy(loss: _Loss) -> PerExample:

@@ -34,7 +34,9 @@ def converted(functions: Functions, program: Program) -> Program:
     network = _Network(functions, program)
     signatures = {}
     for name in SIGNATURES:
-        specs = [tf.TensorSpec(shape, dtype, name=given) for given, (shape, dtype) in program.inputs(name).items()]
+        specs = [
+            tf.TensorSpec(shape, dtype, name=input_name) for input_name, (shape, dtype) in program.inputs(name).items()
+        ]
         signatures[name] = tf.function(getattr(network, name), input_signature=specs).get_concrete_function()
     with tempfile.TemporaryDirectory(prefix="odp-compile-") as folder:
         # Nobody differentiates what was saved, and gradients by name could not be saved.
@@ -75,12 +77,14 @@ class _Network(tf.Module):
         self._functions, self._parameters = functions, program.parameters
         self._features = len(program.features)
         self._has_local = program.has_local
-        self.weights = [tf.Variable(tf.zeros(one.shape)) for one in self._parameters]
-        self.starts = [tf.Variable(tf.zeros(one.shape)) for one in self._parameters] if program.proximal else []
+        self.weights = [tf.Variable(tf.zeros(parameter.shape)) for parameter in self._parameters]
+        self.starts = (
+            [tf.Variable(tf.zeros(parameter.shape)) for parameter in self._parameters] if program.proximal else []
+        )
 
     def load(self, vector: Any) -> dict[str, Any]:
-        for place, one in enumerate(self._parameters):
-            part = tf.reshape(tf.slice(vector, [one.offset], [one.size]), one.shape)
+        for place, parameter in enumerate(self._parameters):
+            part = tf.reshape(tf.slice(vector, [parameter.offset], [parameter.size]), parameter.shape)
             for held in (self.weights, self.starts):
                 if held:
                     held[place].assign(part)
@@ -92,21 +96,21 @@ class _Network(tf.Module):
     def infer(self, *x: Any) -> dict[str, Any]:
         return {PREDICTION: self._functions.predict([variable.read_value() for variable in self.weights], x)}
 
-    def evaluate(self, *given: Any) -> dict[str, Any]:
-        *x, targets = given
+    def evaluate(self, *inputs: Any) -> dict[str, Any]:
+        *x, targets = inputs
         return self._functions.evaluate([variable.read_value() for variable in self.weights], x, targets)
 
-    def train(self, *given: Any) -> dict[str, Any]:
-        x, (targets, mask, rate, *others) = given[: self._features], given[self._features :]
+    def train(self, *inputs: Any) -> dict[str, Any]:
+        x, (targets, mask, rate, *others) = inputs[: self._features], inputs[self._features :]
         local_rate = others.pop(0) if self._has_local else rate
         weights = [variable.read_value() for variable in self.weights]
         with builtin_gradients():
-            found = self._functions.evaluate(weights, x, targets)[LOSS]
-            loss = tf.reduce_sum(found * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
+            losses = self._functions.evaluate(weights, x, targets)[LOSS]
+            loss = tf.reduce_sum(losses * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
         slopes = tf.gradients(loss, weights)
-        for place, (one, weight, slope) in enumerate(zip(self._parameters, weights, slopes, strict=True)):
+        for place, (parameter, weight, slope) in enumerate(zip(self._parameters, weights, slopes, strict=True)):
             step = tf.zeros_like(weight) if slope is None else tf.convert_to_tensor(slope)
-            if self.starts and not one.local:
+            if self.starts and not parameter.local:
                 step += others[0] * (weight - self.starts[place].read_value())
-            self.weights[place].assign(weight - (local_rate if one.local else rate) * step)
+            self.weights[place].assign(weight - (local_rate if parameter.local else rate) * step)
         return {LOSS: loss}

@@ -25,8 +25,8 @@ def _relu(op: Any, slope: Any) -> Any:
 
 
 def _relu6(op: Any, slope: Any) -> Any:
-    found = op.outputs[0]
-    return tf.where(tf.logical_and(found > 0, found < 6), slope, 0.0)
+    output = op.outputs[0]
+    return tf.where(tf.logical_and(output > 0, output < 6), slope, 0.0)
 
 
 def _leaky_relu(op: Any, slope: Any) -> Any:
@@ -34,8 +34,8 @@ def _leaky_relu(op: Any, slope: Any) -> Any:
 
 
 def _elu(op: Any, slope: Any) -> Any:
-    found = op.outputs[0]
-    return tf.where(found > 0, slope, slope * (found + 1))
+    output = op.outputs[0]
+    return tf.where(output > 0, slope, slope * (output + 1))
 
 
 def _softsign(op: Any, slope: Any) -> Any:
@@ -44,19 +44,19 @@ def _softsign(op: Any, slope: Any) -> Any:
 
 def _strided_slice(op: Any, slope: Any) -> Any:
     """Zeros around the slope, where every stride is 1."""
-    given, (begin, end, strides) = op.inputs[0], (tf.get_static_value(one) for one in op.inputs[1:])
+    sliced, (begin, end, strides) = op.inputs[0], (tf.get_static_value(tensor) for tensor in op.inputs[1:])
     masks = {name: op.get_attr(name) for name in ("begin_mask", "end_mask", "shrink_axis_mask")}
     if op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask") or begin is None or end is None:
-        return _own(op, slope)
-    if strides is None or not given.shape.is_fully_defined():
-        return _own(op, slope)
-    around, kept = [], []
-    for axis, size in enumerate(given.shape):
+        return _tensorflow_gradient(op, slope)
+    if strides is None or not sliced.shape.is_fully_defined():
+        return _tensorflow_gradient(op, slope)
+    around, sizes = [], []
+    for axis, size in enumerate(sliced.shape):
         first, last = 0, size
         if axis < len(begin):
             shrinks = masks["shrink_axis_mask"] >> axis & 1
             if strides[axis] != 1 and not shrinks:
-                return _own(op, slope)
+                return _tensorflow_gradient(op, slope)
             if shrinks or not masks["begin_mask"] >> axis & 1:
                 first = range(size + 1)[max(begin[axis] + size if begin[axis] < 0 else min(begin[axis], size), 0)]
             if shrinks:
@@ -64,14 +64,14 @@ def _strided_slice(op: Any, slope: Any) -> Any:
             elif not masks["end_mask"] >> axis & 1:
                 last = max(end[axis] + size if end[axis] < 0 else min(end[axis], size), first)
         around.append([first, size - last])
-        kept.append(last - first)
-    return [tf.pad(tf.reshape(slope, kept), around), None, None, None]
+        sizes.append(last - first)
+    return [tf.pad(tf.reshape(slope, sizes), around), None, None, None]
 
 
-def _spread(given: Any, rows: int, columns: int) -> Any:
+def _spread(image: Any, rows: int, columns: int) -> Any:
     """Each cell of an image [batch, h, w, c] as a block of ``rows`` x ``columns`` cells."""
-    batch, height, width, channels = given.shape
-    wide = tf.reshape(tf.concat([given] * columns, axis=3), [batch, height, width * columns * channels])
+    batch, height, width, channels = image.shape
+    wide = tf.reshape(tf.concat([image] * columns, axis=3), [batch, height, width * columns * channels])
     return tf.reshape(tf.concat([wide] * rows, axis=2), [batch, height * rows, width * columns, channels])
 
 
@@ -84,60 +84,60 @@ def _windows(op: Any) -> tuple[int, int] | None:
     return (rows, columns) if apart and whole and op.get_attr("data_format") == b"NHWC" else None
 
 
-def _uncropped(slope: Any, given: Any) -> Any:
-    missing = [[0, whole - part] for whole, part in zip(given.shape, slope.shape, strict=True)]
+def _uncropped(slope: Any, image: Any) -> Any:
+    missing = [[0, whole - part] for whole, part in zip(image.shape, slope.shape, strict=True)]
     return tf.pad(slope, missing) if any(after for _, after in missing) else slope
 
 
 def _average_pool(op: Any, slope: Any) -> Any:
     windows = _windows(op)
     if windows is None:
-        return _own(op, slope)
+        return _tensorflow_gradient(op, slope)
     return _uncropped(_spread(slope / (windows[0] * windows[1]), *windows), op.inputs[0])
 
 
 def _max_pool(op: Any, slope: Any) -> Any:
     windows = _windows(op)
     if windows is None:
-        return _own(op, slope)
-    given, found = op.inputs[0], op.outputs[0]
-    batch, height, width, channels = found.shape
-    cropped = tf.slice(given, [0, 0, 0, 0], [batch, height * windows[0], width * windows[1], channels])
-    hit = tf.where(tf.equal(cropped, _spread(found, *windows)), 1.0, 0.0)
+        return _tensorflow_gradient(op, slope)
+    image, pooled = op.inputs[0], op.outputs[0]
+    batch, height, width, channels = pooled.shape
+    cropped = tf.slice(image, [0, 0, 0, 0], [batch, height * windows[0], width * windows[1], channels])
+    hit = tf.where(tf.equal(cropped, _spread(pooled, *windows)), 1.0, 0.0)
     shares = tf.nn.avg_pool2d(hit, windows, windows, "VALID") * float(windows[0] * windows[1])
-    return _uncropped(_spread(slope / shares, *windows) * hit, given)
+    return _uncropped(_spread(slope / shares, *windows) * hit, image)
 
 
 def _convolution(op: Any, slope: Any) -> Any:
     """The gradient of a filter is a convolution of the images with the slopes, both with batch and channels swapped."""
     image, kernel = op.inputs
     _, *strides, _ = op.get_attr("strides")
-    plain = all(one == 1 for one in op.get_attr("dilations")) and op.get_attr("data_format") == b"NHWC"
+    plain = all(dilation == 1 for dilation in op.get_attr("dilations")) and op.get_attr("data_format") == b"NHWC"
     padding = op.get_attr("padding").decode()
     if not plain or padding not in ("VALID", "SAME") or not image.shape.is_fully_defined():
-        return _own(op, slope)
+        return _tensorflow_gradient(op, slope)
     if image.shape[3] != kernel.shape[2]:  # groups
-        return _own(op, slope)
+        return _tensorflow_gradient(op, slope)
     rows, columns = kernel.shape[:2]
     around = [[0, 0], [0, 0], [0, 0], [0, 0]]
     if padding == "SAME":
-        for axis, (size, found, stride, extent) in enumerate(
+        for axis, (size, output_size, stride, extent) in enumerate(
             zip(image.shape[1:3], slope.shape[1:3], strides, (rows, columns), strict=True), start=1
         ):
-            missing = max((found - 1) * stride + extent - size, 0)
+            missing = max((output_size - 1) * stride + extent - size, 0)
             around[axis] = [missing // 2, missing - missing // 2]
     images = tf.transpose(tf.pad(image, around) if any(map(any, around)) else image, [3, 1, 2, 0])
     slopes = tf.transpose(slope, [1, 2, 0, 3])
-    found = tf.nn.conv2d(images, slopes, strides=1, padding="VALID", dilations=strides)
-    found = tf.slice(found, [0, 0, 0, 0], [found.shape[0], rows, columns, found.shape[3]])
+    filter_slope = tf.nn.conv2d(images, slopes, strides=1, padding="VALID", dilations=strides)
+    filter_slope = tf.slice(filter_slope, [0, 0, 0, 0], [filter_slope.shape[0], rows, columns, filter_slope.shape[3]])
     back = tf.raw_ops.Conv2DBackpropInput(
         input_sizes=list(image.shape), filter=kernel, out_backprop=slope, strides=op.get_attr("strides"),
         padding=padding,
     )  # fmt: skip
-    return [back, tf.transpose(found, [1, 2, 0, 3])]
+    return [back, tf.transpose(filter_slope, [1, 2, 0, 3])]
 
 
-def _own(op: Any, slope: Any) -> Any:
+def _tensorflow_gradient(op: Any, slope: Any) -> Any:
     return ops.gradient_registry.lookup(op.type)(op, slope)
 
 

@@ -86,15 +86,18 @@ def without_initial_values(flatbuffer: bytes) -> bytes:
     codes = {place for place, code in enumerate(model.operatorCodes) if code.builtinCode == once}
     emptied = set()
     for graph in model.subgraphs:
-        calls = [one for one in graph.operators if one.opcodeIndex in codes]
-        emptied |= {one.builtinOptions.initSubgraphIndex for one in calls}
-        graph.operators = [one for one in graph.operators if one.opcodeIndex not in codes]
-    kept = [place for place in range(len(model.subgraphs)) if place not in emptied]
-    for one in [*model.signatureDefs, *(one.builtinOptions for graph in model.subgraphs for one in graph.operators)]:
-        for name in vars(one) if one is not None else ():
+        calls = [operator for operator in graph.operators if operator.opcodeIndex in codes]
+        emptied |= {call.builtinOptions.initSubgraphIndex for call in calls}
+        graph.operators = [operator for operator in graph.operators if operator.opcodeIndex not in codes]
+    remaining = [place for place in range(len(model.subgraphs)) if place not in emptied]
+    for holder in [
+        *model.signatureDefs,
+        *(operator.builtinOptions for graph in model.subgraphs for operator in graph.operators),
+    ]:
+        for name in vars(holder) if holder is not None else ():
             if name.lower().endswith("subgraphindex"):
-                setattr(one, name, kept.index(getattr(one, name)))
-    model.subgraphs = [model.subgraphs[place] for place in kept]
+                setattr(holder, name, remaining.index(getattr(holder, name)))
+    model.subgraphs = [model.subgraphs[place] for place in remaining]
     _drop_unused(model)
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
@@ -103,10 +106,10 @@ def without_initial_values(flatbuffer: bytes) -> bytes:
 
 def _drop_unused(model: Any) -> None:
     """Removes operator codes, buffers and notes that nothing names any more."""
-    used = sorted({one.opcodeIndex for graph in model.subgraphs for one in graph.operators})
+    used = sorted({operator.opcodeIndex for graph in model.subgraphs for operator in graph.operators})
     for graph in model.subgraphs:
-        for one in graph.operators:
-            one.opcodeIndex = used.index(one.opcodeIndex)
+        for operation in graph.operators:
+            operation.opcodeIndex = used.index(operation.opcodeIndex)
     model.operatorCodes = [model.operatorCodes[place] for place in used]
     places = {0: 0}  # the first buffer stands for "no data"
     for graph in model.subgraphs:
@@ -161,7 +164,7 @@ def _check_graph(graph: Any, operations: list[str], buffers: list[int]) -> None:
         if operands > MOST_OPERANDS:
             raise ConfigurationError(f"Expected the operations of a graph to name at most {MOST_OPERANDS} tensors")
         for count, at in ((operator.InputsLength(), operator.Inputs), (operator.OutputsLength(), operator.Outputs)):
-            numbers = [at(one) for one in _upto(count, MOST_OPERATIONS)]
+            numbers = [at(index) for index in _upto(count, MOST_OPERATIONS)]
             if any(not -1 <= number < tensors for number in numbers):
                 raise ConfigurationError(f"Expected {name} to take and give tensors of its graph")
 
@@ -177,35 +180,35 @@ def _bytes_of(tensor: Any) -> int:
 
 
 def _check_signatures(model: Any, graphs: list[Any], program: Program) -> None:
-    found = [model.SignatureDefs(place) for place in _upto(model.SignatureDefsLength(), len(SIGNATURES))]
-    names = sorted((one.SignatureKey() or b"").decode("ascii") for one in found)
+    signatures = [model.SignatureDefs(place) for place in _upto(model.SignatureDefsLength(), len(SIGNATURES))]
+    names = sorted((entry.SignatureKey() or b"").decode("ascii") for entry in signatures)
     if names != sorted(SIGNATURES):
         raise ConfigurationError(f"Expected the signatures {', '.join(SIGNATURES)} (got {', '.join(names)})")
-    for signature in found:
+    for signature in signatures:
         name = signature.SignatureKey().decode("ascii")
         graph = graphs[signature.SubgraphIndex()]
-        given = (signature.Inputs(place) for place in _upto(signature.InputsLength(), MOST_OPERATIONS))
-        _check_tensors(name, graph, given, program.inputs(name))
-        given = (signature.Outputs(place) for place in _upto(signature.OutputsLength(), MOST_OPERATIONS))
-        _check_tensors(name, graph, given, program.outputs(name))
+        tensors = (signature.Inputs(place) for place in _upto(signature.InputsLength(), MOST_OPERATIONS))
+        _check_tensors(name, graph, tensors, program.inputs(name))
+        tensors = (signature.Outputs(place) for place in _upto(signature.OutputsLength(), MOST_OPERATIONS))
+        _check_tensors(name, graph, tensors, program.outputs(name))
 
 
-def _check_tensors(signature: str, graph: Any, given: Iterator[Any], wanted: Tensors) -> None:
-    found: dict[str, tuple[tuple[int, ...], str]] = {}
+def _check_tensors(signature: str, graph: Any, tensor_maps: Iterator[Any], wanted: Tensors) -> None:
+    actual: dict[str, tuple[tuple[int, ...], str]] = {}
     tensors = graph.TensorsLength()
-    for one in given:
-        name = one.Name().decode("utf-8")
+    for mapped in tensor_maps:
+        name = mapped.Name().decode("utf-8")
         # The reader takes any number for a place in the list, and reads what lies there.
-        if one.TensorIndex() >= tensors or name in found:
+        if mapped.TensorIndex() >= tensors or name in actual:
             raise ConfigurationError(f"Expected the signature {signature!r} to have each tensor of its graph once")
-        tensor = graph.Tensors(one.TensorIndex())
-        found[name] = (tuple(_shape(tensor)), _types()[tensor.Type()])
+        tensor = graph.Tensors(mapped.TensorIndex())
+        actual[name] = (tuple(_shape(tensor)), _types()[tensor.Type()])
     for name, (shape, dtype) in wanted.items():
-        if found.get(name) != (shape, _DTYPES[dtype]):
+        if actual.get(name) != (shape, _DTYPES[dtype]):
             raise ConfigurationError(
-                f"Expected {name!r} of the signature {signature!r} to be {dtype} {list(shape)} (got {found.get(name)})"
+                f"Expected {name!r} of the signature {signature!r} to be {dtype} {list(shape)} (got {actual.get(name)})"
             )
-    if found.keys() != wanted.keys():
+    if actual.keys() != wanted.keys():
         raise ConfigurationError(f"Expected the signature {signature!r} to have {', '.join(wanted) or 'no inputs'}")
 
 

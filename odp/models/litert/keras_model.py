@@ -130,9 +130,9 @@ class KerasModel:
         table = version.dense.get(_PARAMETERS)
         if table is None or table.shape != (self.size, 1):
             raise ConfigurationError(f"Expected a version with {self.size} parameters")
-        own = np.zeros(self.program.size - self.size, dtype=np.float32)
-        parts = self.program.split(np.concatenate([table[:, 0].astype(np.float32), own]))
-        local = {one.name for one in self.program.parameters if one.local}
+        local_zeros = np.zeros(self.program.size - self.size, dtype=np.float32)
+        parts = self.program.split(np.concatenate([table[:, 0].astype(np.float32), local_zeros]))
+        local = {parameter.name for parameter in self.program.parameters if parameter.local}
         for variable in self.model.trainable_variables:
             if variable.path not in local:
                 variable.assign(parts[variable.path])
@@ -142,4 +142,4 @@ def _names(layers: Sequence[Any]) -> list[str]:
     """Of layers or of their names."""
     if isinstance(layers, str):
         raise ConfigurationError(f"Expected local={layers!r} to be a list of layers or of their names")
-    return [one if isinstance(one, str) else str(getattr(one, "name", one)) for one in layers]
+    return [layer if isinstance(layer, str) else str(getattr(layer, "name", layer)) for layer in layers]

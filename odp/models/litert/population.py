@@ -98,8 +98,8 @@ class OwnProgram:
 
     def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
         """Loss and metrics of each example by name, float64 [n]. Raises ProgramFailed."""
-        found = self._runner.measures(vector, inputs_of(self._program, features), targets_of(self._program, targets))
-        return {name: values.astype(np.float64) for name, values in found.items()}
+        measured = self._runner.measures(vector, inputs_of(self._program, features), targets_of(self._program, targets))
+        return {name: values.astype(np.float64) for name, values in measured.items()}
 
     def measured(
         self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, items: int = 0

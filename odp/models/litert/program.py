@@ -137,7 +137,7 @@ class Program:
         for name, count in (("features", len(self.features)), ("parameters", len(self.parameters))):
             if not 1 <= count <= MOST_TENSORS:
                 raise ConfigurationError(f"Expected 1 to {MOST_TENSORS} {name} (got {count})")
-        if len({one.name for one in self.parameters}) < len(self.parameters):
+        if len({named.name for named in self.parameters}) < len(self.parameters):
             raise ConfigurationError("Expected every parameter to have a name of its own")
         if len(self.metrics) > MOST_METRICS or len({LOSS, *self.metrics}) <= len(self.metrics):
             raise ConfigurationError(
@@ -146,12 +146,16 @@ class Program:
         for name in self.metrics:
             _checked_name("metric", name)
         end = 0
-        for one, following in zip(self.parameters, (*self.parameters[1:], None), strict=True):
-            if one.offset != end:
-                raise ConfigurationError(f"Expected offset={one.offset} of parameter {one.name!r} to be {end}")
-            if one.local and following is not None and not following.local:
-                raise ConfigurationError(f"Expected the local parameter {one.name!r} to come after all shared ones")
-            end += one.size
+        for parameter, following in zip(self.parameters, (*self.parameters[1:], None), strict=True):
+            if parameter.offset != end:
+                raise ConfigurationError(
+                    f"Expected offset={parameter.offset} of parameter {parameter.name!r} to be {end}"
+                )
+            if parameter.local and following is not None and not following.local:
+                raise ConfigurationError(
+                    f"Expected the local parameter {parameter.name!r} to come after all shared ones"
+                )
+            end += parameter.size
         _validate.integer(low=1, high=MOST_PARAMETERS, size=end)
         if self.shared_size == 0:
             raise ConfigurationError("Expected a parameter that is not local: there would be nothing to train together")
@@ -164,7 +168,7 @@ class Program:
     @property
     def shared_size(self) -> int:
         """Numbers of it that devices train together: those before the local ones."""
-        return sum(one.size for one in self.parameters if not one.local)
+        return sum(parameter.size for parameter in self.parameters if not parameter.local)
 
     @property
     def has_local(self) -> bool:
@@ -175,7 +179,10 @@ class Program:
         """Views of a vector as named tensors. Raises ConfigurationError for another length."""
         if vector.shape != (self.size,):
             raise ConfigurationError(f"Expected a vector of {self.size} parameters (got {list(vector.shape)})")
-        return {one.name: vector[one.offset : one.offset + one.size].reshape(one.shape) for one in self.parameters}
+        return {
+            parameter.name: vector[parameter.offset : parameter.offset + parameter.size].reshape(parameter.shape)
+            for parameter in self.parameters
+        }
 
     def inputs(self, signature: str) -> Tensors:
         """What a signature takes."""
@@ -220,25 +227,25 @@ class Program:
                 f"Expected a description of a network of at most {MOST_DESCRIPTION} characters (got {len(text)})"
             )
         try:
-            given = json.loads(text, parse_constant=_refuse, object_pairs_hook=_without_doubles)
-            if set(given) != {one.name for one in fields(cls)} - {"flatbuffer"}:
+            description = json.loads(text, parse_constant=_refuse, object_pairs_hook=_without_doubles)
+            if set(description) != {attribute.name for attribute in fields(cls)} - {"flatbuffer"}:
                 raise ValueError
             values: Mapping[str, Any] = {
-                **given,
-                "features": tuple(_spec(one) for one in given["features"]),
-                "target": _spec(given["target"]),
-                "prediction": _spec(given["prediction"]),
+                **description,
+                "features": tuple(_spec(spec) for spec in description["features"]),
+                "target": _spec(description["target"]),
+                "prediction": _spec(description["prediction"]),
                 "parameters": tuple(
                     Parameter(
-                        _typed(one["name"], str),
-                        tuple(_typed(one["shape"], list)),
-                        _typed(one["offset"], int),
-                        _typed(one["local"], bool),
+                        _typed(parameter["name"], str),
+                        tuple(_typed(parameter["shape"], list)),
+                        _typed(parameter["offset"], int),
+                        _typed(parameter["local"], bool),
                     )
-                    for one in _typed(given["parameters"], list)
+                    for parameter in _typed(description["parameters"], list)
                 ),
-                "metrics": tuple(_typed(name, str) for name in _typed(given["metrics"], list)),
-                "proximal": _typed(given["proximal"], bool),
+                "metrics": tuple(_typed(name, str) for name in _typed(description["metrics"], list)),
+                "proximal": _typed(description["proximal"], bool),
             }
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ConfigurationError("Expected the description of a compiled network") from None
@@ -254,18 +261,20 @@ def padded(rows: Array, batch: int) -> Array:
     return rows if not missing else np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)])
 
 
-def _spec(given: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(_typed(given["name"], str), tuple(_typed(given["shape"], list)), _typed(given["dtype"], str))
+def _spec(description: Mapping[str, Any]) -> TensorSpec:
+    return TensorSpec(
+        _typed(description["name"], str), tuple(_typed(description["shape"], list)), _typed(description["dtype"], str)
+    )
 
 
 _T = TypeVar("_T")
 
 
-def _typed(given: Any, kind: type[_T]) -> _T:
-    """``given``, of exactly this type: True is no whole number. Raises TypeError."""
-    if type(given) is not kind:
+def _typed(value: Any, kind: type[_T]) -> _T:
+    """``value``, of exactly this type: True is no whole number. Raises TypeError."""
+    if type(value) is not kind:
         raise TypeError
-    return given
+    return value
 
 
 def _refuse(constant: str) -> float:

@@ -16,12 +16,12 @@ def inputs_of(program: Program, features: npt.NDArray[np.generic]) -> list[Array
 
     An input of whole numbers gets the nearest ones.
     """
-    found, begin = [], 0
+    arrays, begin = [], 0
     for spec in program.features:
         part = features[:, begin : begin + spec.size].reshape(-1, *spec.shape)
-        found.append(_typed(part, spec.dtype))
+        arrays.append(_typed(part, spec.dtype))
         begin += spec.size
-    return found
+    return arrays
 
 
 def targets_of(program: Program, targets: Float32Array) -> Array:

@@ -125,28 +125,28 @@ class Runner:
         self._check_local(local)
         self._call("load", {VECTOR: start})
         self._train_local(features, targets, local)
-        found = self._call("save", {})[VECTOR]
-        return found if np.isfinite(found).all() else start
+        saved = self._call("save", {})[VECTOR]
+        return saved if np.isfinite(saved).all() else start
 
     def predictions(self, vector: Float32Array, features: Sequence[Array]) -> Float32Array:
         """What the model says of each example, float32 [n, ..]. Raises DataError and ProgramFailed."""
         self._check(features, None)
         self._call("load", {VECTOR: vector})
-        found = [self._call("infer", self._batch(features, None, rows))[PREDICTION][: len(rows)] for rows in
+        parts = [self._call("infer", self._batch(features, None, rows))[PREDICTION][: len(rows)] for rows in
                  self._all(len(features[0]))]  # fmt: skip
-        return np.concatenate(found) if found else np.zeros((0, *self._program.prediction.shape), dtype=np.float32)
+        return np.concatenate(parts) if parts else np.zeros((0, *self._program.prediction.shape), dtype=np.float32)
 
     def measures(self, vector: Float32Array, features: Sequence[Array], targets: Array) -> dict[str, Float32Array]:
         """The loss and each metric of every example, float32 [n]. Raises DataError and ProgramFailed."""
         self._check(features, targets)
         self._call("load", {VECTOR: vector})
         names = (LOSS, *self._program.metrics)
-        found: dict[str, list[Float32Array]] = {name: [np.zeros(0, dtype=np.float32)] for name in names}
+        parts_by_name: dict[str, list[Float32Array]] = {name: [np.zeros(0, dtype=np.float32)] for name in names}
         for rows in self._all(len(targets)):
             answer = self._call("evaluate", self._batch(features, targets, rows))
             for name in names:
-                found[name].append(answer[name][: len(rows)])
-        return {name: np.concatenate(parts) for name, parts in found.items()}
+                parts_by_name[name].append(answer[name][: len(rows)])
+        return {name: np.concatenate(parts) for name, parts in parts_by_name.items()}
 
     def measured(self, vector: Float32Array, features: Sequence[Array], targets: Array, *, items: int = 0) -> Measured:
         """As ``ProgramTrainer.measured``. Raises DataError and ProgramFailed."""
@@ -170,34 +170,34 @@ class Runner:
             raise DataError("Expected a program that gives one score")
         self._call("load", {VECTOR: vector})
         *context, item = features
-        own, numbers = item.reshape(-1).astype(np.int64), np.arange(items, dtype=np.int64)
-        if len(own) and not 0 <= own.min() <= own.max() < items:
+        chosen_items, numbers = item.reshape(-1).astype(np.int64), np.arange(items, dtype=np.int64)
+        if len(chosen_items) and not 0 <= chosen_items.min() <= chosen_items.max() < items:
             raise DataError(f"Expected items from 0 to {items - 1}")
         others = np.ones(items, dtype=bool)
-        others[own] = False
-        found = np.zeros(len(own), dtype=np.int64)
+        others[chosen_items] = False
+        places = np.zeros(len(chosen_items), dtype=np.int64)
         # People's own features are mostly the same in all their examples: then items are scored once.
         of_context: dict[bytes, list[int]] = {}
-        for row in range(len(own)):
+        for row in range(len(chosen_items)):
             of_context.setdefault(b"".join(values[row].tobytes() for values in context), []).append(row)
         for rows in of_context.values():
             scores = self._scores([values[rows[0]] for values in context], item, numbers)
             for row in rows:
-                score = scores[own[row]]
-                before = (scores > score) | ((scores == score) & (numbers < own[row]))
-                found[row] = np.count_nonzero(before & others)
-        return found
+                score = scores[chosen_items[row]]
+                before = (scores > score) | ((scores == score) & (numbers < chosen_items[row]))
+                places[row] = np.count_nonzero(before & others)
+        return places
 
     def _scores(self, context: Sequence[Array], item: Array, numbers: Int64Array) -> Float32Array:
         """The score of each of ``numbers``, float32, where the inputs before the item are ``context``."""
         batch = self._program.batch
         fixed = {f"x{place}": np.repeat(values[None], batch, axis=0) for place, values in enumerate(context)}
-        found = np.empty(len(numbers), dtype=np.float32)
+        scores = np.empty(len(numbers), dtype=np.float32)
         for rows in self._all(len(numbers)):
             part = padded(numbers[rows].reshape(-1, *item.shape[1:]).astype(item.dtype), batch)
             answer = self._call("infer", {**fixed, f"x{len(context)}": part})[PREDICTION]
-            found[rows] = answer.reshape(-1)[: len(rows)]
-        return np.where(np.isnan(found), np.float32(-np.inf), found)
+            scores[rows] = answer.reshape(-1)[: len(rows)]
+        return np.where(np.isnan(scores), np.float32(-np.inf), scores)
 
     def _check_local(self, local: LocalSteps | None) -> None:
         if (local is not None) is not self._program.has_local:
@@ -226,27 +226,27 @@ class Runner:
 
     def _batch(self, features: Sequence[Array], targets: Array | None, rows: Int64Array) -> dict[str, Array]:
         batch = self._program.batch
-        found = {f"x{place}": padded(values[rows], batch) for place, values in enumerate(features)}
-        return found if targets is None else {**found, TARGET: padded(targets[rows], batch)}
+        arrays = {f"x{place}": padded(values[rows], batch) for place, values in enumerate(features)}
+        return arrays if targets is None else {**arrays, TARGET: padded(targets[rows], batch)}
 
     def _check(self, features: Sequence[Array], targets: Array | None) -> None:
         wanted = list(self._program.features)
-        given = list(features)
+        arrays = list(features)
         if targets is not None:
-            wanted, given = [*wanted, self._program.target], [*given, targets]
-        if len(given) != len(wanted) or len({len(values) for values in given}) != 1:
+            wanted, arrays = [*wanted, self._program.target], [*arrays, targets]
+        if len(arrays) != len(wanted) or len({len(values) for values in arrays}) != 1:
             raise DataError(f"Expected {len(wanted)} arrays of as many examples each")
-        for spec, values in zip(wanted, given, strict=True):
+        for spec, values in zip(wanted, arrays, strict=True):
             if values.shape[1:] != spec.shape or values.dtype != spec.dtype:
                 raise DataError(f"Expected {spec.name!r} to be {spec.dtype} of shape [n, *{list(spec.shape)}]")
 
     def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = self._run[signature](**inputs)
+            outputs: dict[str, Any] = self._run[signature](**inputs)
         except (ValueError, RuntimeError) as error:
             raise ProgramFailed(str(error)) from None
         wanted = self._program.outputs(signature)
         # What came back is the program's word.
-        if {name: (values.shape, str(values.dtype)) for name, values in found.items()} != wanted:
+        if {name: (values.shape, str(values.dtype)) for name, values in outputs.items()} != wanted:
             raise ProgramFailed(f"the program's signature {signature!r} gave something else than it declared")
-        return found
+        return outputs

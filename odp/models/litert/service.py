@@ -56,8 +56,8 @@ class LocalTrainer(IsolatedService):
         )
         start = np.frombuffer(_joined(stores, _START), dtype=np.float32)
         if work["items"] is not None:
-            found = Runner(program).measured(start, features, targets, items=work["items"])
-            return Executed({name: _text(getattr(found, name)) for name in _MEASURED})
+            measured = Runner(program).measured(start, features, targets, items=work["items"])
+            return Executed({name: _text(getattr(measured, name)) for name in _MEASURED})
         local = LocalSteps(_batches(stores, _LOCAL), work["local_rate"]) if program.has_local else None
         moved = Runner(program).difference(
             start, features, targets, _batches(stores, _SHARED), rate=work["rate"], proximal=work["proximal"],
@@ -94,12 +94,12 @@ def arrays_of(
     """
     first = [] if local is None else list(local.batches)
     used, places = np.unique(np.concatenate([*first, *batches, np.zeros(0, dtype=np.int64)]), return_inverse=True)
-    own, others = np.split(places.astype(np.int64), [sum(map(len, first))])
+    local_places, others = np.split(places.astype(np.int64), [sum(map(len, first))])
     arrays: dict[str, Array] = {
         _START: start,
         **{_feature(place): values[used] for place, values in enumerate(features)},
         _TARGETS: targets[used],
-        **dict(zip(_LOCAL, (own, _lengths(first)), strict=True)),
+        **dict(zip(_LOCAL, (local_places, _lengths(first)), strict=True)),
         **dict(zip(_SHARED, (others, _lengths(batches)), strict=True)),
     }
     whole = {_PROGRAM: program.flatbuffer, **{name: _bytes(values) for name, values in arrays.items()}}

@@ -30,8 +30,10 @@ class TensorFlowRunner:
 
     def __init__(self, functions: Functions, program: Program) -> None:
         self._functions, self._program = functions, program
-        self._weights = [tf.Variable(tf.zeros(one.shape)) for one in program.parameters]
-        self._starts = [tf.Variable(tf.zeros(one.shape)) for one in program.parameters] if program.proximal else []
+        self._weights = [tf.Variable(tf.zeros(parameter.shape)) for parameter in program.parameters]
+        self._starts = (
+            [tf.Variable(tf.zeros(parameter.shape)) for parameter in program.parameters] if program.proximal else []
+        )
         self._names = tuple(program.inputs("train"))
         specs = [tf.TensorSpec(shape, dtype) for shape, dtype in program.inputs("train").values()]
         self._step = tf.function(self._train, input_signature=specs).get_concrete_function()
@@ -68,32 +70,32 @@ class TensorFlowRunner:
             mask = np.zeros(program.batch, dtype=np.float32)
             mask[: len(rows)] = 1.0
             x = {f"x{place}": padded(values[rows], program.batch) for place, values in enumerate(features)}
-            given = {**x, TARGET: padded(targets[rows], program.batch), MASK: mask, **numbers}
-            self._step(*(tf.convert_to_tensor(given[name]) for name in self._names))
+            inputs = {**x, TARGET: padded(targets[rows], program.batch), MASK: mask, **numbers}
+            self._step(*(tf.convert_to_tensor(inputs[name]) for name in self._names))
             stepped = True
         if not stepped:
             moved[:] = 0.0
             return moved
         with np.errstate(invalid="ignore", over="ignore"):
-            for one, variable in zip(program.parameters, self._weights, strict=True):
-                place = slice(one.offset, one.offset + one.size)
+            for parameter, variable in zip(program.parameters, self._weights, strict=True):
+                place = slice(parameter.offset, parameter.offset + parameter.size)
                 np.subtract(variable.numpy().reshape(-1), start[place], out=moved[place])
         if not np.isfinite(moved).all():
             moved[:] = 0.0
         return moved
 
     def _train(self, *tensors: Any) -> None:
-        given = dict(zip(self._names, tensors, strict=True))
-        x = [given[f"x{place}"] for place in range(len(self._program.features))]
-        mask, weights = given[MASK], [variable.read_value() for variable in self._weights]
+        inputs = dict(zip(self._names, tensors, strict=True))
+        x = [inputs[f"x{place}"] for place in range(len(self._program.features))]
+        mask, weights = inputs[MASK], [variable.read_value() for variable in self._weights]
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            found = self._functions.evaluate(weights, x, given[TARGET])[LOSS]
-            loss = tf.reduce_sum(found * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
+            losses = self._functions.evaluate(weights, x, inputs[TARGET])[LOSS]
+            loss = tf.reduce_sum(losses * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
         slopes = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         for place, (variable, weight, slope) in enumerate(zip(self._weights, weights, slopes, strict=True)):
             step = tf.convert_to_tensor(slope)
             if self._starts:
-                step += given[PROXIMAL] * (weight - self._starts[place])
+                step += inputs[PROXIMAL] * (weight - self._starts[place])
             # In place, where ``assign_sub`` would make a scaled copy of the slope first.
-            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=given[RATE], delta=step)
+            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=inputs[RATE], delta=step)

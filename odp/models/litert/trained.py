@@ -111,18 +111,18 @@ class TrainedNetwork:
         self._engine: Engine | None = None
 
     @classmethod
-    def of(cls, given: federated_pb2.NetworkModel) -> Self:
+    def of(cls, message: federated_pb2.NetworkModel) -> Self:
         """The model of a definition.
 
         Raises:
           ConfigurationError: it is malformed or too large, or a hash is not that of the program.
         """
-        if len(given.start_sha256) not in (0, hashlib.sha256().digest_size):
+        if len(message.start_sha256) not in (0, hashlib.sha256().digest_size):
             raise ConfigurationError("Expected start_sha256 of the network to be a SHA-256, or empty")
-        program = _program(given.description, given.program, given.program_sha256)
+        program = _program(message.description, message.program, message.program_sha256)
         return cls(
-            program, given.start_sha256, local_start=_local_start(program, given.local_start),
-            operations=given.operations,
+            program, message.start_sha256, local_start=_local_start(program, message.local_start),
+            operations=message.operations,
         )  # fmt: skip
 
     @property
@@ -148,13 +148,13 @@ class TrainedNetwork:
             of a category or text is not of whole numbers.
         """
         inputs, features = self.program.features, examples.features
-        wanted, given = [spec.shape for spec in inputs], [tuple(feature.shape) for feature in features.values()]
+        wanted, shapes = [spec.shape for spec in inputs], [tuple(feature.shape) for feature in features.values()]
         one_input = wanted == [(examples.width,)]
         each = len(inputs) == len(features) and all(map(_reads, inputs, features.values()))
         if not each and not one_input:
             raise ConfigurationError(
                 f"Expected features of the shapes {', '.join(map(str, wanted))}, as the network has inputs "
-                f"(got {', '.join(map(str, given))})"
+                f"(got {', '.join(map(str, shapes))})"
             )
         for place, (name, feature) in enumerate(features.items()):
             if not isinstance(feature, Tensor) and inputs[place if each else 0].dtype != "int32":
@@ -276,15 +276,15 @@ class TrainedNetwork:
 
     def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of targets [n], those that are a class or a finite number, bool [n]."""
-        known = np.isfinite(targets)
+        taken = np.isfinite(targets)
         if self.program.classes:
-            known &= (targets >= 0) & (targets < self.program.classes) & (targets == np.floor(targets))
-        return known
+            taken &= (targets >= 0) & (targets < self.program.classes) & (targets == np.floor(targets))
+        return taken
 
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of examples, those of finite features and a target that is a class or a finite number, bool [n]."""
-        known = self.takes(targets)
-        return known & np.isfinite(features).all(axis=1) if features.dtype.kind == "f" else known
+        taken = self.takes(targets)
+        return taken & np.isfinite(features).all(axis=1) if features.dtype.kind == "f" else taken
 
     def difference(
         self,
@@ -324,7 +324,7 @@ class TrainedNetwork:
         out: Float32Array,
     ) -> Float32Array:
         """``difference`` of consecutive users, computed in this process: for a program of one's own."""
-        return self._own().differences(
+        return self._program_in_process().differences(
             self._whole(start), examples, training, seeds=seeds, round=round, users=users, out=out
         )
 
@@ -343,7 +343,9 @@ class TrainedNetwork:
         Returns:
           float32 [all parameters], which ``measures`` and ``classes`` take.
         """
-        return self._own().reconstructed(self._whole(start), features, targets, training, seed=seed, round=round)
+        return self._program_in_process().reconstructed(
+            self._whole(start), features, targets, training, seed=seed, round=round
+        )
 
     def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
         """The loss of each example, float64 [n], computed in this process: for a program of one's own."""
@@ -351,11 +353,11 @@ class TrainedNetwork:
 
     def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
         """Loss and metrics of each example by name, float64 [n], computed in this process."""
-        return self._own().measures(self._whole(vector), features, targets)
+        return self._program_in_process().measures(self._whole(vector), features, targets)
 
     def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The likeliest class of each example, float32 [n], computed in this process: for a program of one's own."""
-        predictions = self._own().predictions(self._whole(vector), features)
+        predictions = self._program_in_process().predictions(self._whole(vector), features)
         if predictions[0:1].size <= 1:
             return np.asarray(predictions.reshape(-1) > self.program.threshold, dtype=np.float32)
         return np.asarray(predictions.argmax(axis=-1), dtype=np.float32)
@@ -396,19 +398,19 @@ class TrainedNetwork:
     ) -> Tested:
         """``tested``, computed in this process: for a program of one's own."""
         items = self.ranked_items if ranked else 0
-        return self._tested(self._own().measured(vector, features, targets, items=items), ranked=ranked)
+        return self._tested(self._program_in_process().measured(vector, features, targets, items=items), ranked=ranked)
 
-    def _tested(self, found: Measured, *, ranked: bool) -> Tested:
-        losses = found.losses.astype(np.float64)
+    def _tested(self, measured: Measured, *, ranked: bool) -> Tested:
+        losses = measured.losses.astype(np.float64)
         if ranked:
-            return Tested(losses, places=found.places)
-        return Tested(losses, _probabilities(self.program, found.predictions) if self.program.classes else None)
+            return Tested(losses, places=measured.places)
+        return Tested(losses, _probabilities(self.program, measured.predictions) if self.program.classes else None)
 
     def _whole(self, vector: Float32Array) -> Float32Array:
         """Shared parameters with the start of the local ones, float32 [all]; a vector of all stays as it is."""
         return vector if len(vector) == self.program.size else np.concatenate([vector, self._local_start])
 
-    def _own(self) -> OwnProgram:
+    def _program_in_process(self) -> OwnProgram:
         """The program in this process. Raises StateError on a device, where it is a stranger's."""
         if self._trainer is not None:
             raise StateError("Expected no program to run in the process of a device's runtime")
@@ -428,14 +430,14 @@ def _sizes(classes: int) -> tuple[int, ...]:
 
 def _probabilities(program: Program, predictions: Float32Array) -> Float64Array:
     """Of each class, float64 [n, classes]; predictions are logits where the threshold is 0, else probabilities."""
-    found = predictions.reshape(len(predictions), program.prediction.size).astype(np.float64)
+    outputs = predictions.reshape(len(predictions), program.prediction.size).astype(np.float64)
     with np.errstate(all="ignore"):
         if program.prediction.size == 1:
-            second = 1.0 / (1.0 + np.exp(-found)) if program.threshold == LOGITS else found
+            second = 1.0 / (1.0 + np.exp(-outputs)) if program.threshold == LOGITS else outputs
             return np.concatenate((1.0 - second, second), axis=1)
         if program.threshold != LOGITS:
-            return found
-        powers = np.exp(found - found.max(axis=1, keepdims=True))
+            return outputs
+        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
@@ -475,8 +477,8 @@ def _local_start(program: Program, compressed: bytes) -> Float32Array:
         data = b""
     if len(data) != size or not reader.eof or reader.unused_data:
         raise ConfigurationError(f"Expected local_start of the network to be {size} bytes, compressed by zlib")
-    found = np.frombuffer(data, dtype="<f4").astype(np.float32)
-    if not np.isfinite(found).all():
+    start = np.frombuffer(data, dtype="<f4").astype(np.float32)
+    if not np.isfinite(start).all():
         raise ConfigurationError("Expected local_start of the network to be finite")
-    found.flags.writeable = False
-    return found
+    start.flags.writeable = False
+    return start

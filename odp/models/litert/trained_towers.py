@@ -64,20 +64,20 @@ class TrainedTowers(TrainedNetwork):
         self.items, self.negatives = items, negatives
 
     @classmethod
-    def of(cls, given: federated_pb2.NetworkModel | federated_pb2.TwoTowerModel) -> Self:
+    def of(cls, message: federated_pb2.NetworkModel | federated_pb2.TwoTowerModel) -> Self:
         """The model of a definition.
 
         Raises:
           ConfigurationError: it is malformed or too large, or a hash is not that of the program.
         """
-        if not isinstance(given, federated_pb2.TwoTowerModel):
+        if not isinstance(message, federated_pb2.TwoTowerModel):
             raise ConfigurationError("Expected an odp.v1.TwoTowerModel")
-        network = TrainedNetwork.of(given.network)
+        network = TrainedNetwork.of(message.network)
         if network.program.has_local:
             raise ConfigurationError("Expected towers without local layers; an odp.KerasModel has them")
         return cls(
-            network.program, given.network.start_sha256, items=given.items, negatives=given.negatives,
-            operations=given.network.operations,
+            network.program, message.network.start_sha256, items=message.items, negatives=message.negatives,
+            operations=message.network.operations,
         )  # fmt: skip
 
     def reading(self, examples: ExamplesTerms) -> Self:
@@ -86,12 +86,12 @@ class TrainedTowers(TrainedNetwork):
         name, item = list(examples.features.items())[-1]
         match item:
             case Tensor():
-                known = item.size == 1 and 0 <= item.low < item.high <= self.items - 1 and item.scale == 1.0
+                fits = item.size == 1 and 0 <= item.low < item.high <= self.items - 1 and item.scale == 1.0
             case Category():
-                known = item.count <= self.items
+                fits = item.count <= self.items
             case _:
-                known = False
-        if not known:
+                fits = False
+        if not fits:
             raise ConfigurationError(
                 f"Expected the last feature, {name!r}, to be the item: odp.Tensor((1,), 0, {self.items - 1}) or "
                 f"odp.Category({self.items})"
@@ -115,8 +115,8 @@ class TrainedTowers(TrainedNetwork):
         """As ``TrainedNetwork.usable``, of examples whose item is one of the model's, bool [n]."""
         item = features[:, -1].astype(np.float64)
         with np.errstate(invalid="ignore"):
-            known = (item >= 0) & (item < self.items) & (item == np.floor(item))
-        return np.asarray(super().usable(features, targets) & known, dtype=np.bool_)
+            in_catalogue = (item >= 0) & (item < self.items) & (item == np.floor(item))
+        return np.asarray(super().usable(features, targets) & in_catalogue, dtype=np.bool_)
 
     def difference(
         self,

@@ -121,8 +121,8 @@ class TwoTower:
         Raises:
           DataError: there is not one array per input, or they differ in length.
         """
-        arrays = [np.asarray(one) for one in features]
-        if len(arrays) != len(self.user.inputs) or len({len(one) for one in arrays}) != 1:
+        arrays = [np.asarray(feature) for feature in features]
+        if len(arrays) != len(self.user.inputs) or len({len(array) for array in arrays}) != 1:
             raise DataError(
                 f"Expected {len(self.user.inputs)} arrays of as many users each, as the user tower has inputs"
             )
@@ -133,7 +133,7 @@ class TwoTower:
         if self.head is None:
             return users @ items.T
         pairs = [
-            _called(self.head, [np.repeat(one[None], len(items), axis=0), items]).reshape(-1) for one in users
+            _called(self.head, [np.repeat(vector[None], len(items), axis=0), items]).reshape(-1) for vector in users
         ]  # fmt: skip
         return np.stack(pairs) if pairs else np.zeros((0, len(items)), dtype=np.float32)
 
@@ -148,7 +148,7 @@ def _joined(user: Any, item: Any, head: Any) -> Any:
     if len(item.inputs) != 1 or tuple(item.inputs[0].shape) != (None, 1):
         raise ConfigurationError(
             f"Expected item to have one input of shape (1,), the item's number (got "
-            f"{', '.join(str(tuple(one.shape)[1:]) for one in item.inputs)})"
+            f"{', '.join(str(tuple(model_input.shape)[1:]) for model_input in item.inputs)})"
         )
     widths = [tuple(model.outputs[0].shape) if len(model.outputs) == 1 else () for model in (user, item)]
     if any(len(shape) != 2 for shape in widths) or (head is None and widths[0] != widths[1]):
@@ -156,7 +156,9 @@ def _joined(user: Any, item: Any, head: Any) -> Any:
             f"Expected user and item to give a vector each, of one width for a dot product (got {widths[0][1:]} and "
             f"{widths[1][1:]})"
         )
-    inputs = [keras.Input(one.shape[1:], dtype=one.dtype) for one in (*user.inputs, *item.inputs)]
+    inputs = [
+        keras.Input(model_input.shape[1:], dtype=model_input.dtype) for model_input in (*user.inputs, *item.inputs)
+    ]
     vectors = [_output(user, inputs[:-1]), _output(item, inputs[-1:])]
     score = keras.layers.Dot(axes=1)(vectors) if head is None else _output(head, vectors)
     if tuple(score.shape) != (None, 1):

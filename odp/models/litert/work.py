@@ -24,7 +24,9 @@ def multiplications(program: Program) -> int:
     """
     model = schema.Model.GetRootAs(program.flatbuffer, 0)
     signatures = (model.SignatureDefs(place) for place in range(model.SignatureDefsLength()))
-    graph = next(model.Subgraphs(one.SubgraphIndex()) for one in signatures if one.SignatureKey() == b"infer")
+    graph = next(
+        model.Subgraphs(signature.SubgraphIndex()) for signature in signatures if signature.SignatureKey() == b"infer"
+    )
     total = 0
     for place in range(graph.OperatorsLength()):
         operator = graph.Operators(place)
@@ -40,5 +42,5 @@ def multiplications(program: Program) -> int:
 
 
 def _shape(graph: Any, tensor: int) -> list[int]:
-    given = graph.Tensors(tensor)
-    return [given.Shape(place) for place in range(given.ShapeLength())]
+    entry = graph.Tensors(tensor)
+    return [entry.Shape(place) for place in range(entry.ShapeLength())]
